@@ -69,7 +69,7 @@ def _cause(
 
 
 def _enabling_edges(trace: Trace) -> tuple[IntArray, BoolArray]:
-    """Return the smallest op whose edge made each op ready, -1 for none, and whether by its start."""
+    """Return the smallest op whose edge made each op ready, or -1, and whether by its start."""
     schedule, times = trace.schedule, trace.times
     edges = schedule.edges
     enabler = np.full(len(schedule), -1, np.int64)

@@ -1,4 +1,4 @@
-"""Collectives: what they must achieve, how algorithms achieve it, proofs, bounds and times."""
+"""Collective operations: calls, algorithms, schedules, proofs, lower bounds and times."""
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS, suitable

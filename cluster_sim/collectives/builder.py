@@ -1,4 +1,4 @@
-"""Calls built into schedules: the algorithm's messages, laid over the links of the fabric."""
+"""Schedules of collective calls: an algorithm's messages, lowered to the links of the fabric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.footprint import check_op_count, fits, ops_foreseen
-from cluster_sim.collectives.algorithms.registry import AUTO, chosen, fits_by, suitable
+from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm, fits_by, suitable
 from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group, as_group
@@ -43,31 +43,33 @@ def collective(
         ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast`` or
         ``permute``.
     group : Group, Cluster or str
-        Such as ``Group(cluster, range(64))``; a cluster or its name stands for all its chips.
+        Ranks that take part, such as ``Group(cluster, range(64))``; a cluster or its name stands
+        for all its chips.
     size_bytes : int or str
         Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
         :class:`CollectiveCall`.
     algorithm : str, default "auto"
-        A name that ``cluster-sim list algorithms`` shows; ``auto`` takes what the runtime would.
+        A name that ``cluster-sim list algorithms`` shows; ``auto`` takes the algorithm that the
+        machine's own runtime would choose.
     ideal : bool, default False
         Count link rates and latencies only, without efficiencies, launches and memory.
     sbuf : bool, default False
-        Keep the buffers in the scratchpads of the cores, so that nothing is drawn from memory.
+        Keep the buffers in the scratchpads of the cores, so that no message accesses memory.
     contended : bool, default False
-        Write out what is drawn from memories even where this collective by itself cannot fill
-        them, so that it may be merged with others that do.
+        Model the accesses to memory even where this collective by itself cannot saturate it, so
+        that the schedule may be merged with others that do.
 
     Returns
     -------
     Schedule
         Ops in the order of the messages, for :func:`cluster_sim.simulate`; ``facts`` names the
-        algorithm that was taken.
+        algorithm.
 
     Raises
     ------
     InputError
         For an unknown operation or algorithm, an algorithm that makes no sense on this group, and
-        a schedule that does not fit in this machine.
+        a schedule that does not fit in the memory of this machine.
 
     Examples
     --------
@@ -110,40 +112,41 @@ def compose(
     sbuf: bool = False,
     contended: bool = False,
 ) -> Collective:
-    """Build a call, or several at once on disjoint groups, with what they must achieve.
+    """Build the schedule of a call, or of several calls at once, and the result to be proven.
 
     Parameters
     ----------
     calls : CollectiveCall or sequence of CollectiveCall
-        Several are of one kind and size, on one cluster.
+        Several calls have the same kind and size and run at once on disjoint groups of a cluster.
     algorithm : str or Algorithm
         A name of :data:`~.registry.ALGORITHMS`, or ``auto``.
     ideal : bool
-        Link rates and latencies only.
+        Count link rates and latencies only.
     sbuf : bool
-        The buffers are in the scratchpads of the cores and nothing is drawn from memory.
+        Keep the buffers in the scratchpads of the cores, so that no message accesses memory.
     contended : bool
-        Others may draw on the same memories (:mod:`cluster_sim.schedule.merge`): what is drawn
-        from them is written out even where this collective by itself cannot fill them.
+        Model the accesses to memory even where these calls cannot saturate it, because others may
+        access the same memories (:mod:`cluster_sim.schedule.merge`).
 
     Raises
     ------
     InputError
         For unknown names, an algorithm that makes no sense here, and buffers that do not fit in a
-        scratchpad or whose schedule does not fit in this machine.
+        scratchpad or whose schedule does not fit in the memory of this machine.
     """
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     _check(many)
     first, cluster = many[0], many[0].group.cluster
-    picked = chosen(first, algorithm)
+    picked = choose_algorithm(first, algorithm)
     for call in many[1:]:
-        chosen(call, picked)
+        choose_algorithm(call, picked)  # refuses an algorithm that another group cannot run
     costs = _costs(many, ideal=ideal, sbuf=sbuf)
     _check_memory(many, picked, costs)
     messages = side_by_side([picked.messages(call, costs) for call in many])
     facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
     chips = np.concatenate([call.group.chip_of_rank for call in many])
-    covered = _covered(cluster, tuple(distinct(chips // cluster.chips_per_domain).tolist()), costs)
+    domains = tuple(distinct(chips // cluster.chips_per_domain).tolist())
+    covered = _fabric_of_domains(cluster, domains, costs)
     return Collective(
         kind=first.kind,
         algorithm=picked.name,
@@ -158,15 +161,17 @@ def compose(
 
 
 @functools.lru_cache(maxsize=1)
-def _covered(cluster: Cluster, domains: tuple[int, ...], costs: CommunicationCosts) -> Fabric:
-    """Fabric of some domains, built once for all groups of a training step on them."""
+def _fabric_of_domains(
+    cluster: Cluster, domains: tuple[int, ...], costs: CommunicationCosts
+) -> Fabric:
+    """Return the fabric of some domains, built once for all groups of a training step on them."""
     return fabric(cluster, np.array(domains), costs=costs)
 
 
 def _facts(
     calls: Sequence[CollectiveCall], algorithm: Algorithm, *, ideal: bool, sbuf: bool
 ) -> Facts:
-    """Facts that a schedule carries: operation, algorithm, cluster, size."""
+    """Describe the calls of a schedule: operation, algorithm, cluster, size."""
     first, cluster = calls[0], calls[0].group.cluster
     return {
         "collective": first.kind,
@@ -181,7 +186,7 @@ def _facts(
 
 
 def _costs(calls: Sequence[CollectiveCall], *, ideal: bool, sbuf: bool) -> CommunicationCosts:
-    """Costs of messages between the ranks of calls; inside a chip they have rates of their own."""
+    """Return the costs of messages between the ranks of calls, which differ inside a chip."""
     first = calls[0]
     cluster = first.group.cluster
     if sbuf:
@@ -196,7 +201,7 @@ def _costs(calls: Sequence[CollectiveCall], *, ideal: bool, sbuf: bool) -> Commu
 def _check_memory(
     calls: Sequence[CollectiveCall], algorithm: Algorithm, costs: CommunicationCosts
 ) -> None:
-    """Refuse a schedule that does not fit in this machine, and name algorithms whose do."""
+    """Refuse a schedule that does not fit in memory, and name algorithms whose schedules do."""
     ops = ops_foreseen(calls, algorithm, costs)
     others = [] if fits(ops) else [each.name for each in suitable(calls[0]) if fits_by(calls, each)]
     ranks = sum(call.ranks for call in calls)

@@ -10,8 +10,9 @@ from topologies.errors import InputError, suggestion
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")
 """Operations, as nccl-tests names and sizes them."""
 RING_KINDS = ("all-reduce", "all-gather", "reduce-scatter")
-"""Operations that a reduce-scatter, an all-gather, or one after the other achieves."""
+"""Operations made of a reduce-scatter, an all-gather, or the one after the other."""
 MAX_BYTES = 2**50
+"""Largest buffer [B]."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class CollectiveCall:
         One of ``KINDS``.
     group : Group
     size_bytes : int
-        As in nccl-tests: all-reduce and broadcast the buffer; all-gather the gathered buffer;
-        reduce-scatter the whole input; all-to-all and permute the whole buffer of one rank [B].
+        Size as nccl-tests counts it [B]: for an all-reduce and a broadcast the buffer, for an
+        all-gather the gathered buffer, for a reduce-scatter the whole input of a rank, for an
+        all-to-all and a permute the whole buffer of a rank.
 
     Raises
     ------
@@ -54,22 +56,22 @@ class CollectiveCall:
 
     @property
     def ranks(self) -> int:
-        """Ranks of the group."""
+        """Number of ranks in the group."""
         return self.group.ranks
 
     @property
     def reduces(self) -> bool:
-        """Return whether ranks add up what they hold."""
+        """Return whether contributions of the ranks are summed."""
         return self.kind in ("all-reduce", "reduce-scatter")
 
     @property
     def gathers(self) -> bool:
-        """Return whether each rank ends with what all have, or with their sum."""
+        """Return whether each rank ends with the whole result, and not with a shard of it."""
         return self.kind in ("all-reduce", "all-gather")
 
     @property
     def ways(self) -> int:
-        """Passes over the buffer: an all-reduce scatters and then gathers."""
+        """Passes over the buffer: 2 for an all-reduce, which scatters and then gathers, else 1."""
         return self.reduces + self.gathers if self.kind in RING_KINDS else 1
 
 
@@ -79,7 +81,7 @@ def check_kind(kind: str) -> None:
     Raises
     ------
     InputError
-        With the nearest one.
+        Naming the operation with the most similar name.
     """
     if kind not in KINDS:
         raise InputError(

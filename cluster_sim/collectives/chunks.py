@@ -1,6 +1,6 @@
-"""Chunks of a collective: the buffer cut into pieces, each from some rank to some rank.
+"""Chunks of a collective: pieces of the buffer, with the ranks that hold them first and last.
 
-A chunk says what the collective must achieve with it, so one proof serves every operation.
+A chunk states what the collective must achieve with it, so one proof serves every operation.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ class Chunks:
     ----------
     size_bytes : int64 array (chunks,)
     source : int32 array (chunks,)
-        The one rank that holds it at first, or ``EVERY``: each holds its own contribution, and
-        they are to be summed.
+        Rank that holds the chunk at first, or ``EVERY``: each rank holds its own contribution,
+        and the chunk is their sum.
     target : int32 array (chunks,)
-        The one rank that must hold it at last, or ``EVERY``.
+        Rank that must hold the chunk in the end, or ``EVERY``.
     group : int32 array (chunks,)
-        The replica group it belongs to.
+        Replica group that the chunk belongs to.
     content : int array or None
-        Where given, a send of ``count`` from ``first`` on carries the chunks
-        ``content[first:first + count]``, ascending; else the chunks of these numbers.
+        List of chunks in which messages refer to ranges: one of ``count`` from ``first`` on
+        carries the chunks ``content[first:first + count]``, ascending. Without a list it carries
+        the chunks ``first … first + count - 1``.
     is_tracked : bool
-        Whether the sends say which chunks they carry, so that the collective can be proven.
+        Whether the messages state which chunks they carry, so that the collective can be proven.
     """
 
     size_bytes: IntArray
@@ -51,7 +52,7 @@ class Chunks:
     def table(
         cls, size_bytes: npt.ArrayLike, source: npt.ArrayLike, target: npt.ArrayLike
     ) -> Chunks:
-        """Chunks of one group; scalars are spread over all."""
+        """Make the chunks of one group; one value in place of a column holds for all of them."""
         size = np.ascontiguousarray(np.ravel(np.asarray(size_bytes, np.int64)))
 
         def column(values: npt.ArrayLike) -> IntArray:
@@ -60,17 +61,17 @@ class Chunks:
 
         return cls(size, column(source), column(target), np.zeros(len(size), np.int32))
 
-    def listed(self) -> IntArray:
-        """Bytes of what stands at each place that sends count, int64 (places,)."""
+    def listed_bytes(self) -> IntArray:
+        """Return the bytes of each entry of ``content``, else of each chunk, int64 (entries,)."""
         return self.size_bytes if self.content is None else self.size_bytes[self.content]
 
     def offsets(self) -> IntArray:
-        """Bytes before each such place, int64 (places + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.listed())])
+        """Return the bytes before each of these entries, and of all, int64 (entries + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.listed_bytes())])
 
 
 def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:
-    """Cut sizes into parts that differ by at most one byte; the parts are the last axis.
+    """Cut sizes into parts that differ by at most one byte, int64 (…, parts).
 
     Examples
     --------
@@ -85,7 +86,7 @@ def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:
 
 
 def share(size_bytes: npt.ArrayLike, weights: npt.ArrayLike) -> IntArray:
-    """Share sizes out by integer weights; the shares are the last axis and sum to the size.
+    """Divide sizes by integer weights into shares that sum to the size, int64 (…, weights).
 
     Examples
     --------
@@ -101,7 +102,7 @@ def share(size_bytes: npt.ArrayLike, weights: npt.ArrayLike) -> IntArray:
 
 
 def shards(size_bytes: int, ranks: int, weights: npt.ArrayLike) -> IntArray:
-    """Each rank's shard of a buffer, shared out over weighted parts, int64 (parts, ranks).
+    """Divide each rank's shard of a buffer among weighted parts, int64 (parts, ranks).
 
     With equal weights any two pieces differ by at most one byte.
 

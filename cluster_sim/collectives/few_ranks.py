@@ -1,7 +1,7 @@
-"""Few ranks that stand for many ranks which do the same at the same time.
+"""Simulation of a few ranks in place of many that do the same at the same time.
 
-Where every domain does the same at the same time, two that send to each other as many rounds of
-the same blocks have the same clock as thousands. Rounds that only repeat are counted, not run.
+Where all of thousands of domains do the same at the same time, two domains that send each other
+the same rounds of the same blocks take the same time. Rounds that only repeat are counted, not run.
 """
 
 from __future__ import annotations
@@ -26,41 +26,44 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import scale_out_paths
 
 FOLD_FROM = 16
-"""Domains from which a collective between them is folded; over fewer it is run as it is."""
+"""Domains from which a collective is run on a few of them; over fewer it is run on all."""
 FEW = 2
-"""Domains that are run."""
+"""Domains that stand for all."""
 MOST_OPS = 2_000_000
-"""Ops of a run; where more would be needed, slices are fewer, and then rounds charged unseen."""
+"""Most ops of a run; where it would have more, it is cut into fewer slices, or has fewer rounds and
+the rest is charged by formula."""
 ROUNDS = 8
-"""Rounds that are run at first; what as many more cost is then looked at, twice."""
+"""Rounds of the first run. Runs of two and three times as many show what further rounds cost."""
 
 
 def spans_many_domains(call: CollectiveCall) -> bool:
-    """Return whether a call runs between enough domains that a few may stand for them.
+    """Return whether a call runs between so many domains that a few are run in place of all.
 
-    Blocks that differ by a byte are then all given the larger size, and hops that climb further up
-    the scale-out fabric than others all the mean latency of the chain of rounds that meets most of
-    them: exact where neither occurs.
+    The time is then exact if all blocks have the same size and all hops between domains the same
+    latency. Otherwise every block gets the largest size, and every hop the mean latency of the
+    slowest chain of rounds.
     """
     group = call.group
     many = len(group.domains) >= FOLD_FROM
     return many and call.kind in RING_KINDS and group.cluster.scale_out is not None
 
 
-def is_thin(group: Group, costs: CommunicationCosts) -> bool:
+def has_thin_uplinks(group: Group, costs: CommunicationCosts) -> bool:
     """Return whether links above the chips of a group carry less than their adapters send."""
     return len(uplinks(group.cluster, group.chips, costs.scale_out_bytes_per_s)) > 0
 
 
-def narrowed(costs: CommunicationCosts, cluster: Cluster, ring: IntArray) -> CommunicationCosts:
-    """Costs with the rate at which chips send to their next ones in a ring, when all do at once.
+def with_uplink_rate(
+    costs: CommunicationCosts, cluster: Cluster, ring: IntArray
+) -> CommunicationCosts:
+    """Lower the rate of adapters to what shared uplinks leave to each when a whole ring sends.
 
     Parameters
     ----------
     costs : CommunicationCosts
     cluster : Cluster
     ring : int array (domains, …)
-        Chips; each sends to the one of the next row.
+        Chips; each sends to the chip at its place in the next row.
     """
     src, dst = ring.ravel(), np.roll(ring, -1, axis=0).ravel()
     shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
@@ -72,20 +75,29 @@ def narrowed(costs: CommunicationCosts, cluster: Cluster, ring: IntArray) -> Com
     return replace(costs, scale_out_bytes_per_s=min(costs.scale_out_bytes_per_s, int(rates.min())))
 
 
-def levelled(group: Group, ring: IntArray, rounds: int) -> Cluster:
-    """The cluster with one latency for all steps between domains, from the hops of a ring.
+def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
+    """Return the cluster with the same latency for all hops between domains.
 
-    Each block travels on from chip to chip, so that the chain of rounds which starts at the worst
-    place sets the end; its mean latency stands for all.
+    Each block travels on from chip to chip, so the chain of rounds that starts at the worst place
+    of the ring ends last; the mean latency of its hops is that of all.
+
+    Parameters
+    ----------
+    group : Group
+    ring : int array (chips,)
+        Chips in the order of a ring between domains.
+    rounds : int
+        Rounds of the ring, one after the other.
     """
     cluster, scale_out = group.cluster, group.cluster.scale_out
     if scale_out is None:
         raise ValueError(f"{cluster.name} has no scale-out fabric")
     paths = scale_out_paths(cluster, ring, np.roll(ring, -1))
+    # Latency of ``rounds`` consecutive hops from each place on: whole laps, and a part of one.
     laps, rest = divmod(rounds, len(ring))
-    before = np.concatenate([[0], np.cumsum(np.tile(paths.latency_ps, 2))])
-    windows = before[rest : rest + len(ring)] - before[: len(ring)]
-    longest = int(laps * paths.latency_ps.sum() + windows.max())
+    upto = np.concatenate([[0], np.cumsum(np.tile(paths.latency_ps, 2))])
+    partial = upto[rest : rest + len(ring)] - upto[: len(ring)]
+    longest = int(laps * paths.latency_ps.sum() + partial.max())
     level = replace(
         scale_out,
         latency_ps=-(-longest // rounds),
@@ -95,17 +107,24 @@ def levelled(group: Group, ring: IntArray, rounds: int) -> Cluster:
     return replace(cluster, scale_out=level)
 
 
-def after_rounds_ps(after: Callable[[int], Schedule], rounds: int) -> int:
-    """Time of a schedule of many equal rounds [ps], from runs of a few of them if these suffice.
+def repeated_rounds_ps(schedule_of: Callable[[int], Schedule], rounds: int) -> int:
+    """Return the time of a schedule of many equal rounds [ps], from runs of a few rounds.
 
-    They do once as many rounds more take the same time more, twice in a row, and this no less
-    than what they keep the busiest resource busy: nothing hides them any longer. Where that takes
-    more than ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
+    Runs of n, 2 n and 3 n rounds show what n further rounds cost. If both differences are the
+    same, and no less than the time for which n rounds keep the busiest resource busy, so that
+    nothing hides them any longer, all further rounds cost as much. Otherwise n is doubled; where
+    runs would exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
+
+    Parameters
+    ----------
+    schedule_of : function
+        Returns the schedule of a number of rounds.
+    rounds : int
     """
     few = ROUNDS
     while 4 * few < rounds:
         (first, _, _), (second, busy, _), (third, busier, ops) = (
-            _run(after(count * few)) for count in (1, 2, 3)
+            _run(schedule_of(count * few)) for count in (1, 2, 3)
         )
         more, least = third - second, int((busier - busy).max())
         settled = more == second - first and more >= least
@@ -113,19 +132,19 @@ def after_rounds_ps(after: Callable[[int], Schedule], rounds: int) -> int:
             left = rounds - 3 * few
             return third + -(-left * max(more, least) // few)
         few *= 2
-    return run(after(rounds)).total_ps
+    return run(schedule_of(rounds)).total_ps
 
 
 def _run(schedule: Schedule) -> tuple[int, IntArray, int]:
-    """Time that a schedule takes, and for which each resource's slots are held [ps]; its ops."""
+    """Return the time of a schedule and the busy time of each resource [ps], and its ops."""
     busy = np.bincount(schedule.resource + 1, schedule.duration_ps, len(schedule.resources) + 1)[1:]
     slots = np.maximum(1, schedule.resources.slots)
     return run(schedule).total_ps, busy.astype(np.int64) // slots, len(schedule)
 
 
-def lowered(
+def schedule_of_few(
     messages: Messages, cluster: Cluster, chips: IntArray, costs: CommunicationCosts
 ) -> Schedule:
-    """Schedule of messages between the few, on the domains of their chips."""
+    """Return the schedule of messages between a few ranks, on the domains of their chips."""
     domains = distinct(chips // cluster.chips_per_domain)
     return lower(messages, chips, fabric(cluster, domains, costs=costs), {})

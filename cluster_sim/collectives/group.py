@@ -1,4 +1,4 @@
-"""Participants of a collective: ordered chips of a cluster, and the box that they may form."""
+"""Groups of ranks: ordered chips of a cluster, and the box of a torus that they may fill."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from topologies.shapes.tiered import Tiered
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Ordered chips that run one collective together.
+    """Ordered chips whose ranks run a collective together.
 
-    Rank r is on chip ``chips[r // ranks_per_chip]``. A group whose chips ascend leaves the way of
-    its rings to the runtime, which fits them to the fabric; any other order is followed as given.
+    Rank r is on chip ``chips[r // ranks_per_chip]``. Where the chips ascend, rings are fitted to
+    the fabric as the runtime would; in any other order, rings follow the order of the chips.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Group:
     chips : int array (chips,)
         Global chip numbers, each once, in the order of the ranks.
     ranks_per_chip : int, default 1
-        Logical cores that take part on each chip.
+        Ranks on each chip, one for each logical core that takes part.
 
     Raises
     ------
@@ -59,8 +59,8 @@ class Group:
             raise InputError(
                 f"chip {wrong} is not one of the {self.cluster.chips:,} of {self.cluster.name}"
             )
-        if not self.ascending:
-            _refuse_twice(chips)
+        if not self.ascending:  # chips that ascend are distinct
+            _check_distinct(chips)
         if self.ranks_per_chip < 1:
             raise InputError(f"ranks per chip of {self.ranks_per_chip}; at least 1")
 
@@ -99,7 +99,7 @@ class Group:
 
     @functools.cached_property
     def filled_box(self) -> Box | None:
-        """Box of a torus, or of tiers, that the group fills; see :func:`box`."""
+        """The box of a torus, or of tiers, that the group fills, or None; see :class:`Box`."""
         return _filled_box(self)
 
     @property
@@ -108,16 +108,16 @@ class Group:
         return bool((self.chips[1:] > self.chips[:-1]).all())
 
 
-def _refuse_twice(chips: IntArray) -> None:
+def _check_distinct(chips: IntArray) -> None:
     ordered = np.sort(chips)
-    again = ordered[1:] == ordered[:-1]
-    if again.any():
-        twice = int(ordered[1:][again][0])
-        raise InputError(f"chip {twice} is named twice in a group; name each chip once.")
+    repeated = ordered[1:] == ordered[:-1]
+    if repeated.any():
+        chip = int(ordered[1:][repeated][0])
+        raise InputError(f"chip {chip} is named twice in a group; name each chip once.")
 
 
 def as_group(group: Group | Cluster | str) -> Group:
-    """Return a group as it is, or all chips of a cluster or of the one that a text names.
+    """Return a group as it is, or the group of all chips of a cluster or of a cluster's name.
 
     Examples
     --------
@@ -128,24 +128,25 @@ def as_group(group: Group | Cluster | str) -> Group:
 
 
 def whole(cluster: Cluster, ranks_per_chip: int = 1) -> Group:
-    """All chips of a cluster as one group."""
+    """Return all chips of a cluster as one group."""
     return Group(cluster, np.arange(cluster.chips), ranks_per_chip)
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A group's chips as a box of a torus or of tiers: axes of size one are left out.
+    """A group's chips as a box of a torus or of tiers; axes along which it is 1 long are left out.
 
     Attributes
     ----------
     sizes : tuple of int
+        Length of the box along each axis.
     wraps : tuple of bool
         Whether the box closes upon itself along the axis. An axis of two never does: its one or
         two cables join the same pair.
     rates : tuple of int
-        Between two neighbours along the axis, all cables together, one direction [B/s].
+        Rate between two neighbours along the axis, all cables together, one direction [B/s].
     axes : tuple of int
-        Number of each axis or tier in the shape.
+        Number of each axis or tier in the shape of the cluster.
     chip_at : int64 array (chips,)
         Position in ``group.chips`` of the chip at each place of the box, in row-major order.
     """
@@ -167,14 +168,19 @@ def _filled_box(group: Group) -> Box | None:
     if len(group.domains) != 1 or not isinstance(shape, Torus | Tiered):
         return None
     local = group.chips % group.cluster.chips_per_domain
-    at = coordinates(shape, local)
-    places = [
-        _side(along, size) if _is_line(shape, axis) else np.unique(along, return_inverse=True)[1]
-        for axis, (along, size) in enumerate(zip(at, shape.sizes, strict=True))
+    # Places of the chips in the smallest box around them, None along an axis that has gaps.
+    maybe_places = [
+        _places_in_interval(along, size)
+        if _is_line(shape, axis)
+        else np.unique(along, return_inverse=True)[1]
+        for axis, (along, size) in enumerate(
+            zip(coordinates(shape, local), shape.sizes, strict=True)
+        )
     ]
-    sides = [side for side in places if side is not None]
-    spans = [len(distinct(side)) for side in sides]
-    if len(sides) < len(places) or int(np.prod(spans)) != len(local):
+    places = [place for place in maybe_places if place is not None]
+    spans = [len(distinct(place)) for place in places]
+    # Chips are distinct, so as many as the box has places fill it.
+    if len(places) < len(maybe_places) or int(np.prod(spans)) != len(local):
         return None
     kept = [axis for axis, span in enumerate(spans) if span > 1]
     return Box(
@@ -182,12 +188,12 @@ def _filled_box(group: Group) -> Box | None:
         wraps=tuple(_closes(shape, axis, spans[axis]) for axis in kept),
         rates=tuple(_rate(shape, axis) for axis in kept),
         axes=tuple(kept),
-        chip_at=np.argsort(np.ravel_multi_index(tuple(sides), spans)),
+        chip_at=np.argsort(np.ravel_multi_index(tuple(places), spans)),
     )
 
 
 def _is_line(shape: Torus | Tiered, axis: int) -> bool:
-    """Say whether gaps matter along an axis or tier; chips of a mesh or switch meet directly."""
+    """Return whether gaps matter along an axis or tier; chips of a mesh or switch meet directly."""
     return isinstance(shape, Torus) or shape.tiers[axis].ring
 
 
@@ -205,14 +211,17 @@ def _rate(shape: Torus | Tiered, axis: int) -> int:
     return ring.bandwidth_bytes_per_s * (2 if ring.wrap and ring.size == 2 else 1)
 
 
-def _side(at: IntArray, size: int) -> IntArray | None:
-    """Coordinates counted from the start of a contiguous, perhaps wrapping, interval, or None."""
-    values = distinct(at)
+def _places_in_interval(coordinate: IntArray, size: int) -> IntArray | None:
+    """Count coordinates from the start of the interval that they fill, which may wrap around.
+
+    None where they do not fill one, or, on an axis of ``size``, leave more than one gap.
+    """
+    values = distinct(coordinate)
     gaps = np.diff(np.concatenate([values, [values[0] + size]]))
     if (gaps > 1).sum() > 1:
         return None
-    if gaps.max() == 1:
-        return at
+    if gaps.max() == 1:  # the whole axis
+        return coordinate
     last = int(np.argmax(gaps))
     start = values[(last + 1) % len(values)]
-    return np.asarray((at - start) % size)
+    return np.asarray((coordinate - start) % size)

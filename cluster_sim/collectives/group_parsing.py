@@ -1,4 +1,4 @@
-"""Groups as users write them: ``0-15,32-47`` is one group, ``0-3;4-7`` are two at once."""
+"""Parsing of groups as users write them: ``0-15,32-47`` is one group, ``0-3;4-7`` are two."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from topologies.errors import InputError
 from topologies.files import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
+"""Largest file of chip numbers or of sizes that is read [B]."""
 SHOWN = 60
-"""Characters of a user's text that a message repeats."""
+"""Characters of a user's text that an error message repeats."""
 
 
 def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
-    """Read replica groups: chips and ranges after commas, groups after semicolons.
+    """Parse replica groups: commas separate chips and ranges, semicolons separate groups.
 
     Parameters
     ----------
     text : str
-        As ``0-15,32-47`` or ``0-3;4-7``.
+        Such as ``0-15,32-47`` or ``0-3;4-7``.
     cluster : Cluster
     ranks_per_chip : int
 
     Raises
     ------
     InputError
-        For what is no number or range, for chips that the cluster lacks or that stand twice, and
-        for groups of different sizes.
+        For a part that is no number or range, for chips that the cluster lacks or that are named
+        twice, and for groups of different sizes.
 
     Examples
     --------
@@ -61,7 +62,15 @@ def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[G
 
 
 def parse_chips(text: str, cluster: Cluster, thing: str) -> IntArray:
-    """Chips of a list such as ``0-3,8``, in its order, int64 (chips,)."""
+    """Parse a list of chips such as ``0-3,8``, in its order, int64 (chips,).
+
+    Parameters
+    ----------
+    text : str
+    cluster : Cluster
+    thing : str
+        Option or file that the list is from, for error messages.
+    """
     parts = [_range(part.strip(), cluster, thing) for part in text.split(",")]
     if sum(map(len, parts)) > cluster.chips:
         raise InputError(
@@ -90,14 +99,14 @@ def _range(text: str, cluster: Cluster, thing: str) -> IntArray:
 
 
 def ordered(group: Group, text: str) -> Group:
-    """Return the group with its chips in an order that a user gives, the chip of rank 0 first.
+    """Return a group with its chips in the order that a user states, the chip of rank 0 first.
 
     Parameters
     ----------
     group : Group
     text : str
-        A list such as ``0,1,5,4``, or the path of a file of chip numbers parted by commas, blanks
-        or line ends; ``#`` begins a comment.
+        A list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
+        blanks or line ends; ``#`` begins a comment.
 
     Raises
     ------
@@ -114,7 +123,7 @@ def ordered(group: Group, text: str) -> Group:
     """
     thing = f"--order {text[:SHOWN]!r}"
     is_list = re.fullmatch(r"[\d\s,\-]+", text, re.ASCII) is not None
-    chips = parse_chips(text if is_list else _listed(Path(text)), group.cluster, thing)
+    chips = parse_chips(text if is_list else _list_in_file(Path(text)), group.cluster, thing)
     missing = np.setdiff1d(group.chips, chips)
     foreign = np.setdiff1d(chips, group.chips)
     if len(foreign):
@@ -130,13 +139,13 @@ def ordered(group: Group, text: str) -> Group:
     return Group(group.cluster, chips, group.ranks_per_chip)
 
 
-def _listed(path: Path) -> str:
-    """The numbers of a file, with commas between them."""
+def _list_in_file(path: Path) -> str:
+    """Return the numbers of a file with commas between them."""
     lines = [line.partition("#")[0] for line in file_text(path, "--order").splitlines()]
     return ",".join(re.split(r"[\s,]+", " ".join(lines).strip()))
 
 
 def file_text(path: Path, option: str) -> str:
-    """Text of the file that an option names."""
+    """Return the text of the file that an option names."""
     name = f"{option} {path}"
     return read_text(path, limit_bytes=LARGEST_FILE_BYTES, name=name, lenient=True)

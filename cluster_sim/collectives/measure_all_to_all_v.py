@@ -1,4 +1,4 @@
-"""All-to-all-v: every rank has a part of its own size for every other, as experts' tokens are."""
+"""All-to-all-v: an all-to-all whose parts differ in size, as the tokens of experts do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
-from cluster_sim.collectives.results import Frame, measure_built
+from cluster_sim.collectives.results import RowFrame, measure_built
 from cluster_sim.collectives.verify.bounds import Bound
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.hardware.fabric import fabric
@@ -36,24 +36,25 @@ from topologies.units import parse_bytes
 
 KIND = "all-to-all-v"
 MOST_BYTES = 2**50
+"""Largest entry of a byte matrix; times the ranks, a matrix may hold no more for a pair [B]."""
 WEIGHTS = 10**9
-"""Steps into which a skewed share is rounded; sizes still sum to the buffer to the byte."""
+"""Integer weight of the largest share of a skewed matrix, to which the others are rounded."""
 
 
 def compose_v(
     group: Group, sent_bytes: IntArray, algorithm: str = AUTO, *, ideal: bool = False
 ) -> Collective:
-    """Build an all-to-all-v: one message for every pair of ranks with something to send.
+    """Build an all-to-all-v: a message for every pair of ranks with something to send.
 
     Parameters
     ----------
     group : Group
     sent_bytes : int64 array (ranks, ranks)
-        Bytes that rank i has for rank j; the diagonal stays where it is [B].
+        Bytes that rank i has for rank j; those of the diagonal are not sent [B].
     algorithm : str
         ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
     ideal : bool
-        Link rates and latencies only.
+        Count link rates and latencies only.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def compose_v(
     ('proven', 107)
     """
     check_matrix(sent_bytes, group.ranks)
-    name = chosen_v(group, algorithm)
+    name = _choose_algorithm(group, algorithm)
     filled = box(group) if name == DIMENSION_ORDERED.name else None
     messages = (
         direct(group, sent_bytes)
@@ -107,13 +108,21 @@ def measure_v(
     engine: str = "fast",
     faults: Sequence[Fault] = (),
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove an all-to-all-v; the row as for every collective, and the trace.
+    """Build, run and prove an all-to-all-v; returns its row, as for every collective, and trace.
 
-    ``size_bytes`` is the mean buffer of a rank and busbw counts what leaves the ranks, so that an
-    even matrix gives the row of the all-to-all.
+    ``size_bytes`` is the mean buffer of a rank and busbw counts the bytes that leave the ranks, so
+    that an even matrix gives the row of the all-to-all.
+
+    Parameters
+    ----------
+    group, sent_bytes, algorithm, ideal
+        As in :func:`compose_v`; ``best`` keeps the fastest of all algorithms.
+    engine : {"fast", "reference"}
+    faults : sequence of Fault
+        Resources that change their speed during the run.
     """
     check_matrix(sent_bytes, group.ranks)
-    frame = Frame(
+    frame = RowFrame(
         group,
         buffer_bytes(sent_bytes),
         lower_bound_v(group, sent_bytes, ideal=ideal),
@@ -121,23 +130,23 @@ def measure_v(
         engine,
     )
 
-    def tried(name: str) -> tuple[dict[str, Any], Trace]:
-        built = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)
-        return measure_built(built, frame, faults=faults)
+    def measured(name: str) -> tuple[dict[str, Any], Trace]:
+        build = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)
+        return measure_built(build, frame, faults=faults)
 
     names = algorithms_v(group) if algorithm == BEST else [algorithm]
-    return min(map(tried, names), key=lambda run: int(run[1].total_ps))
+    return min(map(measured, names), key=lambda run: int(run[1].total_ps))
 
 
 def algorithms_v(group: Group) -> list[str]:
-    """Algorithms that make sense for a group, the usual one first."""
+    """Name the algorithms that make sense for a group, that of ``auto`` first."""
     on_torus = isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == 1
     ordered = on_torus and box(group) is not None
     return [DIMENSION_ORDERED.name, DIRECT.name] if ordered else [DIRECT.name]
 
 
-def chosen_v(group: Group, algorithm: str) -> str:
-    """Name of the algorithm that runs."""
+def _choose_algorithm(group: Group, algorithm: str) -> str:
+    """Resolve ``auto``, and refuse an algorithm that makes no sense for a group."""
     sensible = algorithms_v(group)
     if algorithm == AUTO:
         return sensible[0]
@@ -151,7 +160,7 @@ def chosen_v(group: Group, algorithm: str) -> str:
 
 
 def check_matrix(sent_bytes: IntArray, ranks: int) -> None:
-    """Refuse a matrix that is not square, not of the group, or out of range."""
+    """Refuse a matrix that does not have a row and a column for each rank, or is out of range."""
     if sent_bytes.shape != (ranks, ranks):
         shown = " x ".join(map(str, sent_bytes.shape))
         raise InputError(
@@ -166,7 +175,7 @@ def check_matrix(sent_bytes: IntArray, ranks: int) -> None:
 
 
 def read_matrix(path: Path) -> IntArray:
-    """Read a byte matrix: a line for each rank, sizes parted by commas, as ``0,1MiB,300``.
+    """Read a byte matrix: a line for each rank, sizes separated by commas, as ``0,1MiB,300``.
 
     Raises
     ------
@@ -183,17 +192,18 @@ def read_matrix(path: Path) -> IntArray:
                 f"--bytes {path}: row {number} has {len(row)} sizes, row 1 has {len(rows[0])}; "
                 "give as many in each"
             )
-    return np.array([[_cell(text.strip(), path) for text in row] for row in rows], np.int64)
+    return np.array([[_size(text.strip(), path) for text in row] for row in rows], np.int64)
 
 
-def _cell(text: str, path: Path) -> int:
-    size = int(text) if text.isdecimal() and len(text) < 20 else _size(text, path)
+def _size(text: str, path: Path) -> int:
+    """Parse a cell, which is mostly a plain number of bytes."""
+    size = int(text) if text.isdecimal() and len(text) < 20 else _size_with_unit(text, path)
     if size > MOST_BYTES:
         raise InputError(f"--bytes {path}: {text[:40]} is over {MOST_BYTES} B (1 PiB). Correct it.")
     return size
 
 
-def _size(text: str, path: Path) -> int:
+def _size_with_unit(text: str, path: Path) -> int:
     try:
         return parse_bytes(text)
     except InputError as mistake:
@@ -201,9 +211,10 @@ def _size(text: str, path: Path) -> int:
 
 
 def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
-    """Byte matrix of ranks whose buffers go to rank j in proportion to (j + 1)^-skew.
+    """Return the byte matrix of ranks that send to rank j in proportion to (j + 1)^-skew.
 
-    Skew 0 is the even all-to-all; 1 is Zipf's law, as popular experts follow roughly.
+    Skew 0 is the even all-to-all; skew 1 is Zipf's law, which the popularity of experts follows
+    roughly.
 
     Parameters
     ----------
@@ -211,7 +222,7 @@ def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
     size_bytes : int
         Whole buffer of each rank, its own part included [B].
     skew : float
-        From 0 on.
+        Exponent, from 0 to 20.
 
     Examples
     --------
@@ -225,20 +236,23 @@ def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
 
 
 def buffer_bytes(sent_bytes: IntArray) -> int:
-    """Mean buffer of a rank, its own part included; what algbw divides by the time [B]."""
+    """Return the mean buffer of a rank, its own part included, which algbw is counted for [B]."""
     return int(sent_bytes.sum()) // max(1, len(sent_bytes))
 
 
 def bus_factor_v(sent_bytes: IntArray) -> float:
-    """busbw over algbw: the share of all bytes that goes to another rank, (n - 1) / n if even."""
-    whole = int(sent_bytes.sum())
-    return (whole - int(np.trace(sent_bytes))) / whole if whole else 0.0
+    """Return the ratio of busbw to algbw: the share of all bytes that goes to another rank.
+
+    For an even matrix of n ranks it is (n - 1) / n.
+    """
+    total = int(sent_bytes.sum())
+    return (total - int(np.trace(sent_bytes))) / total if total else 0.0
 
 
 def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) -> Bound:
-    """Time in which the fullest chip can send, or receive, through all its links.
+    """Return the time in which the busiest chip can send, or receive, through all its links.
 
-    And, unless on ideal wire, in which its memory can store what its ranks receive.
+    Unless ``ideal``, its memory also has to store all that its ranks receive.
 
     Examples
     --------
@@ -256,11 +270,11 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
     outside = group.cluster.scale_out if len(group.domains) > 1 else None
     fabric_rate = outside.bandwidth_bytes_per_s if outside else 0
     bounds = [Bound("nothing to move", 0)]
-    for what, ends, moved in (
+    for what, node, moved in (
         ("out of the fullest chip", links.src, between.sum(axis=1)),
         ("into the fullest chip", links.dst, between.sum(axis=0)),
     ):
-        rate = np.bincount(ends, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
+        rate = np.bincount(node, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
         need = np.divide(moved, rate, out=np.zeros(chips), where=rate > 0).max(initial=0.0)
         bounds.append(Bound(what, int(need * PS_PER_S)))
     costs = wire(group.cluster, ideal=ideal)

@@ -1,8 +1,8 @@
-"""Messages: a collective between its algorithm and its ops.
+"""Messages between ranks: what an algorithm writes, before links and costs are known.
 
-An algorithm is a table of sends, each one message from rank to rank over a channel, with edges
-from the arrival of one send to the start of another. How a channel runs over links, and what a
-step costs to issue, is added afterwards (:mod:`cluster_sim.collectives.lowering.lower`).
+An algorithm writes a table of messages, each from rank to rank over a channel, with edges from the
+arrival of one message to the start of another. The links that a channel crosses, and the time that
+it takes to issue a message, are added by :mod:`cluster_sim.collectives.lowering.lower`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class Channels:
     Attributes
     ----------
     src, dst : int32 array (channels,)
-        Ranks.
+        Sending and receiving rank.
     ptr : int64 array (channels + 1,) or None
-        Where given, channel c is routed over ``link[ptr[c]:ptr[c + 1]]``; else, and where that is
-        empty, the fabric routes.
+        Channel c is routed over ``link[ptr[c]:ptr[c + 1]]``; where that is empty, and for all
+        channels where ``ptr`` is None, the fabric chooses the route.
     link : int32 array or None
-        Link numbers of the domain.
+        Link numbers in the domain.
     fused : bool array (channels,) or None
-        Channels within a pair of ranks of one chip that share what one of them received.
+        Whether a channel joins two ranks of one chip that share what one of them received, which
+        accesses memory less often.
     """
 
     src: IntArray
@@ -47,7 +48,10 @@ class Channels:
 
     @property
     def joins(self) -> BoolArray:
-        """Channels of a rank to itself that cross no link, bool (channels,)."""
+        """Return whether a channel leads from a rank to itself over no link, bool (channels,).
+
+        A message on such a channel is a join: it moves nothing, and waits for others to arrive.
+        """
         joins: BoolArray = self.src == self.dst
         if self.ptr is not None:
             joins &= np.diff(self.ptr) == 0
@@ -61,7 +65,7 @@ class Channels:
         ptr: IntArray | None = None,
         link: IntArray | None = None,
     ) -> Channels:
-        """Channels from arrays of any one shape."""
+        """Make channels from arrays of ranks of the same, arbitrary shape."""
         sources = np.ravel(np.asarray(src, np.int32))
         targets = np.ravel(np.asarray(dst, np.int32))
         return cls(sources, targets, ptr, link)
@@ -69,22 +73,24 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Messages in program order; columns are arrays, one element a send.
+    """Messages in program order; columns are arrays, one element for each message.
 
     Attributes
     ----------
-    channel : int32 array (sends,)
-    first, count : int32 array (sends,)
-        Chunks ``first … first + count - 1`` are sent.
-    reduce : bool array (sends,)
-        Added to what the receiver holds; else it replaces it.
-    step, priority : int32 array (sends,)
+    channel : int32 array (messages,)
+        Channel of each message.
+    first, count : int32 array (messages,)
+        A message carries the chunks ``first … first + count - 1``; see :class:`Chunks`.
+    reduce : bool array (messages,)
+        Whether a message is added to what the receiver holds; otherwise it replaces that.
+    step, priority : int32 array (messages,)
         Round of the collective; order on a contended link, smallest first.
     edges : Edges
-        Arrival of one send → start of another; lags are not used.
+        Dependencies from the arrival of one message to the start of another, without lags.
     channels : Channels
     chunks : Chunks
     ranks : int
+        Number of ranks.
     """
 
     channel: IntArray
@@ -102,10 +108,10 @@ class Messages:
         return len(self.channel)
 
     def size_bytes(self, out: IntArray | None = None) -> IntArray:
-        """Bytes of each send, none for a rank's joins with itself, int64 (sends,)."""
+        """Return the bytes of each message, 0 for a join, int64 (messages,)."""
         size = np.empty(len(self), np.int64) if out is None else out
         if not len(self.count) or self.count.max() == self.count.min() == 1:
-            np.take(self.chunks.listed(), self.first, out=size, mode="clip")
+            np.take(self.chunks.listed_bytes(), self.first, out=size, mode="clip")
         else:
             offsets = self.chunks.offsets()
             np.take(offsets, self.first + self.count, out=size, mode="clip")
@@ -116,7 +122,7 @@ class Messages:
         return size
 
 
-def sends(
+def one_chunk_messages(
     *,
     channel: npt.ArrayLike,
     first: npt.ArrayLike,
@@ -134,7 +140,8 @@ def sends(
     channel, first : int array (messages, in any shape)
         Channel of each message, and the chunk that it carries.
     edges : Edges
-        Arrival of one message → start of another, numbered in the order of ``channel``.
+        Dependencies from the arrival of one message to the start of another, which are numbered
+        in the order of ``channel``.
     channels : Channels
     chunks : Chunks
     ranks : int
@@ -165,10 +172,10 @@ def sends(
     )
 
 
-def no_sends(chunks: Chunks, ranks: int) -> Messages:
-    """A collective in which nothing has to move."""
+def no_messages(chunks: Chunks, ranks: int) -> Messages:
+    """Return the messages of a collective in which nothing has to move."""
     none = np.empty(0, np.int32)
-    return sends(
+    return one_chunk_messages(
         channel=none,
         first=none,
         edges=Edges.from_pairs(0, none, none),
@@ -179,45 +186,45 @@ def no_sends(chunks: Chunks, ranks: int) -> Messages:
 
 
 def side_by_side(tables: Sequence[Messages]) -> Messages:
-    """Put several groups' collectives together: ranks, chunks and channels are numbered on."""
+    """Merge the messages of several groups; later ranks, chunks and channels get higher numbers."""
     if len(tables) == 1:
         return tables[0]
     if any(table.chunks.content is not None for table in tables):
-        tables = [_listed(table) for table in tables]
-    before = _Counts.before(tables)
+        tables = [_with_content(table) for table in tables]
+    offsets = _Offsets.of(tables)
 
-    def joined(name: str, shift: IntArray | None = None) -> Any:
+    def joined(name: str, offset: IntArray | None = None) -> Any:
         columns = [getattr(table, name) for table in tables]
-        if shift is not None:
-            columns = [column + by for column, by in zip(columns, shift.tolist(), strict=True)]
+        if offset is not None:
+            columns = [column + by for column, by in zip(columns, offset.tolist(), strict=True)]
         return np.concatenate(columns)
 
     return Messages(
-        channel=joined("channel", before.channels).astype(np.int32),
-        first=joined("first", before.chunks).astype(np.int32),
+        channel=joined("channel", offsets.channels).astype(np.int32),
+        first=joined("first", offsets.chunks).astype(np.int32),
         count=joined("count"),
         reduce=joined("reduce"),
         step=joined("step"),
         priority=joined("priority"),
-        edges=_join_edges([table.edges for table in tables], before.sends),
-        channels=_join_channels([table.channels for table in tables], before.ranks),
-        chunks=_join_chunks([table.chunks for table in tables], before.ranks),
+        edges=_join_edges([table.edges for table in tables], offsets.messages),
+        channels=_join_channels([table.channels for table in tables], offsets.ranks),
+        chunks=_join_chunks([table.chunks for table in tables], offsets.ranks),
         ranks=sum(table.ranks for table in tables),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Counts:
-    """Number of rows of each kind before each table, int64 (tables,)."""
+class _Offsets:
+    """Number of rows in all tables before each table, int64 (tables,)."""
 
-    sends: IntArray
+    messages: IntArray
     channels: IntArray
     chunks: IntArray
     ranks: IntArray
 
     @classmethod
-    def before(cls, tables: Sequence[Messages]) -> _Counts:
-        """Count the rows of all tables that stand before each."""
+    def of(cls, tables: Sequence[Messages]) -> _Offsets:
+        """Add up the lengths of the tables."""
 
         def starts(lengths: list[int]) -> IntArray:
             return np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
@@ -225,28 +232,26 @@ class _Counts:
         return cls(
             starts([len(table) for table in tables]),
             starts([len(table.channels) for table in tables]),
-            starts([len(table.chunks.listed()) for table in tables]),
+            starts([len(table.chunks.listed_bytes()) for table in tables]),
             starts([table.ranks for table in tables]),
         )
 
 
-def _join_edges(tables: Sequence[Edges], before: IntArray) -> Edges:
-    shifts = before.tolist()
-    edges_before = np.concatenate([[0], np.cumsum([len(table) for table in tables])]).tolist()
-    ptr = [table.ptr[:-1] + shift for table, shift in zip(tables, edges_before, strict=False)]
-    dst = [table.dst + shift for table, shift in zip(tables, shifts, strict=True)]
+def _join_edges(tables: Sequence[Edges], first_message: IntArray) -> Edges:
+    first_edge = np.concatenate([[0], np.cumsum([len(table) for table in tables])]).tolist()
+    ptr = [table.ptr[:-1] + offset for table, offset in zip(tables, first_edge, strict=False)]
+    dst = [table.dst + offset for table, offset in zip(tables, first_message.tolist(), strict=True)]
     return Edges(
-        np.concatenate([*ptr, [edges_before[-1]]]).astype(np.int64),
+        np.concatenate([*ptr, [first_edge[-1]]]).astype(np.int64),
         np.concatenate(dst).astype(np.int32),
         np.concatenate([table.lag_ps for table in tables]),
     )
 
 
-def _join_channels(tables: Sequence[Channels], ranks_before: IntArray) -> Channels:
-    shifts = ranks_before.tolist()
-    pairs = list(zip(tables, shifts, strict=True))
-    src = np.concatenate([table.src + shift for table, shift in pairs])
-    dst = np.concatenate([table.dst + shift for table, shift in pairs])
+def _join_channels(tables: Sequence[Channels], first_rank: IntArray) -> Channels:
+    pairs = list(zip(tables, first_rank.tolist(), strict=True))
+    src = np.concatenate([table.src + offset for table, offset in pairs])
+    dst = np.concatenate([table.dst + offset for table, offset in pairs])
     links = [table.link for table in tables if table.link is not None]
     fused = [table.fused for table in tables if table.fused is not None]
     if not links:
@@ -256,11 +261,12 @@ def _join_channels(tables: Sequence[Channels], ranks_before: IntArray) -> Channe
     return Channels.table(src, dst, np.concatenate([[0], np.cumsum(hops)]), np.concatenate(links))
 
 
-def _join_chunks(tables: Sequence[Chunks], ranks_before: IntArray) -> Chunks:
-    pairs = list(zip(tables, ranks_before.tolist(), strict=True))
+def _join_chunks(tables: Sequence[Chunks], first_rank: IntArray) -> Chunks:
+    pairs = list(zip(tables, first_rank.tolist(), strict=True))
 
     def ranks(name: str) -> IntArray:
-        columns = [(getattr(table, name), shift) for table, shift in pairs]
+        columns = [(getattr(table, name), offset) for table, offset in pairs]
+        # EVERY is negative and stays as it is.
         return np.concatenate([np.where(column < 0, column, column + by) for column, by in columns])
 
     return Chunks(
@@ -277,12 +283,12 @@ def _join_content(tables: Sequence[Chunks]) -> IntArray | None:
     lists = [table.content for table in tables if table.content is not None]
     if not lists:
         return None
-    before = np.cumsum([0, *(len(table) for table in tables)]).tolist()
-    return np.concatenate([column + by for column, by in zip(lists, before, strict=False)])
+    first_chunk = np.cumsum([0, *(len(table) for table in tables)]).tolist()
+    return np.concatenate([column + by for column, by in zip(lists, first_chunk, strict=False)])
 
 
-def _listed(table: Messages) -> Messages:
-    """Return the same messages with their chunks listed."""
+def _with_content(table: Messages) -> Messages:
+    """Return the same messages with a list of chunks, which all tables that are merged need."""
     chunks = table.chunks
     content = np.arange(len(chunks)) if chunks.content is None else chunks.content
     return replace(table, chunks=replace(chunks, content=content))

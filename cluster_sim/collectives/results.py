@@ -1,7 +1,8 @@
-"""Results as nccl-tests prints them: size, time, algbw, busbw, with the lower bound beside it."""
+"""Measurements of simulated collectives as nccl-tests prints them, with the lower bound beside."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,13 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
-from cluster_sim.collectives.algorithms.registry import AUTO, BEST, chosen, fits_by, fitting
+from cluster_sim.collectives.algorithms.registry import (
+    AUTO,
+    BEST,
+    choose_algorithm,
+    fits_by,
+    fitting_algorithms,
+)
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
@@ -33,10 +40,10 @@ if TYPE_CHECKING:
 STREAMED_FROM = 1_000_000
 """Ops from which a collective whose parts share nothing is run part by part."""
 STREAMED_UNWATCHED_FROM = 100_000
-"""The same where nobody wants to see every message, and where the time is the same to the last
-picosecond: below, there is nothing to gain."""
+"""The same limit where the caller does not look at single messages and the time is the same to the
+picosecond; with fewer ops there is nothing to gain."""
 MOST_PER_CHIP = 256
-"""More than any chip has cores."""
+"""Most ranks of a chip that are accepted, more than any chip has cores."""
 
 
 class _Options(TypedDict):
@@ -65,21 +72,24 @@ def rows(
         One of ``KINDS``.
     group : Group
     sizes : sequence of int
-        As in nccl-tests [B].
+        Sizes of the buffer as nccl-tests counts them [B].
     algorithm : str
-        A name, ``auto``, or ``best``: all that make sense, of which the fastest is kept.
-    ideal, sbuf : bool
-        Link rates and latencies only; buffers in the scratchpads of the cores.
-    engine : str
+        Name of an algorithm, ``auto``, or ``best``, which tries all suitable algorithms and keeps
+        the fastest.
+    ideal : bool
+        Count link rates and latencies only.
+    sbuf : bool
+        Keep the buffers in the scratchpads of the cores.
+    engine : {"fast", "reference"}
     proof : bool, optional
         Whether to prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
 
     Returns
     -------
     DataFrame
-        ``collective, algorithm, cluster, ranks, size_bytes, time_s, algbw_bytes_per_s,
-        busbw_bytes_per_s, lower_bound_s, bound, steps, ops, engine, build_s, simulate_s,
-        semantics``.
+        One row for each size with the columns ``collective, algorithm, cluster, ranks, size_bytes,
+        time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops, engine,
+        build_s, simulate_s, semantics``.
 
     Examples
     --------
@@ -98,12 +108,12 @@ def rows(
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
-    """Group of the first ranks of a cluster.
+    """Return the group of the first ranks of a cluster, by default of all.
 
     Raises
     ------
     InputError
-        When the cluster has fewer, or a chip would be cut in two.
+        When the cluster has fewer ranks, or a chip would take part with some of its ranks only.
     """
     if not 1 <= ranks_per_chip <= MOST_PER_CHIP:
         raise InputError(f"{ranks_per_chip} ranks per chip; use 1 to {MOST_PER_CHIP}")
@@ -134,61 +144,69 @@ def measure(
     faults: Sequence[Fault] = (),
     watched: bool = True,
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove a call; the row of :func:`rows`, and the trace.
+    """Build, run and prove a call, or several calls of the same size at once.
 
-    Where several calls of one size run at once, ``ranks`` and busbw are those of one group
-    and the time is that of the last to end. ``auto`` on NVIDIA's machines is NCCL's measured
-    behaviour, as in :func:`cluster_sim.collectives.duration_ps`; so is the time of a group whose
-    ops this machine could not hold. ``faults`` slow or stop links, adapters, CC-Cores and memories
-    in flight; the lower bound stays that of the healthy fabric. Where nobody wants to see the
-    messages, ``watched`` is false, and a large collective is run in parts that are dropped.
+    On NVIDIA's machines ``auto`` is a model of NCCL's measured behaviour, as in
+    :func:`cluster_sim.collectives.duration_ps`. The time of a group whose schedule does not fit in
+    memory comes from a few ranks that stand for all.
+
+    Parameters
+    ----------
+    calls : CollectiveCall or sequence of CollectiveCall
+    algorithm, ideal, sbuf, engine, proof
+        As in :func:`rows`.
+    faults : sequence of Fault
+        Faults during the run; the lower bound stays that of the healthy fabric.
+    watched : bool
+        Whether the caller looks at single messages; otherwise a large collective may be run in
+        parts whose messages are dropped.
+
+    Returns
+    -------
+    (dict, Trace)
+        Row as of :func:`rows`; of several calls, ranks and busbw of one group, and the latest end.
 
     Raises
     ------
     InputError
-        For an unknown resource, and for faults of a time that is not simulated op by op.
+        For an unknown resource, and for faults where the time is not simulated op by op.
     """
     check_engine(engine)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
-    first = many[0]
-    bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in many)
-    bound = max(bounds, key=lambda lower: lower.time_ps)
-    frame = Frame(first.group, first.size_bytes, bound, bus_factor(first.kind, first.ranks), engine)
+    first, frame = many[0], _row_frame(many, engine, ideal=ideal, sbuf=sbuf)
     if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
         _refuse_faults(faults, "NCCL's time is a closed form without links")
         return _measure_nccl(frame, many)
 
-    def tried(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
+    def measured(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
         alone = len(many) == 1 and not sbuf
-        unseen = not (watched or proof or engine != "fast")
-        streamed = _is_streamed(many, picked, unseen=unseen) and not faults
+        unwatched = not (watched or proof or engine != "fast")
+        streamed = _is_streamed(many, picked, unwatched=unwatched) and not faults
         if alone and (streamed or not fits_by(many, picked)):
             _refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
-        return measure_built(
-            lambda: compose(many, picked, ideal=ideal, sbuf=sbuf),
-            frame,
-            proof=proof,
-            faults=faults,
-        )
+        build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf)
+        return measure_built(build, frame, proof=proof, faults=faults)
 
-    candidates = fitting(many) if algorithm == BEST else [chosen(first, algorithm)]
-    return min(map(tried, candidates), key=lambda result: int(result[1].total_ps))
+    is_best = algorithm == BEST
+    candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
+    return min(map(measured, candidates), key=lambda result: int(result[1].total_ps))
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """The part of a row that does not come from its schedule.
+class RowFrame:
+    """The part of a row that does not depend on the schedule.
 
     Attributes
     ----------
     group : Group
-        The one whose ranks the row counts.
+        Group whose ranks the row counts.
     size_bytes : int
-        Over time, algbw [B].
+        Size that is divided by the time to give algbw [B].
     bound : Bound
+        Lower bound of the time.
     factor : float
-        busbw over algbw.
+        Ratio of busbw to algbw.
     engine : str
     """
 
@@ -199,20 +217,31 @@ class Frame:
     engine: str = "fast"
 
 
+def _row_frame(
+    calls: Sequence[CollectiveCall], engine: str, *, ideal: bool, sbuf: bool
+) -> RowFrame:
+    """Return the frame of the row of calls that run at once, with the largest of their bounds."""
+    first = calls[0]
+    bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in calls)
+    bound = max(bounds, key=lambda lower: lower.time_ps)
+    factor = bus_factor(first.kind, first.ranks)
+    return RowFrame(first.group, first.size_bytes, bound, factor, engine)
+
+
 def measure_built(
     build: Callable[[], Collective],
-    frame: Frame,
+    frame: RowFrame,
     *,
     proof: bool | None = None,
     faults: Sequence[Fault] = (),
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove; the row and the trace.
+    """Build, run and prove a collective; returns its row and its trace.
 
     Parameters
     ----------
     build : function that returns a Collective
-        Its time is the row's ``build_s``.
-    frame : Frame
+        Builds the schedule; the time that it takes is the row's ``build_s``.
+    frame : RowFrame
     proof : bool, optional
         As in :func:`rows`.
     faults : sequence of Fault
@@ -221,11 +250,11 @@ def measure_built(
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
-    struck = fault_table(built.schedule, faults) if faults else None
-    trace = run(built.schedule, engine=frame.engine, faults=struck)
+    changes = fault_table(built.schedule, faults) if faults else None
+    trace = run(built.schedule, engine=frame.engine, faults=changes)
     row = _row(frame, trace, (begun, ready, time.perf_counter()))
-    wanted = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS
-    semantics = prove(built) if (wanted if proof is None else proof) else NOT_CHECKED
+    by_default = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS
+    semantics = prove(built) if (by_default if proof is None else proof) else NOT_CHECKED
     named = {"collective": built.kind, "algorithm": built.algorithm}
     return {**named, **row, "steps": built.steps, "semantics": semantics}, trace
 
@@ -238,8 +267,9 @@ def _refuse_faults(faults: Sequence[Fault], why: str) -> None:
         )
 
 
-def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
-    """Measure NCCL's time; groups at once share no port, so each takes as long as alone."""
+def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
+    """Return row and trace of NCCL's time; groups that run at once share no port, so each takes
+    as long as alone."""
     from cluster_sim.collectives.duration.nccl import judged
     from cluster_sim.collectives.duration.nccl.times import nccl_ps
 
@@ -249,21 +279,21 @@ def _measure_nccl(frame: Frame, calls: Sequence[CollectiveCall]) -> tuple[dict[s
 
 
 def _is_streamed(
-    calls: Sequence[CollectiveCall], algorithm: Algorithm, *, unseen: bool = False
+    calls: Sequence[CollectiveCall], algorithm: Algorithm, *, unwatched: bool = False
 ) -> bool:
-    """Return whether a call is run part by part: it is large and its parts share nothing."""
+    """Return whether a call is run part by part, as it is large and its parts share nothing."""
     first = calls[0]
     if not algorithm.streams or not first.group.cluster.plain:
         return False
     ops = ops_foreseen(calls, algorithm, wire(first.group.cluster))
     exact = first.size_bytes % first.ranks == 0 and first.ranks > LARGEST_RANKS
-    return ops >= (STREAMED_UNWATCHED_FROM if unseen and exact else STREAMED_FROM)
+    return ops >= (STREAMED_UNWATCHED_FROM if unwatched and exact else STREAMED_FROM)
 
 
 def _measure_large(
-    frame: Frame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
+    frame: RowFrame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
 ) -> tuple[dict[str, Any], Trace]:
-    """Measure a collective too large for this machine, by a few ranks that stand for all."""
+    """Return row and trace of a collective whose schedule is too large to build or to keep."""
     costs = wire(call.group.cluster, ideal=ideal)
     row, trace = _measure_timed(
         frame,
@@ -278,13 +308,25 @@ def _measure_large(
 
 
 def _measure_timed(
-    frame: Frame,
+    frame: RowFrame,
     calls: Sequence[CollectiveCall],
     name: str,
     steps: int,
     time_ps: Callable[[CollectiveCall], int],
 ) -> tuple[dict[str, Any], Trace]:
-    """The row and the trace of calls of which only the time is known."""
+    """Return row and trace of calls of which only the time is known.
+
+    Parameters
+    ----------
+    frame : RowFrame
+    calls : sequence of CollectiveCall
+    name : str
+        Name of the algorithm.
+    steps : int
+        Rounds of the algorithm.
+    time_ps : function
+        Returns the time of a call [ps].
+    """
     begun = time.perf_counter()
     times = [time_ps(call) for call in calls]
     timed = time.perf_counter()
@@ -294,7 +336,8 @@ def _measure_timed(
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
 
 
-def _row(frame: Frame, trace: Trace, clock: tuple[float, float, float]) -> dict[str, Any]:
+def _row(frame: RowFrame, trace: Trace, clock: tuple[float, float, float]) -> dict[str, Any]:
+    """Return the columns that come from the trace, and from the clock before and after stages."""
     seconds = trace.total_s
     rate = frame.size_bytes / seconds if seconds else 0.0
     begun, built, done = clock
@@ -324,7 +367,7 @@ def check_engine(engine: str) -> None:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """busbw over algbw, as nccl-tests defines it (doc/PERFORMANCE.md of nccl-tests).
+    """Return the ratio of busbw to algbw (doc/PERFORMANCE.md of nccl-tests).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Sizes of buffers as users write them: one, a list, or a geometric range."""
+"""Parsing of buffer sizes as users write them: a size, a list, or a geometric range."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from topologies.errors import InputError
 from topologies.units import parse_bytes
 
 MOST = 1000
-"""Sizes in one list."""
+"""Most sizes in a list."""
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Read ``1GiB``, ``1KiB,1MiB`` or ``1KiB:1GiB:4``, which is 1 KiB, 4 KiB, … up to 1 GiB.
+    """Parse ``1GiB``, ``1KiB,1MiB`` or ``1KiB:1GiB:4``, which is 1 KiB, 4 KiB, … up to 1 GiB [B].
 
     Raises
     ------
     InputError
+        For a text that is no size or range, and for too many sizes.
 
     Examples
     --------

@@ -34,7 +34,7 @@ def max_min_rates(
         Flow f crosses ``resource[ptr[f]:ptr[f + 1]]``, each once.
     resource : int array (shares,)
     weight : int array (shares,), default 1
-        How many B/s of the resource 1 B/s of the flow takes.
+        Rate of the resource that 1 B/s of the flow takes [B/s].
     cap_bytes_per_s : int array (flows,), default none
         Highest rate of each flow, whatever the resources have to give [B/s].
     count : int array (flows,), default 1

@@ -1,1 +1,1 @@
-"""Hardware of a cluster as resources of a schedule: links, adapters, memory and their costs."""
+"""Hardware of a cluster as resources of a schedule: links, adapters, memories, and their costs."""

@@ -1,4 +1,4 @@
-"""Costs of moving bytes beyond link rate and latency: efficiencies, and the issue of a step."""
+"""Costs of communication beyond link rate and latency: efficiencies, issue times, memory."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 
 RUNTIME = "neuron-runtime"
+"""Part of the catalogue that holds what is known of the Neuron runtime."""
 PACKET_BYTES = 2**16
-"""Packet of collective copies on chips for which the catalogue states none [B]."""
+"""Packet of collective copies, for chips of which the catalogue states none [B]."""
 
 
 @dataclass(frozen=True)
 class CommunicationCosts:
-    """Costs of communication on one kind of chip; all neutral on plain shapes and ``ideal``.
+    """Costs of communication on a chip; by default none, as on plain shapes and with ``ideal``.
 
     Attributes
     ----------
     efficiency : Fraction
         Share of a scale-up link's rate that large transfers reach.
     scale_out_bytes_per_s : int
-        Usable rate of one chip's adapter, one direction [B/s]; 1 where there is none.
+        Usable rate of one chip's adapter, one direction [B/s]; 1 for a chip without one.
     issue_ps : int
-        CC-Core time that issues one send [ps]; 0 for none.
+        Time for which a CC-Core is busy with the issue of a message [ps]; 0 if it is not modelled.
     step_ps : int
-        From the start of its issue until a send is on the wire [ps].
+        Time from the start of its issue until a message is on the wire [ps].
     launch_ps, handshake_ps : int
-        Before the first sends of a collective [ps]; and, between chips, until they know of one
-        another [ps].
+        Time before the first messages of a collective [ps]; further time if the collective runs
+        between chips, for their handshake [ps].
     cc_slots, engine_slots : int
-        CC-Cores of a chip; compute streams of a chip.
+        Number of CC-Cores, and of compute streams, of a chip.
     slices : int
-        Pieces that a ring step is cut into so that issue and reduction overlap the wire.
+        Pieces into which a ring step is cut, so that issue and reduction overlap the wire.
     packet_bytes : int
-        Smallest piece worth sending by itself [B].
+        Smallest piece that is worth sending by itself [B].
     hbm_bytes_per_s : int
-        Rate at which collectives can draw from the memory of a chip [B/s]; 0 where it is not known,
-        and neither are the next ones.
+        Rate at which collectives can access the memory of a chip [B/s]; 0 if that is not known, and
+        then none of the following is.
     hbm_peak_bytes_per_s : int
-        Nominal rate of that memory [B/s].
+        Nominal rate of the memory [B/s].
     copy_bytes_per_s, dma_bytes_per_s : int
-        Rate at which a rank can receive from another one of its chip, by DMA engines; that of all
-        ranks of the chip together [B/s].
+        Rate at which DMA engines copy to a rank from another rank of its chip, and rate of all DMA
+        engines of the chip together [B/s].
     copy_accesses, reduce_accesses : int
-        Times that a byte of a message is read or written in memory.
+        Number of times that a byte of a message is read or written in memory, for a copy and for a
+        sum.
     fused_copy_accesses, fused_reduce_accesses : int
-        The same where it stays within a pair of ranks that share what one of them received.
+        The same for messages within a pair of ranks that share what one of them received.
     stores : bool
-        Whether chips on the way store a message before they forward it, as the α–β model says.
+        Whether chips on the way store a message before they forward it, as in the α–β model.
     """
 
     efficiency: Fraction = Fraction(1)
@@ -76,7 +78,7 @@ class CommunicationCosts:
     stores: bool = True
 
     def scale_up(self, rate_bytes_per_s: IntArray) -> IntArray:
-        """Usable rates of scale-up links, rounded down to whole bytes a second."""
+        """Return the usable rates of scale-up links [B/s], rounded down."""
         rates, where = np.unique(rate_bytes_per_s, return_inverse=True)
         part, whole = self.efficiency.numerator, self.efficiency.denominator
         usable = [max(1, int(rate) * part // whole) for rate in rates.tolist()]
@@ -84,15 +86,15 @@ class CommunicationCosts:
 
 
 def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> CommunicationCosts:
-    """Look up what communication costs on the chips of a cluster.
+    """Look up the costs of communication on the chips of a cluster.
 
     Parameters
     ----------
     cluster : Cluster
     ideal : bool
-        Link rates and latencies only.
+        Count link rates and latencies only.
     sbuf : bool
-        The buffers are in the scratchpads of the cores, so that nothing is drawn from memory.
+        Keep the buffers in the scratchpads of the cores, so that no message accesses memory.
     """
     scale_out, chip, catalogue = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
@@ -122,10 +124,10 @@ def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> Commun
 def within_chip(
     costs: CommunicationCosts, cluster: Cluster, op: str, ranks: int
 ) -> CommunicationCosts:
-    """Costs among the ranks of one chip, where the catalogue states them for the operation.
+    """Return the costs among the ranks of one chip, as far as the catalogue states them.
 
     The runtime's copies inside a chip reach rates that depend on the operation and on the number
-    of ranks, and a collective inside a chip has a start of its own.
+    of ranks, and the launch of a collective inside a chip takes another time than between chips.
 
     Parameters
     ----------
@@ -150,7 +152,11 @@ def within_chip(
 
 
 def _with_memory(costs: CommunicationCosts, catalogue: Catalogue, chip: str) -> CommunicationCosts:
-    """Accesses of a message, from those of a chunk and two ranks that the vendor states."""
+    """Add rates and accesses of memory, from the accesses of a chunk that the vendor states.
+
+    The vendor counts the accesses of one chunk over two ranks, so a message has half of a ring's;
+    of a pair of ranks, one message has a ring's accesses and the other has the rest.
+    """
     if not catalogue.has(chip, "hbm_in_collectives") or not catalogue.has(chip, "collective_copy"):
         return costs
     ring, pair = (
@@ -166,7 +172,7 @@ def _with_memory(costs: CommunicationCosts, catalogue: Catalogue, chip: str) -> 
     peak = catalogue.entry(chip, "hbm_bandwidth").exact
     return replace(
         costs,
-        # No less than 1 B/s: 0 stands for a memory that is not known.
+        # At least 1 B/s: 0 means that the memory is not known.
         hbm_bytes_per_s=max(1, int(share * peak)),
         hbm_peak_bytes_per_s=max(1, int(peak)),
         copy_bytes_per_s=max(1, int(copy)),

@@ -1,7 +1,7 @@
-"""The resources of a cluster's chips: links, CC-Cores, engines, network adapters, by arithmetic.
+"""The fabric: links, CC-Cores, engines and adapters of a cluster, numbered by arithmetic.
 
 A fabric covers the scale-up domains that a group touches, not the whole cluster, so a collective
-between two domains of a huge cluster costs what two domains cost.
+between two domains of a huge cluster takes the memory of two domains.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from topologies.routing.scale_out import scale_out_paths
 from topologies.shapes.links import Links, domain_links
 
 KINDS = ("link", "cc", "engine", "tx", "rx", "hbm", "dma")
-"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, ``tx:0`` and ``rx:0`` of the adapter;
-and, shared, ``hbm:0`` and ``dma:0`` where the wire says what messages cost in memory. Behind them
-come the links of an oversubscribed scale-out fabric (:mod:`cluster_sim.hardware.uplinks`)."""
+"""Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, and the adapter's ``tx:0`` and ``rx:0``;
+and, shared by flows, ``hbm:0`` and ``dma:0`` if the accesses of messages to memory are known. Links
+of an oversubscribed scale-out fabric follow (:mod:`cluster_sim.hardware.uplinks`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Links that each pair's traffic crosses.
+    """Links on the way between the chips of each pair.
 
     Attributes
     ----------
     ptr : int64 array (pairs + 1,)
         Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
     resource : int64 array (hops,)
-        ``NO_RESOURCE`` for a hop that crosses nothing.
+        Link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
     latency_ps : int64 array (hops,)
-        From the end of the hop to its arrival [ps].
+        Time from the end of the hop to the arrival [ps].
     """
 
     ptr: IntArray
@@ -45,7 +45,7 @@ class Paths:
     latency_ps: IntArray
 
     def never_empty(self) -> Paths:
-        """Return the same paths, with one hop over nothing for each pair that crosses nothing."""
+        """Return the same paths, with a hop over ``NO_RESOURCE`` for each pair without hops."""
         empty = np.diff(self.ptr) == 0
         if not empty.any():
             return self
@@ -62,16 +62,16 @@ class Paths:
         Parameters
         ----------
         first : bool array (pairs,)
-            The other pairs have empty paths here.
+            Pairs that keep these paths; the paths of the rest are empty in this table.
         other : Paths
-            Paths of the other pairs, in order.
+            Paths of the rest, in order.
         """
         hops = np.diff(self.ptr)
         hops[~first] = np.diff(other.ptr)
-        here = np.repeat(first, hops)
-        resource, latency = np.empty(len(here), np.int64), np.empty(len(here), np.int64)
-        resource[here], resource[~here] = self.resource, other.resource
-        latency[here], latency[~here] = self.latency_ps, other.latency_ps
+        kept = np.repeat(first, hops)
+        resource, latency = np.empty(len(kept), np.int64), np.empty(len(kept), np.int64)
+        resource[kept], resource[~kept] = self.resource, other.resource
+        latency[kept], latency[~kept] = self.latency_ps, other.latency_ps
         return Paths(np.concatenate([[0], np.cumsum(hops)]), resource, latency)
 
 
@@ -89,16 +89,17 @@ class Fabric:
     links : Links
         Links of one domain.
     wire : CommunicationCosts
-        Efficiencies and the costs of a step.
+        Efficiencies, and times and memory accesses of messages.
     rate : int64 array (resources,)
-        Usable rate of links and adapters [B/s]; 0 of the others.
+        Usable rate of links and adapters [B/s]; 0 for other resources.
     latency_ps : int64 array (resources,)
-        Latency of one hop over a link [ps]; 0 for the others.
+        Latency of one hop over a link [ps]; 0 for other resources.
     forwards : bool array (resources,)
-        Whether what it leads to passes a message on while receiving it.
+        Whether the node that a link leads to forwards a message while it receives it.
     resources : Resources
+        Table of all resources, those of the uplinks last.
     uplinks : Uplinks
-        Links of the scale-out fabric that are shared; the last resources.
+        Oversubscribed links of the scale-out fabric.
     """
 
     cluster: Cluster
@@ -112,37 +113,38 @@ class Fabric:
     uplinks: Uplinks
 
     def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
-        """Resource of link ``link`` (a row of ``links``) of a domain."""
+        """Return the resource of link ``link`` (a row of ``links``) of a domain."""
         return np.asarray(self._row(domain) * len(self.links) + np.asarray(link))
 
     def cc(self, chip: npt.ArrayLike) -> IntArray:
-        """CC-Cores of a chip."""
+        """Return the resource of a chip's CC-Cores."""
         return self._of_chip(1, chip)
 
     def engine(self, chip: npt.ArrayLike) -> IntArray:
-        """Compute engine of a chip."""
+        """Return the resource of a chip's compute engine."""
         return self._of_chip(2, chip)
 
     def tx(self, chip: npt.ArrayLike) -> IntArray:
-        """Sending side of a chip's network adapter."""
+        """Return the resource of the sending side of a chip's network adapter."""
         return self._of_chip(3, chip)
 
     def rx(self, chip: npt.ArrayLike) -> IntArray:
-        """Receiving side of a chip's network adapter."""
+        """Return the resource of the receiving side of a chip's network adapter."""
         return self._of_chip(4, chip)
 
     def hbm(self, chip: npt.ArrayLike) -> IntArray:
-        """Memory of a chip."""
+        """Return the resource of a chip's memory."""
         return self._of_chip(5, chip)
 
     def dma(self, chip: npt.ArrayLike) -> IntArray:
-        """DMA engines of a chip."""
+        """Return the resource of a chip's DMA engines."""
         return self._of_chip(6, chip)
 
     def _row(self, domain: npt.ArrayLike) -> IntArray:
         return np.searchsorted(self.domains, np.asarray(domain))
 
     def _of_chip(self, kind: int, chip: npt.ArrayLike) -> IntArray:
+        """Return the resource of a kind, by its place in ``KINDS``, of each chip."""
         each = self.cluster.chips_per_domain
         domain, local = np.divmod(np.asarray(chip), each)
         chips = len(self.domains) * each
@@ -150,10 +152,10 @@ class Fabric:
         return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
 
     def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
-        """Resources that each pair's traffic crosses, in order.
+        """Return the resources on the way between the chips of each pair, in order.
 
-        Links inside a domain; the two adapters between domains; nothing between the cores of one
-        chip.
+        Inside a domain they are links; between domains the two adapters; inside a chip there are
+        none.
 
         Parameters
         ----------
@@ -184,17 +186,28 @@ class Fabric:
         return Paths(ptr, resource, latency)
 
     def climbing(self, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
-        """Shared links of the scale-out fabric between chips of different domains.
+        """Return the oversubscribed links between chips of different domains.
 
         Returns
         -------
         pair, resource : int64 array (crossings,)
+            Number of the pair, and the link that it crosses.
         """
         pair, row = self.uplinks.crossed(self.cluster, src, dst)
         return pair, len(self.resources) - len(self.uplinks) + row
 
     def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
-        """Paths over given links of the domains that the source chips are in."""
+        """Return paths over given links of the domains that the source chips are in.
+
+        Parameters
+        ----------
+        src : int array (pairs,)
+            Global chip numbers.
+        ptr : int array (pairs + 1,)
+            Pair k crosses ``link[ptr[k]:ptr[k + 1]]``.
+        link : int array (hops,)
+            Rows of ``links``.
+        """
         domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
         resource = self.link(domain, link)
         return Paths(ptr, resource, self.latency_ps[resource])
@@ -207,17 +220,17 @@ def fabric(
     ideal: bool = False,
     costs: CommunicationCosts | None = None,
 ) -> Fabric:
-    """Number the resources of these domains of a cluster, all of them by default.
+    """Number the resources of some domains of a cluster.
 
     Parameters
     ----------
     cluster : Cluster
     domains : int array, optional
-        Global numbers of scale-up domains.
+        Global numbers of scale-up domains, by default all.
     ideal : bool
-        Link rates and latencies only: no efficiencies and no cost of a step.
+        Count link rates and latencies only, without efficiencies and the time of a step.
     costs : CommunicationCosts, optional
-        In place of those of the cluster.
+        Costs in place of those that the catalogue gives for the cluster.
     """
     picked = distinct(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)
@@ -253,7 +266,7 @@ def fabric(
 
 
 def _link_table(cluster: Cluster, domains: IntArray, links: Links) -> Resources:
-    """Links of all domains; switches are numbered on after the cluster's last chip."""
+    """Return the links of all domains; switches have numbers after the cluster's last chip."""
     each, switches = cluster.chips_per_domain, links.nodes - cluster.chips_per_domain
 
     def global_node(node: IntArray) -> IntArray:

@@ -1,4 +1,4 @@
-"""Faults as a user writes them: ``link:0-1@0s:slow=1/2``, ``tx:5@1ms:slow=1/4``, or ``:dead``."""
+"""Parsing of faults as users write them: ``link:0-1@0s:slow=1/2`` or ``tx:5@1ms:dead``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Fault:
     Attributes
     ----------
     resource : str
-        As printed in the trace.
+        Name of the resource as a trace prints it.
     chip : int
-        That owns it.
+        Chip that owns the resource.
     time_ps : int
+        Instant of the fault [ps].
     numerator, denominator : int
-        Speed as a fraction of the nominal one; 0/1 is dead.
+        Speed as a fraction of the nominal speed; 0/1 is dead.
     """
 
     resource: str
@@ -40,11 +41,12 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Read ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``.
+    """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``.
 
     Raises
     ------
     InputError
+        For a text of another form, a time that is none, and a speed out of range.
 
     Examples
     --------
@@ -73,8 +75,8 @@ def parse_fault(text: str) -> Fault:
     return Fault(resource, int(chip), time_ps, numerator, denominator)
 
 
-def _where(kind: str, kinds: Sequence[str]) -> str:
-    """Describe where a resource of a kind is found."""
+def _remedy(kind: str, kinds: Sequence[str]) -> str:
+    """Say where resources of a kind that this run does not have are found."""
     if kind in OF_MESSAGES and kind not in kinds:
         return (
             "A collective is one op at this level; use --level chunk, which has links and "
@@ -84,16 +86,16 @@ def _where(kind: str, kinds: Sequence[str]) -> str:
 
 
 OF_MESSAGES = ("link", "tx", "rx", "uplink", "switch", "down", "up", "port", "nic")
-"""Kinds of resources that messages cross, which only the chunk level has."""
+"""Kinds of resources that messages cross; only schedules of single messages have them."""
 
 
 def fault_table(schedule: Schedule, faults: Sequence[Fault]) -> Faults:
-    """Return the faults of a schedule's resources by number.
+    """Return a table of faults, with the numbers of the schedule's resources for their names.
 
     Raises
     ------
     InputError
-        For a resource that the schedule does not have, or one struck twice at an instant.
+        For a resource that the schedule does not have, or one with two faults at an instant.
     """
     names = schedule.resources.names()
     number = {name: place for place, name in enumerate(names)}
@@ -103,12 +105,12 @@ def fault_table(schedule: Schedule, faults: Sequence[Fault]) -> Faults:
             kind = fault.resource.split(":")[0]
             raise InputError(
                 f"no resource {fault.resource} in this run; kinds are {', '.join(kinds)}."
-                f"{suggestion(fault.resource, names)} {_where(kind, kinds)}"
+                f"{suggestion(fault.resource, names)} {_remedy(kind, kinds)}"
             )
-    when = [(fault.resource, fault.time_ps) for fault in faults]
-    for part in when:
-        if when.count(part) > 1:
-            raise InputError(f"{part[0]} has two faults at {part[1]:,} ps. State one of them.")
+    events = [(fault.resource, fault.time_ps) for fault in faults]
+    for event in events:
+        if events.count(event) > 1:
+            raise InputError(f"{event[0]} has two faults at {event[1]:,} ps. State one of them.")
     return Faults.table(
         [fault.time_ps for fault in faults],
         [number[fault.resource] for fault in faults],

@@ -1,4 +1,4 @@
-"""Kernels that are bound by memory, as ops: the memory traffic of compute beside a collective."""
+"""Kernels that are bound by memory, as schedules that can be merged with a collective."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def memory_kernel(
     ----------
     cluster : Cluster
     chips : int array (kernels,)
-        Global chips.
+        Global chip of each kernel.
     size_bytes : int
-        Read and written by each kernel [B].
+        Bytes that each kernel reads and writes [B].
     bytes_per_s : int, optional
-        The most that a kernel draws [B/s]; by default all that the memory gives.
+        Highest rate of a kernel [B/s]; by default that of the memory.
 
     Raises
     ------
@@ -52,27 +52,27 @@ def memory_kernel(
     >>> run(merge(kernel, gathered)).total_s < (0.88 + 3.55) * 1e-3
     True
     """
-    on = distinct(np.asarray(chips, np.int64))
-    covered = fabric(cluster, on // cluster.chips_per_domain)
+    kernels = distinct(np.asarray(chips, np.int64))
+    covered = fabric(cluster, kernels // cluster.chips_per_domain)
     memory, cores = covered.wire.hbm_bytes_per_s, _cores(cluster)
     if not memory:
         raise InputError(f"{cluster.name}: what its memory gives is not known; use Trainium")
     most = memory if bytes_per_s is None else bytes_per_s
     _check_share(size_bytes, most, cores)
-    count = len(on) * cores
+    count = len(kernels) * cores
     part = size_bytes // cores + (np.arange(cores) < size_bytes % cores)
     return schedule(
-        OpColumns(kind=np.full(count, FLOW), size_bytes=np.tile(part, len(on))),
+        OpColumns(kind=np.full(count, FLOW), size_bytes=np.tile(part, len(kernels))),
         edges=Edges.from_pairs(count, [], []),
         resources=covered.resources,
-        flows=_one_each(np.repeat(covered.hbm(on), cores), -(-most // cores)),
-        labels={"rank": np.repeat(np.arange(len(on), dtype=np.int32), cores)},
+        flows=_memory_flows(np.repeat(covered.hbm(kernels), cores), -(-most // cores)),
+        labels={"rank": np.repeat(np.arange(len(kernels), dtype=np.int32), cores)},
         facts={"kernel_bytes": int(size_bytes)},
     )
 
 
-def _one_each(memory: IntArray, cap_bytes_per_s: int) -> Flows:
-    """Flows that each cross one memory, no faster than a cap [B/s]."""
+def _memory_flows(memory: IntArray, cap_bytes_per_s: int) -> Flows:
+    """Return flows that each cross one memory, no faster than a cap [B/s]."""
     count = len(memory)
     return Flows(
         np.arange(count, dtype=np.int32),

@@ -1,7 +1,7 @@
-"""Links of a scale-out fabric that cannot carry all that the adapters below them send.
+"""Links of a scale-out fabric that carry less than the adapters below them can send.
 
-Where racks are not oversubscribed there are none: traffic is spread evenly over all equal paths, so
-that adapters bind first.
+Only oversubscribed fabrics have such links. In others traffic is spread evenly over all equal
+paths, so that adapters are the bottleneck.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 
 @dataclass(frozen=True, eq=False)
 class Uplinks:
-    """Shared up- and downlinks of groups of chips.
+    """Up- and downlinks that groups of chips share.
 
     Attributes
     ----------
     row : int32 array (links,)
-        Rows of :class:`topologies.routing.scale_out.SharedLinks`, ascending.
+        Row of each link in :class:`topologies.routing.scale_out.SharedLinks`, ascending.
     tables : tuple of Resources
-        They, kind by kind, such as ``ToR-up:3``; in the order of the rows.
+        Resources of the links, such as ``ToR-up:3``, a table for each kind, in the order of rows.
     """
 
     row: IntArray
@@ -35,7 +35,13 @@ class Uplinks:
         return len(self.row)
 
     def crossed(self, cluster: Cluster, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
-        """Uplinks that each pair of chips crosses: pair and place here, int64 (crossings,)."""
+        """Find the links that each pair of chips crosses.
+
+        Returns
+        -------
+        pair, place : int64 array (crossings,)
+            Number of the pair, and index of the link in ``row``.
+        """
         paths = scale_out_paths(cluster, src, dst)
         pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
         place = np.minimum(np.searchsorted(self.row, paths.link), len(self.row) - 1)
@@ -44,7 +50,7 @@ class Uplinks:
 
 
 def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:
-    """Links above some chips that carry less than the adapters below them send together.
+    """Return the links above some chips that carry less than all adapters below them can send.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Pictures of a trace, and files for timeline viewers.
+"""Figures of a trace, and files for timeline viewers.
 
-matplotlib is loaded with the first picture.
+matplotlib takes its time to import, so it is loaded with the first figure.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Legend", "link_map", "timeline", "write_timeline"]
 
+# Module of each name, for __getattr__.
 _MODULES = {
     "Legend": "bars",
     "link_map": "links",

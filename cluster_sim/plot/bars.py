@@ -1,4 +1,4 @@
-"""The timeline figure: ops over time, readable with ten ops and with a hundred thousand."""
+"""The timeline figure: ops over time, legible with ten ops and with a hundred thousand."""
 
 from __future__ import annotations
 
@@ -22,32 +22,38 @@ from topologies.arrays import FloatArray, IntArray, present
 from topologies.errors import InputError
 
 MOST_BARS = 3_000
-"""Ops that are drawn as bars; more are shown as the share of each pixel's time."""
+"""Most ops that are drawn as bars; of more, the share of each pixel's time is drawn."""
 MOST_NAMED_LANES = 48
+"""Most lanes whose names are written; of more, every n-th is named."""
 MOST_LANES = 480
+"""Most lanes that are drawn; with more, neighbours share a lane."""
 MOST_HEIGHTS = 64
-"""Heights of a share in its lane, more than the pixels of a lane of a printed figure."""
+"""Most rows of pixels in a lane, more than a lane has in a printed figure."""
 RESIDUE = 1e-7
-"""Share of a pixel's time that is nothing but rounding of sums over a lane."""
+"""Share of a pixel's time below which it is only the rounding error of sums over a lane."""
 RESOLVED = 8
-"""Pixels from one op of a lane to the next from which on each can be seen by itself."""
+"""Pixels between the starts of two ops of a lane from which on each can be seen by itself."""
 TURNS = 3
-"""Ops over which shares are averaged where they cannot."""
+"""Ops over which shares are averaged where single ops cannot be seen."""
 PIXELS = 1_400
-"""Across the window, about as many as a printed figure has."""
+"""Pixels across the window, about as many as a printed figure has."""
 WHITE = (1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Bars of a timeline: one row a stretch of an op, clipped to the window.
+    """Bars of a timeline, one for each stretch of time in which an op ran, cut to the window.
 
     Attributes
     ----------
     lane, category : int array (bars,)
+        Index into ``lanes``, and into ``categories``.
     start_s, end_s : float array (bars,)
+        Start and end [s].
     op : int array (bars,)
+        Number of the op.
     lanes, categories : list of str
+        Names of the lanes, from the top, and of the categories.
     """
 
     lane: IntArray
@@ -61,7 +67,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Legend:
-    """Colours and words of a figure's categories, where they are not the usual ones.
+    """Colours and texts of a figure's categories that differ from the usual ones.
 
     Attributes
     ----------
@@ -86,11 +92,11 @@ def timeline(
     legend: Legend | None = None,
     title: str = "",
 ) -> Figure:
-    """Draw ops over time, one lane a resource or a value of a label.
+    """Draw ops over time, with a lane for each resource or each value of a label.
 
-    Up to a few thousand ops are drawn as bars. Beyond that the height of a colour in a lane is its
-    share of a pixel's time, averaged over lanes and turns too many to be seen. White is idle. A
-    flow that holds nothing is drawn in the lane of the first resource that it shares.
+    Up to a few thousand ops are drawn as bars. With more, the height of a colour in a lane is its
+    share of a pixel's time, averaged over lanes and ops that are too many to be told apart. White
+    is idle. A flow that holds no resource is drawn in the lane of the first that it shares.
 
     Parameters
     ----------
@@ -130,17 +136,15 @@ def timeline(
     window = window_s or (0.0, end_of_run_ps(trace) / PS_PER_S)
     legend = legend or Legend()
     shade = {**colors(bars.categories), **legend.colors}
-    figure, axes = _drawn(bars, shade, window)
+    figure, axes = _draw(bars, shade, window)
     _label_axes(axes, bars, by, window)
     axes.set_title(title or _title(trace), loc="left", fontsize=11)
     _explain(axes, [(legend.words.get(name, name), shade[name]) for name in bars.categories])
     return figure
 
 
-def _drawn(
-    bars: Bars, shade: Mapping[str, str], window: tuple[float, float]
-) -> tuple[Figure, Axes]:
-    """Draw each bar where they can be told apart, and shares of pixels where they cannot."""
+def _draw(bars: Bars, shade: Mapping[str, str], window: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Draw bars if they can be told apart, otherwise shares of the time of pixels."""
     height = float(np.clip(1.3 + 0.26 * len(bars.lanes), 2.4, 10.0))
     figure = Figure(figsize=(11, height), layout="constrained")
     axes = figure.subplots()
@@ -163,7 +167,7 @@ def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
 def trace_bars(
     trace: Trace, by: str, what: str | None, window_s: tuple[float, float] | None, rows: IntArray
 ) -> Bars:
-    """Cut the ops of some rows into bars; parameters as for :func:`timeline`.
+    """Return the bars of some ops in a window; see :func:`timeline` for the parameters.
 
     Raises
     ------
@@ -203,7 +207,7 @@ def _window_ps(window_s: tuple[float, float]) -> tuple[int, int]:
 
 
 def _resource(trace: Trace) -> IntArray:
-    """Resource that each op holds; of a flow that holds none, the first that it shares; else -1."""
+    """Return the resource that each op holds, else the first that it shares as a flow, else -1."""
     flows, resource = trace.schedule.flows, trace.schedule.resource.copy()
     bare = resource[flows.op] < 0
     resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
@@ -211,6 +215,7 @@ def _resource(trace: Trace) -> IntArray:
 
 
 def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
+    """Return the lane of each op, and the names of the lanes that occur."""
     if by == "resource":
         numbers, lane = present(_resource(trace)[op])
         return lane, trace.schedule.resources.names(numbers)
@@ -220,13 +225,13 @@ def _lanes(trace: Trace, by: str, op: IntArray) -> tuple[IntArray, list[str]]:
     kind, kinds = _resource_kinds(trace, op)
     if len(kinds) == 1 or len(named) > MOST_NAMED_LANES // len(kinds):
         return lane, named
-    # Few lanes: one each for what overlaps on one rank, such as its engine and its links.
+    # With few lanes there is room for one for each kind of resource, whose ops may overlap.
     pairs, lane = present(lane * len(kinds) + kind)
     return lane, [f"{named[k // len(kinds)]} {kinds[k % len(kinds)]}" for k in pairs.tolist()]
 
 
 def _categories(trace: Trace, what: str | None, op: IntArray) -> tuple[IntArray, list[str]]:
-    """Category of each op, numbered in order of its name's first place in the label."""
+    """Return the category of each op, and the names of categories in the order of the label."""
     label = trace.schedule.labels.get(what or "what")
     if isinstance(label, Codes):
         code, names = label.code[op], list(label.names)
@@ -244,7 +249,7 @@ def _resource_kinds(trace: Trace, op: IntArray) -> tuple[IntArray, list[str]]:
 
 
 def _present(code: IntArray, names: list[str]) -> tuple[IntArray, list[str]]:
-    """Codes renumbered so that only names that occur are left."""
+    """Renumber codes so that only names that occur are left."""
     occurring, dense = present(code)
     return dense, [names[k] for k in occurring.tolist()]
 
@@ -268,6 +273,7 @@ def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str]) -> None:
 def _draw_shares(
     axes: Axes, bars: Bars, shade: Mapping[str, str], window_s: tuple[float, float]
 ) -> None:
+    """Draw an image in which the height of each colour is its category's share of the time."""
     lanes = min(len(bars.lanes), MOST_LANES)
     row = bars.lane * lanes // len(bars.lanes)
     members = np.bincount(np.arange(len(bars.lanes)) * lanes // len(bars.lanes), minlength=lanes)
@@ -278,12 +284,12 @@ def _draw_shares(
         ]
     )
     share = smoothed(share / members[None, :, None], bars, window_s)
-    # A lane is filled from above by each category's share: no colour is a blend of two.
+    # Categories fill a lane from above, one below the other, so that no colour is a blend of two.
     rows = min(1 + 2 * MOST_LANES // lanes, MOST_HEIGHTS)
     filled = np.cumsum(share / np.maximum(share.sum(0), 1), axis=0)
     level = (np.arange(rows) + 0.5) / rows
     which = (filled[:, :, None] <= level[None, None, :, None]).sum(0)
-    # Opaque single-precision colours are what a picture is scaled in: any other is converted first.
+    # matplotlib scales images as opaque colours in single precision, and converts any other.
     tint = np.array([*(to_rgba(shade[name]) for name in bars.categories), WHITE], np.float32)
     image = tint[which.reshape(lanes * rows, PIXELS)]
     extent = (*window_s, len(bars.lanes) - 0.5, -0.5)
@@ -292,18 +298,21 @@ def _draw_shares(
 
 
 def smoothed(share: FloatArray, bars: Bars, window_s: tuple[float, float]) -> FloatArray:
-    """Smooth shares whose ops take turns within few pixels, so that no beat shows."""
+    """Average shares over neighbouring pixels where ops alternate within few pixels.
+
+    Otherwise the beat between their period and the width of a pixel would show as a pattern.
+    """
     order = np.lexsort((bars.start_s, bars.lane))
     gaps = np.diff(bars.start_s[order])[np.diff(bars.lane[order]) == 0]
     turn = float(np.median(gaps)) / ((window_s[1] - window_s[0]) / PIXELS) if len(gaps) else 0.0
     if not 0 < turn < RESOLVED:
         return share
     size = int(np.ceil(TURNS * turn))
-    return _mean_beside(_mean_beside(share, size), size)
+    return _moving_mean(_moving_mean(share, size), size)
 
 
-def _mean_beside(share: FloatArray, size: int) -> FloatArray:
-    """Mean of so many pixels around each, whose row is mirrored at its ends."""
+def _moving_mean(share: FloatArray, size: int) -> FloatArray:
+    """Return the mean of ``size`` pixels around each; rows are mirrored at their ends."""
     before, lanes = size // 2, [(0, 0)] * (share.ndim - 1)
     padded = np.pad(share, [*lanes, (before, size - 1 - before)], mode="symmetric")
     sums = np.cumsum(np.pad(padded, [*lanes, (1, 0)]), axis=-1)
@@ -318,16 +327,33 @@ def busy_share(
     window_s: tuple[float, float],
     pixels: int = PIXELS,
 ) -> FloatArray:
-    """Share of each pixel's time, (rows, pixels): the growth of time covered up to its edges."""
+    """Return the share of each pixel's time that is covered, float (rows, pixels).
+
+    Up to an edge e between pixels, an interval covers max(0, e - start) - max(0, e - end). Summed
+    over intervals, both terms need only the number and the sum of the instants before the edge.
+
+    Parameters
+    ----------
+    row : int array (intervals,)
+        Row of each interval.
+    start_s, end_s : float array (intervals,)
+        Start and end of each interval [s].
+    rows : int
+        Number of rows.
+    window_s : (float, float)
+        Beginning and end of the window [s].
+    pixels : int
+        Pixels across the window.
+    """
     low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
     covered = np.zeros((rows, pixels + 1))
     for instant, sign in ((start_s, 1.0), (end_s, -1.0)):
-        at = (instant - low) / width
-        after = np.clip(np.ceil(at), 0, pixels).astype(np.int64)
-        slot = row * (pixels + 1) + after
+        position = (instant - low) / width
+        edge_after = np.clip(np.ceil(position), 0, pixels).astype(np.int64)
+        slot = row * (pixels + 1) + edge_after
         size = rows * (pixels + 1)
         number = np.bincount(slot, minlength=size).reshape(rows, -1).cumsum(1)
-        total = np.bincount(slot, weights=at, minlength=size).reshape(rows, -1).cumsum(1)
+        total = np.bincount(slot, weights=position, minlength=size).reshape(rows, -1).cumsum(1)
         covered += sign * (number * np.arange(pixels + 1) - total)
     share = np.diff(covered, axis=1)
     return np.where(share > RESIDUE, share, 0)

@@ -1,7 +1,7 @@
-"""Files put together column by column, in machine code: a million rows in tenths of a second.
+"""Writing of files column by column in compiled code: a million records in tenths of a second.
 
-A column is a matrix of bytes, one row a record of the file, and how many bytes of each row count. A
-column of one row is the same in every record.
+A column is a matrix of bytes with one row for each record of the file, and the number of bytes in
+each row. A column of one row is the same in every record.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from topologies.arrays import IntArray
 Bytes = npt.NDArray[np.uint8]
 
 ROWS_AT_ONCE = 2**14
-"""Rows that are laid out together, so that they stay in the processor's cache."""
+"""Records that are written together, so that they stay in the processor's cache."""
 ZERO, MINUS, POINT = b"0-."
+"""Bytes of these characters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Bytes of one part of many records.
+    """The bytes of one part of many records.
 
     Attributes
     ----------
-    content : uint8 array (rows or 1, widest)
-    length : int64 array (rows or 1,)
-        Number of bytes of each row that count.
+    content : uint8 array (records or 1, widest)
+    length : int64 array (records or 1,)
+        Number of bytes in each row of ``content``; those after them are not written.
     """
 
     content: Bytes
@@ -38,13 +39,13 @@ class Column:
 
 
 def constant(content: bytes) -> Column:
-    """Return bytes that are the same in every record."""
+    """Return a column with the same bytes in every record."""
     row = np.frombuffer(content, np.uint8)
     return Column(row[None], np.array([len(row)]))
 
 
 def picked(texts: Sequence[bytes], code: IntArray) -> Column:
-    """Return one of few texts in each record.
+    """Return a column with one of a few texts in each record.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def picked(texts: Sequence[bytes], code: IntArray) -> Column:
 
 
 def decimals(values: IntArray, places: int = 0) -> Column:
-    """Return numbers in decimal digits, with a point before the last ``places`` of them.
+    """Return a column of numbers in decimal digits, with a point before the last ``places``.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def decimals(values: IntArray, places: int = 0) -> Column:
 
 
 def rows_of(columns: Sequence[Column]) -> memoryview:
-    """Lay the columns of every record one after the other, and the records likewise."""
+    """Return the bytes of all records one after the other, each with all columns in their order."""
     rows = np.broadcast_shapes(*(column.length.shape for column in columns))[0]
     place = np.zeros(rows + 1, np.int64)
     for column in columns:
@@ -94,7 +95,7 @@ def rows_of(columns: Sequence[Column]) -> memoryview:
 
 @lean
 def _lay(content: Bytes, length: IntArray, at: IntArray, laid: Bytes) -> None:
-    """Copy each row to its place, and move the place behind it."""
+    """Copy each row to its place ``at`` in ``laid``, and move the place behind it."""
     step = 0 if len(length) < len(at) else 1
     for row in range(len(at)):
         place, source = at[row], row * step
@@ -105,7 +106,7 @@ def _lay(content: Bytes, length: IntArray, at: IntArray, laid: Bytes) -> None:
 
 @lean
 def _write_decimals(values: IntArray, places: int, content: Bytes, length: IntArray) -> None:
-    """Write each number from the left of its row."""
+    """Write the digits of each number, from the left of its row, and their number."""
     for row in range(len(values)):
         number = values[row]
         begin = 1 if number < 0 else 0

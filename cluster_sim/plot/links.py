@@ -1,4 +1,4 @@
-"""The link map: a torus as its drawing shows it, each direction of each cable coloured by load."""
+"""The link map: a drawing of a torus with each direction of each cable coloured by its load."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ MOST_CHIPS = 1024
 BOW = 0.055
 """Distance that a line keeps to the right of the way between two chips one apart."""
 STUB = 0.42
+"""Length of a stub, where two neighbouring chips are at distance 1."""
 WIDTH = 3.2
-"""Width of a line of the fastest links; slower ones are thinner."""
+"""Width of the lines of the fastest links [pt]; slower links are thinner."""
 GAP = 1.3
-"""Between layers."""
+"""Distance between layers."""
 DIRECTIONS = ((1.0, 0.0), (0.0, -1.0), (0.7, 0.7), (-0.7, 0.7))
-"""On paper, along the fastest axis and so on; all slower ones share the last."""
+"""Direction on paper of each axis from the fastest on; all further axes share the last."""
 COLD_TO_HOT = ("#d9dee3", "#c3a5d6", "#b8408a", "#6b2a00")
 """From an idle link to a busy one. In dark mode reports invert lightness and keep hues; busy links
 are then the brightest, and orange."""
@@ -37,16 +38,16 @@ are then the brightest, and orange."""
 def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = "") -> Figure:
     """Draw the share of the run in which each directed link of a torus was busy.
 
-    Chips stand in rows and columns of the two fastest axes; slower axes are layers beside one
-    another. A cable is two lines, one each way: traffic keeps to the right of its way. Cables round
-    the back are stubs at both ends; those between layers are slanting stubs.
+    Chips stand in rows and columns by the two fastest axes; slower axes are layers beside one
+    another. A cable is drawn as two lines, one for each direction, with traffic on the right.
+    Cables that wrap around are stubs at both ends; cables between layers are slanting stubs.
 
     Parameters
     ----------
     trace : Trace
         Trace of a schedule on the links of ``cluster``.
     cluster : Cluster
-        Its shape is a torus, a grid or a ring.
+        Cluster whose shape is a torus, a grid or a ring.
     domain : int
         Number of the scale-up domain that is drawn.
     title : str
@@ -60,7 +61,7 @@ def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = ""
     Raises
     ------
     InputError
-        When the shape is none of these, or too large to be drawn.
+        When the cluster has another shape, or is too large to be drawn.
 
     Examples
     --------
@@ -111,7 +112,7 @@ def _drawable(cluster: Cluster) -> Torus:
 
 
 def link_load(trace: Trace, cluster: Cluster, links: Links, domain: int = 0) -> FloatArray:
-    """Share of the run in which each link of a domain was busy, float (links,); 0 if unused."""
+    """Return the share of the run in which each link of a domain was busy, float (links,)."""
     use = resource_use(trace)
     use = use[use["kind"] == "link"]
     first = domain * cluster.chips_per_domain
@@ -134,7 +135,7 @@ def _is_link(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def _places(shape: Torus) -> FloatArray:
-    """Place of each chip on paper, float (chips, 2): columns to the right, rows downwards."""
+    """Return the place of each chip on paper, float (chips, 2): columns right, rows downwards."""
     at = coordinates(shape, np.arange(shape.chips))
     column = np.asarray(at[-1], float)
     row = np.asarray(at[-2], float) if len(at) > 1 else np.zeros(shape.chips)
@@ -146,7 +147,7 @@ def _places(shape: Torus) -> FloatArray:
 
 
 def _layer(shape: Torus) -> IntArray:
-    """Number of the layer of each chip, by the axes slower than the two of the paper."""
+    """Return the layer of each chip, which its coordinates on the slower axes give."""
     inside = int(np.prod(shape.sizes[-2:]))
     return np.asarray(np.arange(shape.chips) // inside)
 
@@ -154,7 +155,7 @@ def _layer(shape: Torus) -> IntArray:
 def _draw_links(
     axes: Axes, shape: Torus, links: Links, load: FloatArray, at: FloatArray
 ) -> LineCollection:
-    """Draw every directed link, the busiest on top; returns what the colour bar describes."""
+    """Draw every directed link, the busiest on top; returns the lines for the colour bar."""
     curves: list[Curve] = []
     shares: list[float] = []
     widths: list[float] = []
@@ -174,25 +175,29 @@ def _draw_links(
 
 
 def _curves(shape: Torus, links: Links, link: int, at: FloatArray) -> list[Curve]:
-    """Curves of links: one between neighbours on paper, else a stub at each end."""
+    """Return the curve of a link between neighbours on paper; of others, a stub at each end."""
     src, dst, axis = int(links.src[link]), int(links.dst[link]), int(links.tier[link])
     from_end = len(shape.axes) - 1 - axis
-    forth = _goes_up(shape, axis, src, dst, int(links.lane[link]))
-    way = np.array(DIRECTIONS[min(from_end, len(DIRECTIONS) - 1)]) * (1 if forth else -1)
-    beside = np.hypot(*(at[dst] - at[src])) < 1.01
-    if from_end < 2 and beside:
+    upwards = _goes_up(shape, axis, src, dst, int(links.lane[link]))
+    direction = np.array(DIRECTIONS[min(from_end, len(DIRECTIONS) - 1)]) * (1 if upwards else -1)
+    are_neighbours = np.hypot(*(at[dst] - at[src])) < 1.01
+    if from_end < 2 and are_neighbours:
         bend = -BOW * (1 + 2 * int(links.lane[link]))
         return [bow(tuple(at[src]), tuple(at[dst]), bend)]
-    right = np.array([way[1], -way[0]]) * BOW
+    right = np.array([direction[1], -direction[0]]) * BOW
     out, into = at[src] + right, at[dst] + right
-    return [np.stack([out, out + STUB * way]), np.stack([into - STUB * way, into])]
+    return [np.stack([out, out + STUB * direction]), np.stack([into - STUB * direction, into])]
 
 
 def _goes_up(shape: Torus, axis: int, src: int, dst: int, lane: int) -> bool:
-    """Return whether a link leads to the next larger coordinate; of two alike the first does."""
-    one = coordinates(shape, [src, dst])[axis]
+    """Return whether a link leads to the next larger coordinate.
+
+    On an axis of two, both cables join the same chips: the first leads up where its numbers do, the
+    second the other way.
+    """
+    begin, end = coordinates(shape, [src, dst])[axis]
     size = shape.sizes[axis]
-    return bool(one[0] < one[1]) != bool(lane) if size == 2 else bool((one[1] - one[0]) % size == 1)
+    return bool(begin < end) != bool(lane) if size == 2 else bool((end - begin) % size == 1)
 
 
 def _layer_names(axes: Axes, shape: Torus, at: FloatArray) -> None:
@@ -214,7 +219,7 @@ def _layer_names(axes: Axes, shape: Torus, at: FloatArray) -> None:
 
 
 def _summary(shape: Torus, links: Links, load: FloatArray) -> str:
-    """Mean and largest load by axis, and how to read the lines."""
+    """Describe the mean and largest load of each axis, and how to read the lines."""
     words = []
     for axis, name in enumerate(links.tiers):
         of_axis = load[links.tier == axis]

@@ -1,4 +1,4 @@
-"""Colours of categories, the same in every figure, told apart by colour-blind readers too."""
+"""Colours of categories, the same in every figure, which colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ KNOWN: Mapping[str, str] = {
     "other": "#e8e8e8",
     "idle": "#f4f4f4",
 }
-"""Categories of a training iteration; ``tp`` is coloured as ``exposed_tp``, and so on."""
+"""Colours of the categories of a training iteration; ``tp`` has that of ``exposed_tp``, etc."""
 
 OTHERS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
     "#994455", "#997700", "#004488", "#44bb99", "#ee8866", "#77aadd",
 )  # fmt: skip
-"""After Paul Tol's qualitative schemes (SRON/EPS/TN/09-002), for all other names in order."""
+"""Colours of all other names, in this order, after Paul Tol's qualitative schemes
+(SRON/EPS/TN/09-002)."""
 
 
 def colors(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name.
+    """Choose a colour for each name.
 
     Examples
     --------
@@ -44,7 +45,7 @@ def colors(names: Iterable[str]) -> dict[str, str]:
 
 
 def ink(color: str) -> str:
-    """Black or white, whichever is easier to read on a colour ``#rrggbb`` (WCAG 2 luminance).
+    """Return black or white, which is easier to read on a colour ``#rrggbb`` (WCAG 2 luminance).
 
     Examples
     --------

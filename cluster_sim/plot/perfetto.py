@@ -1,7 +1,7 @@
 """``timeline.json.gz``: a trace for https://ui.perfetto.dev, in the Chrome trace event format.
 
-A process for each rank (or owner of a resource), a thread for each resource. Text is put together
-column by column, so a million ops take seconds.
+Each rank (or owner of resources) is a process, each resource a thread. The text is written column
+by column, so a million ops take seconds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from cluster_sim.trace.trace import Picks, Trace
 from topologies.arrays import IntArray, distinct
 
 MOST_OPS = 1_000_000
-"""Ops in one file; the page in the browser grows slow beyond that."""
+"""Most ops in a file; with more the page in the browser grows slow."""
 Text: TypeAlias = bytes | memoryview
 
 NO_THREAD = 0
+"""Thread of ops without a resource."""
 SEPARATOR = b",\n"
 """Text after each event but the last."""
 MICROSECOND_PLACES = 6
-"""Decimal places of a picosecond in microseconds."""
+"""Decimal places with which picoseconds are exact in microseconds."""
 
 
 def write_timeline(
@@ -86,7 +87,7 @@ def write_timeline(
 
 
 def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:
-    """Rows with a length in time, cut to the limit, and a note on what was cut."""
+    """Return the ops that take time, at most ``most_ops`` of them, and a note on what was cut."""
     ran = trace.times.start_ps[rows] >= 0
     lasts = (trace.times.end_ps[rows] > trace.times.start_ps[rows]) | (trace.times.end_ps[rows] < 0)
     rows = rows[ran & lasts]
@@ -103,7 +104,7 @@ def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]
 
 
 def _process(trace: Trace, rows: IntArray) -> IntArray:
-    """Rank of each op, or, without that label, owner of its resource."""
+    """Return the rank of each op or, without that label, the owner of its resource."""
     schedule = trace.schedule
     rank = schedule.labels.get("rank")
     if rank is not None and not isinstance(rank, Codes):
@@ -114,7 +115,7 @@ def _process(trace: Trace, rows: IntArray) -> IntArray:
 
 
 def _thread(trace: Trace, rows: IntArray) -> IntArray:
-    """Resource number + 1 that an op is drawn on: its slot, else its first share, else 0."""
+    """Return 1 + the resource that each op is drawn on: its slot, else its first share; else 0."""
     schedule = trace.schedule
     thread = schedule.resource.astype(np.int64) + 1
     flows = schedule.flows
@@ -125,7 +126,7 @@ def _thread(trace: Trace, rows: IntArray) -> IntArray:
 
 
 def _names(trace: Trace, rows: IntArray) -> bytes:
-    """Names of processes and threads, in the order of their numbers."""
+    """Return the events that name processes and threads, in the order of their numbers."""
     threads = len(trace.schedule.resources) + 1
     both = distinct(_process(trace, rows).astype(np.int64) * threads + _thread(trace, rows))
     pairs = np.stack(np.divmod(both, threads))
@@ -152,7 +153,7 @@ def _meta(name: str, process: int, thread: int, arguments: dict[str, Any]) -> st
 
 
 def _slices(trace: Trace, rows: IntArray) -> Iterator[Text]:
-    """Ops: complete events where only one can run at a time, else begin and end pairs."""
+    """Yield the events of ops: complete slices where only one runs at a time, else two events."""
     schedule, times = trace.schedule, trace.times
     slots = np.concatenate([[0], schedule.resources.slots])
     alone = (schedule.kind[rows] == FIXED) & (slots[_thread(trace, rows)] == 1)
@@ -181,7 +182,7 @@ def _lost(trace: Trace, rows: IntArray) -> Text:
 
 
 def _arrows(trace: Trace, rows: IntArray) -> Iterator[Text]:
-    """Flow events from the end of one op to the start of another on a different thread."""
+    """Yield flow events, from the end of an op to the start of another on a different thread."""
     edges, times = trace.schedule.edges, trace.times
     shown = np.zeros(len(trace), np.bool_)
     shown[rows] = True
@@ -189,7 +190,7 @@ def _arrows(trace: Trace, rows: IntArray) -> Iterator[Text]:
     thread = _thread(trace, np.arange(len(trace)))
     across = np.flatnonzero(shown[source] & shown[target] & (thread[source] != thread[target]))
     source, target = source[across], target[across]
-    # An arrow starts inside its slice: the end itself is already outside.
+    # An arrow must start inside its slice, which ends before its end.
     leaves = np.maximum(times.end_ps[source] - 1, times.start_ps[source])
     start, end = (
         '{"name":"edge","cat":"edge","ph":"s","id":',
@@ -202,7 +203,7 @@ def _arrows(trace: Trace, rows: IntArray) -> Iterator[Text]:
 
 
 def _head(trace: Trace, rows: IntArray) -> tuple[Column | str, ...]:
-    """Start of an event: name, category, process and thread."""
+    """Return the beginning of each event: name, category, process and thread."""
     schedule = trace.schedule
     label = schedule.labels.get("what")
     if not isinstance(label, Codes):
@@ -220,7 +221,7 @@ def _place(trace: Trace, rows: IntArray) -> tuple[Column | str, ...]:
 
 
 def _args(trace: Trace, rows: IntArray) -> list[Column | str]:
-    """Details that the page shows of a slice: op, bytes, waiting time and the labels."""
+    """Return the details that the page shows of a slice: op, bytes, waiting time and labels."""
     schedule, times = trace.schedule, trace.times
     waited = _microseconds(times.start_ps[rows] - times.ready_ps[rows])
     size = decimals(schedule.size_bytes[rows])
@@ -235,15 +236,15 @@ def _args(trace: Trace, rows: IntArray) -> list[Column | str]:
 
 
 def _text(*parts: Column | str) -> Text:
-    """Columns and constant texts side by side, all rows as one text."""
+    """Return the text of all records, whose parts are columns and constant texts."""
     return rows_of([constant(p.encode()) if isinstance(p, str) else p for p in parts])
 
 
 def _microseconds(ps: IntArray) -> Column:
-    """Picoseconds as microseconds with six decimals, which is exact."""
+    """Return picoseconds as microseconds with six decimals, which is exact."""
     return decimals(ps, MICROSECOND_PLACES)
 
 
 def _quoted(names: Codes) -> Column:
-    """Names as JSON strings."""
+    """Return names as JSON strings."""
     return picked([json.dumps(name).encode() for name in names.names], names.code)

@@ -1,4 +1,4 @@
-"""Counters over a trace: links at work and what they carry, and how fast each memory is read."""
+"""Counters of a trace over time: busy links, the rate that they carry, and the rate of memories."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.units import PS_PER_S
 
 MOST_POINTS = 2_000
-"""Values of a counter; of more each of so many equal stretches of time has its mean."""
+"""Most values of a counter; of more, means over this many equal stretches of time are written."""
 MOST_CHIPS = 64
-"""Chips whose memories are counted, those of the lowest numbers."""
+"""Most chips whose memories are counted, those with the lowest numbers."""
 LINKS = ("link", "port", "uplink", "downlink", "send", "receive")
 
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """Values that hold from one time to the next.
+    """A value that changes over time.
 
     Attributes
     ----------
     name, unit : str
     at_ps : int array (points,)
-        Ascending times from which the values hold [ps].
+        Ascending instants from each of which a value holds until the next [ps].
     value : float array (points,)
     chip : int
-        Chip below whose track it is drawn; -1 for a counter of the whole machine.
+        Chip below whose track the counter is drawn; -1 for a counter of the whole machine.
     """
 
     name: str
@@ -45,11 +45,11 @@ def counters(trace: Trace, rows: IntArray) -> list[Counter]:
         trace.times.end_ps[rows] > trace.times.start_ps[rows]
     )
     rows = rows[ran]
-    return [*_of_links(trace, rows), *_of_memories(trace, rows)]
+    return [*_link_counters(trace, rows), *_memory_counters(trace, rows)]
 
 
-def _of_links(trace: Trace, rows: IntArray) -> Iterator[Counter]:
-    """Links that are held, and the bytes a second on all of them."""
+def _link_counters(trace: Trace, rows: IntArray) -> Iterator[Counter]:
+    """Count the links that are held, and the bytes a second on all of them."""
     is_link = np.concatenate([_is_one_of(trace, LINKS), [False]])
     carries = rows[is_link[trace.schedule.resource[rows]]]
     if len(carries):
@@ -58,8 +58,8 @@ def _of_links(trace: Trace, rows: IntArray) -> Iterator[Counter]:
         yield counter("links, load", "B/s", *spans, _rate(trace, carries))
 
 
-def _of_memories(trace: Trace, rows: IntArray) -> Iterator[Counter]:
-    """Bytes a second of the memory of each chip: of what draws on it, and of kernels."""
+def _memory_counters(trace: Trace, rows: IntArray) -> Iterator[Counter]:
+    """Count the bytes a second in the memory of each chip, those of flows and of kernels."""
     owner, flows = trace.schedule.resources.owner, trace.schedule.flows
     resource = trace.schedule.resource
     reads = np.concatenate([_is_one_of(trace, ("engine",)), [False]])[resource]
@@ -77,7 +77,7 @@ def _of_memories(trace: Trace, rows: IntArray) -> Iterator[Counter]:
 
 
 def drawn_on(trace: Trace) -> IntArray:
-    """Resource that each op is drawn on: its slot, else its first share, else -1."""
+    """Return the resource that each op is drawn on: its slot, else its first share, else -1."""
     resource, flows = trace.schedule.resource.astype(np.int64), trace.schedule.flows
     if len(flows):
         bare = resource[flows.op] < 0
@@ -92,7 +92,7 @@ def _is_one_of(trace: Trace, kinds: tuple[str, ...]) -> BoolArray:
 
 
 def _rate(trace: Trace, op: IntArray) -> FloatArray:
-    """Mean rate of each op [B/s]."""
+    """Return the mean rate of each op [B/s]."""
     lasts = trace.times.end_ps[op] - trace.times.start_ps[op]
     return np.asarray(trace.schedule.size_bytes[op] * (PS_PER_S / lasts))
 
@@ -100,15 +100,17 @@ def _rate(trace: Trace, op: IntArray) -> FloatArray:
 def counter(
     name: str, unit: str, start_ps: IntArray, end_ps: IntArray, by: FloatArray, *, chip: int = -1
 ) -> Counter:
-    """Return the sum of what is on, which keeps its integral over time however it is thinned.
+    """Return a counter of the sum over all spans that have begun and not ended.
+
+    Means over stretches of time, which stand for too many values, have the same integral over time.
 
     Parameters
     ----------
     name, unit : str
     start_ps, end_ps : int array (spans,)
-        Times from which and up to which each span counts [ps].
+        Start and end of each span [ps].
     by : float array (spans,)
-        Amount that each adds.
+        Amount that each span adds to the sum.
     chip : int
         See :class:`Counter`.
     """
@@ -122,7 +124,7 @@ def counter(
 
 
 def _thinned(at_ps: IntArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Means over equal stretches of time, and the end."""
+    """Return means over equal stretches of time, and a last value of 0 at the end."""
     total = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(at_ps))])
     edges = np.linspace(at_ps[0], at_ps[-1], MOST_POINTS).astype(np.int64)
     between = np.diff(np.interp(edges, at_ps, total)) / np.diff(edges)

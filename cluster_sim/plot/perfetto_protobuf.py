@@ -1,10 +1,10 @@
 """``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers.
 
-A track for every chip with one for each of its engines, CC-Cores and ways in and out below it;
-every link stands once, below all links. Slices have the name of the kernel or message and the
-category that the trace gives it; arrows lead from where a message leaves to where it is waited
-for; counters tell how many links are busy and what they carry, how fast the memory of each chip is
-read, and whatever the caller adds.
+Every chip is a track, below which each of its engines, CC-Cores and adapters is a track; all links
+are below a track of their own. A slice has the name of its kernel or message, and its category in
+the trace; arrows lead from the end of a message to the op that waits for it; counters show the
+number of busy links and the rate that they carry, the rate of the memory of each chip, and what the
+caller adds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ from cluster_sim.trace.trace import Picks, Trace
 from topologies.arrays import IntArray
 from topologies.units import PS_PER_NS
 
+# Numbers of fields and values below are those of perfetto/protos/perfetto/trace.
 MOST_SLICES = 1_000_000
+"""Most slices in a file; with more the page in the browser grows slow."""
 PACKET, SEQUENCE = 1, 1
+"""Field of a packet in the trace; the one sequence that all packets belong to."""
 BEGIN, END, COUNTER = 1, 2, 4
+"""Types of track events."""
 DOUBLE_VALUE = 44
 """Field of a counter's value."""
 LINKS, COUNTERS, CHIPS, RESOURCES = 1, 2, 1_000, 10_000_000
-"""Numbers of the tracks: of all links, of counters, of chips and of resources from there on."""
+"""Track of all links; first of the tracks of counters, of chips and of resources."""
 OP, BYTES, WAITED, START = 1, 2, 3, 4
 NOTES = {OP: "op", BYTES: "size_bytes", WAITED: "waited_ns", START: "start_ps"}
-"""Annotations of a slice, by their number."""
+"""Names of the annotations of a slice, by their number."""
 MOST_NAMES = 100_000
-"""Different names of messages; with more only their categories are told apart."""
+"""Most different names of messages; with more, a message has the name of its category."""
 LINK_KINDS = ("link", "port", "uplink", "downlink")
+"""Kinds of resources whose tracks are below that of all links."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +52,9 @@ class Slices:
     Attributes
     ----------
     op, track : int array (slices,)
-        Number of the op, and of the track it is drawn on.
+        Number of the op, and of the track that it is drawn on.
     start_ps, end_ps : int array (slices,)
+        Start and end [ps].
     """
 
     op: IntArray
@@ -75,15 +81,15 @@ def write_perfetto(
     ----------
     trace : Trace
     path : path
-        Such as ``timeline.pftrace.gz``.
+        File that is written, such as ``timeline.pftrace.gz``.
     ranks, resources : optional
-        Only these, as in :meth:`Trace.frame`.
+        Ranks and resources that are written, as in :meth:`Trace.frame`; by default all.
     arrows : bool
-        Draw what leads from one track to another.
+        Draw edges that lead from one track to another.
     most_slices : int
-        More are cut to the lowest ranks that fit whole.
+        Most slices; a longer trace is cut to the lowest ranks that fit whole.
     more : sequence of Counter
-        Counters beside those of links and memories, such as the memory in use.
+        Further counters, such as the memory in use.
 
     Raises
     ------
@@ -104,7 +110,7 @@ def write_perfetto(
 
 
 def slices(trace: Trace, rows: IntArray) -> Slices:
-    """Return the slices of these ops; what overlaps on a resource lies on tracks of its own."""
+    """Return the slices of these ops; ops that overlap on a resource are on different tracks."""
     resource = drawn_on(trace)
     start, end = trace.times.start_ps[rows], trace.times.end_ps[rows]
     end = np.where(end < 0, trace.times.stopped_ps or trace.total_ps, end)
@@ -117,26 +123,26 @@ def slices(trace: Trace, rows: IntArray) -> Slices:
 
 
 LANES = 64
-"""Tracks that one resource may have."""
+"""Most tracks of a resource."""
 
 
 def _lanes(resource: IntArray, start: IntArray, end: IntArray) -> IntArray:
-    """Lowest free track of each slice; slices are in order of resource and start."""
+    """Return the lowest free lane of each slice; slices are in order of resource and start."""
     lane = np.zeros(len(start), np.int64)
     same = resource[1:] == resource[:-1]
-    if not (same & (start[1:] < end[:-1])).any():
+    if not (same & (start[1:] < end[:-1])).any():  # nothing overlaps, as on most resources
         return lane
-    free: list[int] = []
-    before = -2
-    for k, (slice_place, begun, over) in enumerate(
+    busy_until: list[int] = []  # of each lane of the present resource
+    present = -2
+    for k, (number, begin, over) in enumerate(
         zip(resource.tolist(), start.tolist(), end.tolist(), strict=True)
     ):
-        if slice_place != before:
-            free, before = [], slice_place
-        place = next((p for p, until in enumerate(free) if until <= begun), len(free))
-        if place == len(free):
-            free.append(over)
-        free[place] = over
+        if number != present:
+            busy_until, present = [], number
+        place = next((p for p, until in enumerate(busy_until) if until <= begin), len(busy_until))
+        if place == len(busy_until):
+            busy_until.append(over)
+        busy_until[place] = over
         lane[k] = min(place, LANES - 1)
     return lane
 
@@ -146,7 +152,10 @@ def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
 
 
 def _head(trace: Trace, drawn: Slices, counted: Sequence[int]) -> bytes:
-    """Names of tracks, those of counted chips too, of slices, categories and annotations."""
+    """Return the packets that name tracks, and the slices, categories and annotations.
+
+    ``counted`` are the chips that have counters, whose tracks are needed even without slices.
+    """
     schedule = trace.schedule
     name, category = _names(trace), _categories(trace)
     interned = b"".join(
@@ -189,7 +198,7 @@ def _track(number: int, name: str, parent: int, *, order: int, unit: str = "") -
 
 
 def _names(trace: Trace) -> Codes:
-    """Name of every op: of its kernel, of its message with both ends, else its category."""
+    """Return the name of every op: of its kernel, its message with both ranks, or its category."""
     labels, category = trace.schedule.labels, _categories(trace)
     label = labels.get("name")
     if isinstance(label, Codes):
@@ -212,7 +221,7 @@ def _names(trace: Trace) -> Codes:
 
 
 def _categories(trace: Trace) -> Codes:
-    """Category of every op: the label ``what``, else the kind of its resource."""
+    """Return the category of every op: the label ``what``, else the kind of its resource."""
     schedule = trace.schedule
     label = schedule.labels.get("what")
     if isinstance(label, Codes):
@@ -222,7 +231,7 @@ def _categories(trace: Trace) -> Codes:
 
 
 def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes | memoryview:
-    """Begin and end of every slice, one after the other."""
+    """Return the packets of the beginning and the end of every slice, one after the other."""
     schedule, count = trace.schedule, len(drawn.op)
     if not count:
         return b""
@@ -246,7 +255,7 @@ def _event(drawn: Slices, kind: int) -> list[Column]:
 
 
 def _timed(event: Sequence[Column], at_ns: IntArray) -> list[Column]:
-    """Packets of these events at these times."""
+    """Return packets of these events at these times."""
     flags = constant(message((10, SEQUENCE), (13, 2)))
     return within(PACKET, [varint(8, at_ns), flags, *within(11, event)])
 
@@ -260,12 +269,12 @@ def _waited(trace: Trace, drawn: Slices) -> IntArray:
 
 
 def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
-    """Places where a slice sends one arrow, and where it receives one: edges between tracks."""
+    """Return the fields by which slices send and receive arrows, for edges between tracks."""
     schedule, count = trace.schedule, len(drawn.op)
     place = np.full(len(trace) + 1, -1, np.int64)
     place[drawn.op] = np.arange(count)
     edges = _across_joins(trace, schedule.edges.sources(), schedule.edges.dst)
-    # A slice sends one arrow and takes one up; that of a message comes first.
+    # A slice can send one arrow and receive one; those of messages take precedence.
     source, target = np.concatenate([_messages(trace), edges], axis=1)
     leaves, arrives = place[source], place[target]
     shown = (leaves >= 0) & (arrives >= 0)
@@ -281,7 +290,7 @@ def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
 
 
 def _messages(trace: Trace) -> tuple[IntArray, IntArray]:
-    """Ops that send a message and those that receive it, where both follow one join."""
+    """Return the ops that send a message, and those that receive it, where both follow a join."""
     schedule = trace.schedule
     source, target = schedule.edges.sources(), schedule.edges.dst.astype(np.int64)
     kinds = [*schedule.resources.kinds, "none"]
@@ -289,16 +298,16 @@ def _messages(trace: Trace) -> tuple[IntArray, IntArray]:
     joins = trace.times.end_ps[source] <= trace.times.start_ps[source]
     ends = []
     for name in ("send", "receive"):
-        at = joins & (kind == (kinds.index(name) if name in kinds else -1))
-        join, first, count = np.unique(source[at], return_index=True, return_counts=True)
-        ends.append((join[count == 1], target[at][first[count == 1]]))
-    (sent, sender), (taken, receiver) = ends
-    _, mine, theirs = np.intersect1d(sent, taken, return_indices=True)
-    return sender[mine], receiver[theirs]
+        rows = joins & (kind == (kinds.index(name) if name in kinds else -1))
+        join, first, count = np.unique(source[rows], return_index=True, return_counts=True)
+        ends.append((join[count == 1], target[rows][first[count == 1]]))
+    (send_join, sender), (receive_join, receiver) = ends
+    _, of_sender, of_receiver = np.intersect1d(send_join, receive_join, return_indices=True)
+    return sender[of_sender], receiver[of_receiver]
 
 
 def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
-    """Edges, with each pair that leads through one join replaced by one edge."""
+    """Return the edges, with two that lead into a join and out of it replaced by one edge."""
     joins = trace.times.end_ps <= trace.times.start_ps
     first = np.full(len(trace), -1, np.int64)
     into = joins[target]
@@ -309,7 +318,7 @@ def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[Int
 
 
 def _counter(place: int, counter: Counter) -> tuple[bytes, bytes | memoryview]:
-    """A counter's track, and its values."""
+    """Return the packet of a counter's track, and the packets of its values."""
     track, points = COUNTERS + place, len(counter.value)
     bits = np.ascontiguousarray(counter.value, np.float64).view(np.int64)
     event = [

@@ -1,7 +1,6 @@
 """Fields of protocol buffers as columns of bytes.
 
-Columns are laid one after the other, behind a prefix of their length where a message lies within
-another.
+A message inside another consists of its columns one after the other, behind their length.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ VARINT, FIXED64, LENGTH = 0, 1, 2
 
 
 def tag(number: int, wire: int) -> bytes:
-    """Key of a field.
+    """Return the key of a field, from its number and wire type.
 
     Examples
     --------
@@ -31,7 +30,7 @@ def tag(number: int, wire: int) -> bytes:
 
 
 def plain_varint(value: int) -> bytes:
-    """One number in groups of seven bits, the lowest first."""
+    """Return a number in groups of seven bits, the lowest first."""
     groups = bytearray()
     while value > 127:
         groups.append(value & 127 | 128)
@@ -40,7 +39,7 @@ def plain_varint(value: int) -> bytes:
 
 
 def message(*parts: tuple[int, int | bytes | str]) -> bytes:
-    """One message of numbers, texts and messages.
+    """Return a message of fields, each a number, a text or a message.
 
     Examples
     --------
@@ -58,12 +57,12 @@ def message(*parts: tuple[int, int | bytes | str]) -> bytes:
 
 
 def varint(number: int, values: IntArray) -> Column:
-    """Return a field of unsigned numbers."""
+    """Return a column with a field of unsigned numbers."""
     return _varints(values, tag(number, VARINT))
 
 
 def fixed64(number: int, values: IntArray, present: npt.NDArray[np.bool_]) -> Column:
-    """Return a field of eight bytes, in the rows that have one."""
+    """Return a column with a field of eight bytes, in the records where it is present."""
     rows = len(values)
     key = np.frombuffer(tag(number, FIXED64), np.uint8)
     eight = np.ascontiguousarray(values, "<u8").view(np.uint8).reshape(rows, 8)
@@ -72,13 +71,13 @@ def fixed64(number: int, values: IntArray, present: npt.NDArray[np.bool_]) -> Co
 
 
 def within(number: int, columns: Sequence[Column]) -> list[Column]:
-    """Return columns as a message that lies in another."""
+    """Return columns as a field that is a message."""
     size = sum((column.length for column in columns), np.zeros(1, np.int64))
     return [_varints(size, tag(number, LENGTH)), *columns]
 
 
 def _varints(values: IntArray, key: bytes) -> Column:
-    """Numbers in groups of seven bits, the lowest first, behind a key."""
+    """Return numbers in groups of seven bits, the lowest first, behind the key of their field."""
     numbers = np.ascontiguousarray(values, np.int64)
     widest = max(1, -(-int(numbers.max(initial=0)).bit_length() // 7))
     content = np.empty((len(numbers), len(key) + widest), np.uint8)
@@ -90,7 +89,7 @@ def _varints(values: IntArray, key: bytes) -> Column:
 
 @lean
 def _write_varints(values: IntArray, begin: int, content: Bytes, length: IntArray) -> None:
-    """Write each number into its row, from a byte on."""
+    """Write each number into its row, from the byte ``begin`` on, and the length of the row."""
     for row in range(len(values)):
         number, at = values[row], begin
         while number > 127:

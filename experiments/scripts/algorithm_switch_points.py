@@ -52,7 +52,7 @@ def run(
         that of the fastest algorithm of the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
-    from cluster_sim.collectives.algorithms.registry import chosen
+    from cluster_sim.collectives.algorithms.registry import choose_algorithm
     from cluster_sim.collectives.sizes import parse_sizes
     from experiments.scripts.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
@@ -62,7 +62,7 @@ def run(
         group = whole(named(text), ranks_per_chip)
         steps = parse_sizes(sizes)
         calls = {size: CollectiveCall(op, group, size) for size in steps}
-        picked = {size: chosen(call).name for size, call in calls.items()}
+        picked = {size: choose_algorithm(call).name for size, call in calls.items()}
         for algorithm in suitable(calls[steps[0]]):
             table = rows(op, group, steps, algorithm.name, ideal=ideal, proof=False)
             is_pick = table.size_bytes.map(picked) == algorithm.name

@@ -1,1 +1,1 @@
-"""Algorithms of collectives: each writes the messages between ranks, without regard to links."""
+"""Algorithms of collectives, each of which writes the messages between ranks."""

@@ -1,4 +1,4 @@
-"""The type of an algorithm: one object that holds all that the program asks of it."""
+"""The type of an algorithm: an object with all that the program needs to know about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 
 
 def runs_all_ranks(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Return None: no few ranks stand for all ranks of this algorithm."""
+    """Return None, for an algorithm that is always simulated on all ranks."""
     return None
 
 
@@ -27,28 +27,29 @@ class Algorithm:
     Attributes
     ----------
     name : str
-        As ``--algorithm`` takes it.
+        Name that ``--algorithm`` takes.
     summary : str
-        One line on what it does.
+        One line on what the algorithm does.
     kinds : tuple of str
         Operations that it can run.
     suits : function of a call
-        Whether it makes sense for the group of a call of one of these kinds.
+        Whether the algorithm makes sense for the group of a call of one of these kinds.
     messages : function of a call and costs
         Messages between ranks, without regard to links.
     message_count : function of a call and costs
         Number of rows of ``messages``, joins included, without building them.
     rounds : function of a call and costs
-        Rounds, one after the other.
+        Number of rounds that follow one another.
     memory_accesses : function of a call and costs
         Reads and writes in all memories for each byte of the buffer.
     stands_for : function of a call and costs
-        Time of the call from a few ranks that stand for all [ps]; None where it has to be run
-        whole.
+        Time of the call, from a simulation of a few ranks that stand for all [ps]; None where all
+        ranks have to be simulated.
     crosses_links : bool
         Whether a message may cross several links, rather than go to a neighbour.
     streams : bool
-        Whether ``stands_for`` runs every message, in parts that are dropped one after the other.
+        Whether ``stands_for`` simulates every message, part by part, so that the memory of one
+        part is enough.
 
     Raises
     ------

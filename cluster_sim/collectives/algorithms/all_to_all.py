@@ -1,8 +1,9 @@
-"""All-to-all: every rank has a part of its buffer for every other.
+"""All-to-all: every rank has a part of its buffer for every other rank.
 
-Direct: one message a pair, left to the routing of the fabric. Dimension-ordered: on a box of a
-torus, each message split over the cyclic orders of the axes and, where it goes half-way round a
-ring, over both directions, so that all links carry the same at the same time.
+``direct`` sends one message for each pair of ranks over the route that the fabric chooses.
+``dimension-ordered``, on a box of a torus, splits each message over the cyclic orders of the axes
+and, where it goes half-way round a ring, over both directions, so that all links carry the same
+load at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cluster_sim.collectives.algorithms.one_to_many import permute
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group, box
-from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -27,25 +28,25 @@ from topologies.shapes.links import coordinates
 
 
 def direct(group: Group, size_bytes: int | IntArray) -> Messages:
-    """Write one message from each rank to each other, nearest number first.
+    """Write one message from each rank to each other, in rounds (see :func:`_pairs`).
 
     Parameters
     ----------
     group : Group
     size_bytes : int or int array (ranks, ranks)
-        Whole buffer of one rank, its own part included, as in nccl-tests; or what each rank has
-        for each other, of which nothing is not sent [B].
+        Whole buffer of one rank, its own part included, as in nccl-tests; or the bytes that each
+        rank has for each other, where pairs with 0 send no message [B].
     """
-    src, dst, step, size = _messages_of(group, size_bytes)
+    src, dst, step, size = _sized_pairs(group, size_bytes)
     chunks = Chunks.table(size, src, dst)
     if not len(src):
-        return no_sends(chunks, group.ranks)
+        return no_messages(chunks, group.ranks)
     each = np.arange(len(src), dtype=np.int32)
-    return sends(
+    return one_chunk_messages(
         channel=each,
         first=each,
         step=step,
-        edges=_no_edges(len(src)),
+        edges=Edges.from_pairs(len(src), [], []),
         channels=Channels.table(src, dst),
         chunks=chunks,
         ranks=group.ranks,
@@ -58,38 +59,38 @@ def dimension_ordered(group: Group, box: Box, size_bytes: int | IntArray) -> Mes
     Parameters
     ----------
     group : Group
-        One rank a chip.
+        Group of one rank a chip.
     box : Box
-        The box that it fills.
+        Box that the group fills.
     size_bytes : int or int array (ranks, ranks)
         As in :func:`direct` [B].
     """
-    src, dst, step, whole = _messages_of(group, size_bytes)
+    src, dst, step, whole = _sized_pairs(group, size_bytes)
     if not len(src):
-        return no_sends(Chunks.table([], src, dst), group.ranks)
+        return no_messages(Chunks.table([], src, dst), group.ranks)
     shape, local = group.cluster.shape, group.chips % group.cluster.chips_per_domain
     tied = _tied(group, src, dst)
     orders = [np.roll(box.axes[::-1], -turn).tolist() for turn in range(len(box.axes))]
-    every = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in box.axes]
+    unused = [axis for axis in range(len(group.cluster.shape.sizes)) if axis not in box.axes]
     parts = cut(whole, len(orders))
     legs, pair, size = [], [], []
     for turn, order in enumerate(orders):
+        # Pairs half-way round a ring send half of their bytes each way.
         halves = cut(parts[:, turn], 2)
         for tie, picked, share in (
             (1, ~tied, parts[:, turn]),
             (1, tied, halves[:, 0]),
             (-1, tied, halves[:, 1]),
         ):
-            at = np.flatnonzero(picked)
-            legs.append(
-                routes(shape, local[src[at]], local[dst[at]], axis_order=[*order, *every], tie=tie)
-            )
-            pair.append(at)
-            size.append(share[at])
-    return _messages(group.ranks, src, dst, step, np.concatenate(pair), np.concatenate(size), legs)
+            row = np.flatnonzero(picked)
+            from_chip, to_chip = local[src[row]], local[dst[row]]
+            legs.append(routes(shape, from_chip, to_chip, axis_order=[*order, *unused], tie=tie))
+            pair.append(row)
+            size.append(share[row])
+    return _routed(group.ranks, src, dst, step, np.concatenate(pair), np.concatenate(size), legs)
 
 
-def _messages(
+def _routed(
     ranks: int,
     src: IntArray,
     dst: IntArray,
@@ -98,7 +99,17 @@ def _messages(
     size: IntArray,
     legs: list[Routes],
 ) -> Messages:
-    """Write one message for each pair over its own route, in the order of the pairs' steps."""
+    """Write messages over routes of their own, those with the most hops first.
+
+    Parameters
+    ----------
+    ranks : int
+    src, dst, step : int array (pairs,)
+        Source, destination and round of each pair of ranks.
+    pair, size : int array (messages,)
+        Pair and bytes of each message, in the order of the routes in ``legs``.
+    legs : list of Routes
+    """
     hops = np.concatenate([leg.hops for leg in legs])
     begin = np.cumsum(hops) - hops
     link = np.concatenate([leg.link for leg in legs])
@@ -107,11 +118,11 @@ def _messages(
     ptr = np.concatenate([[0], np.cumsum(hops)])
     along = np.arange(ptr[-1]) + np.repeat(begin - ptr[:-1], hops)
     each = np.arange(len(pair), dtype=np.int32)
-    return sends(
+    return one_chunk_messages(
         channel=each,
         first=each,
         step=step[pair],
-        edges=_no_edges(len(pair)),
+        edges=Edges.from_pairs(len(pair), [], []),
         channels=Channels.table(src[pair], dst[pair], ptr, link[along]),
         chunks=Chunks.table(size, src[pair], dst[pair]),
         ranks=ranks,
@@ -119,7 +130,7 @@ def _messages(
 
 
 def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
-    """Pairs that lie half-way round an even ring of some axis."""
+    """Return which pairs lie half-way round an even ring of some axis, bool (pairs,)."""
     local = group.chips % group.cluster.chips_per_domain
     shape = group.cluster.shape
     if not isinstance(shape, Torus):
@@ -132,37 +143,33 @@ def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
 
 
 def _pairs(group: Group) -> tuple[IntArray, IntArray, IntArray]:
-    """Source, destination and round of all pairs of different ranks, round by round.
+    """Return source, destination and round of all pairs of different ranks, round by round.
 
-    In a round every rank goes as many domains on, and as many places in these, so that no two send
-    to the same one even where messages within domains do not wait for those between them.
+    In a round all ranks send the same number of domains on and, inside the domain, the same number
+    of places on. So no two ranks send to the same rank, even where messages within domains do not
+    wait for those between domains.
     """
     ranks, table = group.ranks, rank_table(group)
     places = np.arange(ranks)[None, :] if table is None else table
     step = np.arange(1, ranks, dtype=np.int32)[:, None]
     domain, place = np.divmod(np.argsort(places.ravel()), places.shape[1])
-    there = (domain + step // places.shape[1]) % len(places)
-    dst = places[there, (place + step) % places.shape[1]].astype(np.int32)
+    to_domain = (domain + step // places.shape[1]) % len(places)
+    dst = places[to_domain, (place + step) % places.shape[1]].astype(np.int32)
     src = np.arange(ranks, dtype=np.int32)
     spread = np.broadcast_to
     return spread(src, dst.shape).ravel(), dst.ravel(), spread(step - 1, dst.shape).ravel()
 
 
-def _messages_of(
+def _sized_pairs(
     group: Group, size_bytes: int | IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Source, destination, round and bytes of every message."""
+    """Return source, destination, round and bytes of all pairs that have something to send."""
     src, dst, step = _pairs(group)
     if isinstance(size_bytes, np.ndarray):
         size = size_bytes[src, dst]
         sent = size > 0
         return src[sent], dst[sent], step[sent], size[sent]
     return src, dst, step, cut(size_bytes, group.ranks)[dst]
-
-
-def _no_edges(count: int) -> Edges:
-    none = np.empty(0, np.int32)
-    return Edges(np.zeros(count + 1, np.int64), none, none.astype(np.int64))
 
 
 def _box(call: CollectiveCall) -> Box:
@@ -193,7 +200,7 @@ def _direct_rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def _ordered_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    """Count a message of each pair for each order of axes, two of pairs that lie half-way round."""
+    """Count the messages: one for each pair and order of axes, two where the pair is half-way."""
     pairs = call.ranks * (call.ranks - 1)
     return len(_box(call).sizes) * (pairs + _tied_pairs(call.group))
 
@@ -204,14 +211,14 @@ def _tied_pairs(group: Group) -> int:
     if not isinstance(shape, Torus):
         return 0
     local = group.chips % group.cluster.chips_per_domain
-    apart = 1
+    untied = 1  # pairs that are half-way round along no axis: the product over the axes
     for at, axis in zip(coordinates(shape, local), shape.axes, strict=True):
         places = distinct(at)
         pairs = len(places) ** 2
         if axis.wrap and axis.size > 1 and axis.size % 2 == 0:
             pairs -= int(np.isin((places + axis.size // 2) % axis.size, places).sum())
-        apart *= pairs
-    return group.ranks**2 - apart
+        untied *= pairs
+    return group.ranks**2 - untied
 
 
 DIRECT = Algorithm(

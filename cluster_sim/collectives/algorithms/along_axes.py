@@ -18,7 +18,7 @@ def filled_box(call: CollectiveCall, algorithm: str) -> Box:
     Raises
     ------
     InputError
-        When it fills none, with the name of the algorithm that needs it.
+        When the group fills no box, naming the algorithm that needs one.
     """
     filled = box(call.group)
     if filled is None:
@@ -27,19 +27,19 @@ def filled_box(call: CollectiveCall, algorithm: str) -> Box:
 
 
 def has_axes(call: CollectiveCall) -> bool:
-    """Return whether one rank a chip fills a box of several axes."""
+    """Return whether the group has one rank a chip and fills a box of several axes."""
     filled = box(call.group) if call.group.ranks_per_chip == 1 else None
     return filled is not None and len(filled.sizes) > 1
 
 
 def rounds(call: CollectiveCall, algorithm: str) -> int:
-    """Count the rounds of one pass along all axes; an exchange takes one round an axis."""
+    """Count the rounds of a collective along all axes; an all-to-all takes one for each axis."""
     sizes = filled_box(call, algorithm).sizes
     return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
 
 
 def memory_accesses(call: CollectiveCall, costs: CommunicationCosts, algorithm: str) -> Fraction:
-    """Count the accesses for each byte; an exchange stores what passes through at every axis."""
+    """Count memory accesses for each byte; an all-to-all stores what it forwards at every axis."""
     if call.kind != "all-to-all":
         return each_byte_arrives_once(call, costs)
     sizes = filled_box(call, algorithm).sizes

@@ -1,4 +1,4 @@
-"""The choice behind ``auto``: what the Neuron runtime would run on Trainium, else the usual."""
+"""The algorithm behind ``auto``: on Trainium what the Neuron runtime runs, else the usual one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster_sim.collectives.algorithms.kangaring import KANGARING
 from cluster_sim.collectives.algorithms.mesh import MESH, SINGLE_STEP_MESH
 from cluster_sim.collectives.algorithms.neuron_runtime import (
     drives_pairs,
-    halves,
+    halves_and_doubles,
     is_short,
     is_trainium,
     one_step_wins,
@@ -23,24 +23,27 @@ from cluster_sim.collectives.call import CollectiveCall
 from topologies.shapes.basic import Torus
 
 MESH_FIRST_RANKS = 128
-"""Ranks beyond which halving and doubling goes before a mesh: CC-Cores issue message by message."""
+"""Ranks beyond which halving and doubling is preferred to a mesh, whose messages CC-Cores issue one
+after the other."""
 MOST_MESH_RANKS = 512
-"""Ranks beyond which no mesh is tried: its messages grow with the square."""
+"""Ranks beyond which no mesh is chosen: its messages grow with the square of the ranks."""
 
 MOST_CYCLE_RANKS = 1024
-"""Ranks beyond which a torus without a runtime of its own is run axis by axis: a cycle through all
-chips takes a step for each of them, and its schedule grows with the square of their number."""
+"""Ranks beyond which a torus other than Trainium is run axis by axis: a cycle through all chips
+takes a step for each of them, and its schedule grows with the square of their number."""
 
 Preferences = tuple[Algorithm, ...]
+"""Algorithms in order of preference."""
 
 
 def automatic(call: CollectiveCall, sensible: Sequence[Algorithm]) -> Algorithm:
-    """Choose the algorithm that ``auto`` stands for, out of those that make sense."""
-    wanted = (*_preferences(call), *sensible)
-    return next(algorithm for algorithm in wanted if algorithm in sensible)
+    """Choose the algorithm that ``auto`` stands for, among those that make sense for a call."""
+    preferred = (*_preferences(call), *sensible)
+    return next(algorithm for algorithm in preferred if algorithm in sensible)
 
 
 def _preferences(call: CollectiveCall) -> Preferences:
+    """List algorithms that are preferred for a call, whether they make sense for it or not."""
     group = call.group
     if call.kind in ("all-to-all", "permute"):
         return (DIMENSION_ORDERED, DIRECT)
@@ -60,7 +63,7 @@ def _preferences(call: CollectiveCall) -> Preferences:
 
 
 def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
-    """Choose a mesh for small buffers, halving and doubling for larger ones, then ``large``."""
+    """Prefer a mesh for small buffers, halving and doubling for larger ones, then ``large``."""
     group, size_bytes = call.group, call.size_bytes
     if not is_trainium(group.cluster):
         return large
@@ -69,13 +72,13 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
         single = call.kind == "all-reduce" and one_step_wins(group, size_bytes)
         return (SINGLE_STEP_MESH, MESH) if single else (MESH,)
     mesh = (MESH,) if short and group.ranks <= MOST_MESH_RANKS else ()
-    return (RDH, *mesh, *large) if halves(group, size_bytes) else large
+    return (RDH, *mesh, *large) if halves_and_doubles(group, size_bytes) else large
 
 
 def _broadcast(call: CollectiveCall) -> Preferences:
-    """Choose single messages, a tree, or slices along rings, by the length of a broadcast.
+    """Prefer single messages, a tree, or slices along rings, by the length of a broadcast.
 
-    What the runtime does is not documented.
+    The choice of the runtime is not documented; this one is assumed.
     """
     if one_step_wins(call.group, call.size_bytes):
         return (MESH,)

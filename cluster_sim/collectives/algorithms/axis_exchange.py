@@ -1,8 +1,8 @@
 """All-to-all along one axis after the other: few large messages instead of many small ones.
 
-Along each axis a rank exchanges with every other rank of its line all that has to change to that
-rank's coordinate, whoever it came from; after the last axis everything is where it belongs. The
-payload is shared out over the cyclic orders of the axes.
+Along each axis a rank sends to every other rank of its line all data whose destination has that
+rank's coordinate on this axis, whatever its origin; after the last axis all data is at its
+destination. The payload is divided among the cyclic orders of the axes.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.message_table import Table, gathered
+from cluster_sim.collectives.algorithms.message_table import Table
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Messages, no_sends
+from cluster_sim.collectives.messages import Channels, Messages, no_messages
 from topologies.arrays import IntArray
 
 LISTED_RANKS = 256
-"""Ranks up to which messages list the chunks in them, so that the exchange can be proven; beyond,
-each message is one chunk."""
+"""Ranks up to which each message lists the chunks in it, one for each pair of ranks, so that the
+exchange can be proven; beyond, a message is a single chunk."""
 
 
 def axis_exchange(
@@ -31,16 +31,17 @@ def axis_exchange(
     Parameters
     ----------
     group : Group
-        One rank a chip.
+        Group of one rank a chip.
     filled : Box
+        Box that the group fills.
     size_bytes : int
         Whole buffer of one rank [B].
     orders : sequence of list of int, optional
-        Orders of the axes over which the payload is shared; by default all cyclic ones.
+        Orders of the axes among which the payload is divided; by default all cyclic ones.
     """
     ranks, axes = group.ranks, len(filled.sizes)
     if ranks == 1:
-        return no_sends(Chunks.table([], [], []), ranks)
+        return no_messages(Chunks.table([], [], []), ranks)
     if orders is None:
         orders = [np.roll(np.arange(axes)[::-1], -turn).tolist() for turn in range(axes)]
     share = cut(cut(size_bytes, ranks), len(orders))
@@ -52,18 +53,18 @@ def axis_exchange(
 
 @dataclass(frozen=True, eq=False)
 class _Stage:
-    """A stretch of one order of axes: the messages along an axis, or the joins before it.
+    """A stage of one order of axes: the messages along an axis, or the joins before them.
 
     Attributes
     ----------
     order : list of int
-        Axes in the order in which they are travelled.
+        Axes in the order in which data travels along them.
     done : int
-        Axes of that order that lie behind.
+        Number of axes of that order along which the data has travelled before.
     share : int array (ranks,)
-        Bytes that each rank has for every other in this order [B].
+        Bytes that each rank has for each other rank in this order [B].
     join : bool
-        Whether these are joins, which wait and move nothing.
+        Whether the stage is of joins, which wait and move nothing.
     """
 
     order: list[int]
@@ -72,62 +73,71 @@ class _Stage:
     join: bool = False
 
     @property
-    def came(self) -> list[int]:
-        """Axes along which the data has travelled."""
+    def axes_before(self) -> list[int]:
+        """Axes along which the data has travelled before."""
         return self.order[: self.done]
 
     @property
-    def to_come(self) -> list[int]:
+    def axes_after(self) -> list[int]:
         """Axes along which the data still travels after these messages."""
         return self.order[self.done if self.join else self.done + 1 :]
 
 
 class _Plan:
-    """Messages of all orders while they are gathered; content is numbered through the orders."""
+    """Messages of all orders while they are written; content is numbered through the orders."""
 
     def __init__(self, box: Box, ranks: int, *, listed: bool) -> None:
         self.ranks, self.sizes, self.listed = ranks, box.sizes, listed
-        self.at = np.empty((ranks, len(box.sizes)), np.int64)
-        self.at[box.chip_at] = np.stack(np.unravel_index(np.arange(ranks), box.sizes), axis=1)
+        self.place = np.empty((ranks, len(box.sizes)), np.int64)  # coordinates of each rank
+        self.place[box.chip_at] = np.stack(np.unravel_index(np.arange(ranks), box.sizes), axis=1)
         self.rank_at = box.chip_at.reshape(box.sizes)
         self.table = Table.empty()
         rank = np.arange(ranks, dtype=np.int32)
-        self.src, self.dst, self.channels = [rank], [rank], ranks
+        self.src, self.dst, self.channels = [rank], [rank], ranks  # to itself, for joins
         self.bytes: list[IntArray] = []
         self.content: list[IntArray] = []
         self.shares: list[IntArray] = []
-        self.filled = 0
+        self.filled = 0  # entries of content, or chunks, so far
         self.orders = 0
 
     def add_order(self, order: list[int], share: IntArray) -> None:
-        """Add the messages of one order of axes; ``share`` is what each rank has for each [B]."""
-        for number, axis in enumerate(order):
-            last = number + 1 == len(order)
-            width = self.sizes[axis] - 1
-            start = self.table.count
-            joins = start + width * self.ranks
-            step = np.arange(1, width + 1)[:, None]
-            there = np.broadcast_to(self.at, (width, *self.at.shape)).copy()
-            there[:, :, axis] = (there[:, :, axis] + step) % self.sizes[axis]
-            peer = self.rank_at[tuple(np.moveaxis(there, -1, 0))]
-            channel = self.channels + np.arange(peer.size, dtype=np.int32)
-            self.src.append(np.tile(np.arange(self.ranks, dtype=np.int32), width))
-            self.dst.append(peer.ravel().astype(np.int32))
-            self.channels += peer.size
-            edges = np.empty((peer.size, 0), np.int32) if last else (joins + peer).reshape(-1, 1)
-            ends = np.tile(self.at, (width, 1)), there.reshape(-1, len(order))
-            self._add(_Stage(order, number, share), edges, channel, ends)
-            if not last:
-                following = self.sizes[order[number + 1]] - 1
-                base = joins + self.ranks + np.arange(self.ranks)[:, None]
-                # What does not move along the next axis goes on to the join after it.
-                targets = following + (number + 2 < len(order))
-                onward = base + np.arange(targets) * self.ranks
-                rank = np.arange(self.ranks, dtype=np.int32)
-                joins_before = _Stage(order, number + 1, share, join=True)
-                self._add(joins_before, onward, rank, (self.at, self.at))
+        """Add the stages of an order of axes, with ``share`` bytes of each rank for each other."""
+        for number in range(len(order)):
+            self._add_axis(order, number, share)
+            if number + 1 < len(order):
+                self._add_joins(order, number + 1, share)
         self.shares.append(share)
         self.orders += 1
+
+    def _add_axis(self, order: list[int], number: int, share: IntArray) -> None:
+        """Add the messages along an axis: each rank sends to every other rank of its line."""
+        axis = order[number]
+        width = self.sizes[axis] - 1
+        step = np.arange(1, width + 1)[:, None]
+        target = np.broadcast_to(self.place, (width, *self.place.shape)).copy()
+        target[:, :, axis] = (target[:, :, axis] + step) % self.sizes[axis]
+        peer = self.rank_at[tuple(np.moveaxis(target, -1, 0))]
+        channel = self.channels + np.arange(peer.size, dtype=np.int32)
+        self.src.append(np.tile(np.arange(self.ranks, dtype=np.int32), width))
+        self.dst.append(peer.ravel().astype(np.int32))
+        self.channels += peer.size
+        # A message leads to the join of its receiver, which stands behind all messages.
+        joins = self.table.count + width * self.ranks
+        is_last = number + 1 == len(order)
+        edges = np.empty((peer.size, 0), np.int32) if is_last else (joins + peer).reshape(-1, 1)
+        ends = np.tile(self.place, (width, 1)), target.reshape(-1, len(order))
+        self._add(_Stage(order, number, share), edges, channel, ends)
+
+    def _add_joins(self, order: list[int], number: int, share: IntArray) -> None:
+        """Add a join for each rank before the messages of axis ``order[number]``."""
+        base = self.table.count + self.ranks + np.arange(self.ranks)[:, None]
+        # A join leads to its rank's messages of the next axis. Data that does not move along that
+        # axis goes on to the rank's join after it, which is the row behind those messages.
+        targets = self.sizes[order[number]] - 1 + (number + 1 < len(order))
+        onward = base + np.arange(targets) * self.ranks
+        rank = np.arange(self.ranks, dtype=np.int32)
+        joins = _Stage(order, number, share, join=True)
+        self._add(joins, onward, rank, (self.place, self.place))
 
     def _add(
         self,
@@ -136,7 +146,17 @@ class _Plan:
         channel: IntArray,
         ends: tuple[IntArray, IntArray],
     ) -> None:
-        """Add the messages of a stage; ``ends`` are coordinates of their sources and targets."""
+        """Add the messages of a stage.
+
+        Parameters
+        ----------
+        stage : _Stage
+        edges : int array (messages, edges of each)
+            Messages that wait for each.
+        channel : int array (messages,)
+        ends : pair of int array (messages, axes)
+            Coordinates of the sending and of the receiving rank.
+        """
         if self.listed:
             ids = self._pairs(*ends, stage)
             self.content.append(np.ravel(ids + self.orders * self.ranks**2))
@@ -157,29 +177,32 @@ class _Plan:
         self.filled += len(channel) * width
 
     def _pairs(self, src: IntArray, dst: IntArray, stage: _Stage) -> IntArray:
-        """Numbers ``source * ranks + target`` of the chunks in each message, ascending."""
-        sources = self._free(src, stage.came)[:, :, None]
-        targets = self._free(dst, stage.to_come)[:, None, :]
-        return np.sort((sources * self.ranks + targets).reshape(len(src), -1), axis=1)
+        """Return the chunks in each message, numbered ``origin * ranks + destination``, ascending.
 
-    def _free(self, at: IntArray, axes: list[int]) -> IntArray:
-        """Ranks at all coordinates along some axes, with the others unchanged, (rows, ranks)."""
-        picked = [np.arange(size) if axis in axes else None for axis, size in enumerate(self.sizes)]
+        The origin may be anywhere along the axes travelled before, the destination along those
+        after; on the other axes they agree with sender and receiver.
+        """
+        origins = self._along(src, stage.axes_before)[:, :, None]
+        destinations = self._along(dst, stage.axes_after)[:, None, :]
+        return np.sort((origins * self.ranks + destinations).reshape(len(src), -1), axis=1)
+
+    def _along(self, place: IntArray, axes: list[int]) -> IntArray:
+        """Return the ranks at all coordinates along some axes from each place, (rows, ranks)."""
         index = [
-            at[:, axis].reshape(-1, *[1] * len(self.sizes))
-            if share is None
-            else share.reshape(-1, *[1] * (len(self.sizes) - 1 - axis))
-            for axis, share in enumerate(picked)
+            np.arange(size).reshape(-1, *[1] * (len(self.sizes) - 1 - axis))
+            if axis in axes
+            else place[:, axis].reshape(-1, *[1] * len(self.sizes))
+            for axis, size in enumerate(self.sizes)
         ]
-        return self.rank_at[tuple(index)].reshape(len(at), -1)
+        return self.rank_at[tuple(index)].reshape(len(place), -1)
 
     def _bytes(self, dst: IntArray, stage: _Stage) -> IntArray:
-        """Bytes of each message, counted without listing its content."""
-        to_come = stage.to_come
-        grid = stage.share[self.rank_at].sum(axis=tuple(to_come), keepdims=True)
-        place = tuple(0 if axis in to_come else dst[:, axis] for axis in range(len(self.sizes)))
-        sources = int(np.prod([self.sizes[axis] for axis in stage.came], dtype=np.int64))
-        return np.asarray(np.broadcast_to(grid[place], len(dst)) * sources)
+        """Return the bytes of each message, counted without listing its content."""
+        after = stage.axes_after
+        grid = stage.share[self.rank_at].sum(axis=tuple(after), keepdims=True)
+        place = tuple(0 if axis in after else dst[:, axis] for axis in range(len(self.sizes)))
+        origins = int(np.prod([self.sizes[axis] for axis in stage.axes_before], dtype=np.int64))
+        return np.asarray(np.broadcast_to(grid[place], len(dst)) * origins)
 
     def finish(self) -> Messages:
         """Return the messages of all orders, with the chunks that they carry."""
@@ -191,4 +214,4 @@ class _Plan:
             chunks = replace(chunks, content=np.concatenate(self.content))
         else:
             chunks = replace(Chunks.table(np.concatenate(self.bytes), 0, 0), is_tracked=False)
-        return gathered(self.table, channels, chunks, self.ranks)
+        return self.table.messages(channels, chunks, self.ranks)

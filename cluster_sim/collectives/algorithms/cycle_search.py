@@ -1,9 +1,10 @@
-"""Offline search for Hamiltonian cycles that together use the cables of a grid or torus box.
+"""Randomised search for Hamiltonian cycles that together use the cables of a box of chips.
 
 ``python -m cluster_sim.collectives.algorithms.cycle_search FILE.csv`` rebuilds the shipped table.
-A start is made from the axes themselves (every step along an axis is a permutation of the chips),
-then two permutations exchange their arcs along an alternating closed trail, which keeps both
-permutations, as long as that does not raise the number of separate cycles.
+The search starts from the axes themselves: a step along an axis is a permutation of the chips.
+Then two permutations exchange their arcs along an alternating closed trail, which leaves both of
+them permutations. A move that does not raise the number of separate cycles is kept, and now and
+then one that does, until each permutation is a single cycle.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ import numpy as np
 from topologies.arrays import IntArray
 
 Colours = list[list[int]]
+"""Permutations of the chips, each as the list of the next chip of every chip. Together they colour
+the arcs of the box, so that no arc is in two of them more often than its capacity allows."""
 
 BLOCK = 1000
 """Random moves drawn at once."""
+COURAGE = 0.02
+"""Probability of a move without gain in cycles; it halves with each cycle that a move adds."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A box of chips: along each axis a size, whether it wraps, and the units of one cable."""
+    """A box of chips: for each axis its size, whether it wraps, and the capacity of a cable.
+
+    Capacities are small whole units, so that axes may differ in rate.
+    """
 
     sizes: tuple[int, ...]
     wraps: tuple[bool, ...]
@@ -34,14 +42,14 @@ class Grid:
 
     @property
     def chips(self) -> int:
-        """Chips in the box."""
+        """Number of chips in the box."""
         return int(np.prod(self.sizes))
 
 
 def steps(grid: Grid) -> Colours:
-    """All arcs of a box as permutations, one list a unit of capacity: ``next = list[chip]``.
+    """Return all arcs of a box as permutations, one for each axis, direction and unit of capacity.
 
-    An axis that does not wrap can only be a line of two here.
+    An axis that does not wrap must be a line of two chips.
     """
     chips = np.arange(grid.chips).reshape(grid.sizes)
     colours: Colours = []
@@ -57,7 +65,7 @@ def steps(grid: Grid) -> Colours:
 
 
 def cycles_of(permutation: list[int]) -> int:
-    """Number of separate cycles of a permutation."""
+    """Count the separate cycles of a permutation."""
     seen = [False] * len(permutation)
     count = 0
     for start in range(len(permutation)):
@@ -70,15 +78,19 @@ def cycles_of(permutation: list[int]) -> int:
     return count
 
 
-def exchange(one: list[int], other: list[int], start: int) -> None:
-    """Exchange the arcs of two permutations along the alternating closed trail through a chip."""
-    before = {target: chip for chip, target in enumerate(one)}
-    chip, last = start, one[start]
+def exchange(first: list[int], second: list[int], start: int) -> None:
+    """Exchange the arcs of two permutations along the alternating closed trail through a chip.
+
+    After a chip's arcs are exchanged, two arcs of the first permutation lead to the same chip; the
+    trail goes on at the chip that the older of these leaves, until none is left over.
+    """
+    previous = {target: chip for chip, target in enumerate(first)}
+    chip, last = start, first[start]
     while True:
-        one[chip], other[chip] = other[chip], one[chip]
-        if one[chip] == last:
+        first[chip], second[chip] = second[chip], first[chip]
+        if first[chip] == last:
             return
-        chip = before[one[chip]]
+        chip = previous[first[chip]]
 
 
 def _draws(
@@ -100,49 +112,53 @@ def search(
     colours = sorted(colours, key=cycles_of)
     counts = [cycles_of(colour) for colour in colours]
     limits = [len(colours), len(colours), grid.chips]
-    for (a, b, chip), warm in _draws(rng, limits, moves):
+    for (a, b, chip), luck in _draws(rng, limits, moves):
         if all(count == 1 for count in counts[:wanted]):
             return colours[:wanted]
         if a == b or colours[a][chip] == colours[b][chip]:
             continue
-        one, other = list(colours[a]), list(colours[b])
-        exchange(one, other, chip)
-        new = cycles_of(one), cycles_of(other)
+        first, second = list(colours[a]), list(colours[b])
+        exchange(first, second, chip)
+        new = cycles_of(first), cycles_of(second)
         gain = sum(counts[k] - count for k, count in zip((a, b), new, strict=True) if k < wanted)
-        if gain >= 0 or warm < 0.02 * 2.0**gain:
-            colours[a], colours[b] = one, other
+        if gain >= 0 or luck < COURAGE * 2.0**gain:
+            colours[a], colours[b] = first, second
             counts[a], counts[b] = new
     return None
 
 
 def undirected(grid: Grid, rng: np.random.Generator, moves: int = 400_000) -> Colours | None:
-    """Find Hamiltonian cycles to be run both ways that use all cables, or None."""
+    """Find Hamiltonian cycles that use all cables when each is run both ways, or None."""
     factors = _factors(grid)
     if factors is None:
         return None
     counts = [_rings(factor) for factor in factors]
     limits = [len(factors), len(factors), grid.chips, 2, 2]
-    for (a, b, p, side, way), warm in _draws(rng, limits, moves):
+    for (a, b, p, side, way), luck in _draws(rng, limits, moves):
         if all(count == 1 for count in counts):
-            return [_order(factor) for factor in factors]
+            return [_directed(factor) for factor in factors]
         square = None if a == b else _square(factors[a], factors[b], p, side, way)
         if square is None:
             continue
-        one, other = [list(row) for row in factors[a]], [list(row) for row in factors[b]]
-        _turn(one, other, square)
-        new = _rings(one), _rings(other)
+        first, second = [list(row) for row in factors[a]], [list(row) for row in factors[b]]
+        _exchange_square(first, second, square)
+        new = _rings(first), _rings(second)
         gain = counts[a] + counts[b] - sum(new)
-        if gain >= 0 or warm < 0.02 * 2.0**gain:
-            factors[a], factors[b] = one, other
+        if gain >= 0 or luck < COURAGE * 2.0**gain:
+            factors[a], factors[b] = first, second
             counts[a], counts[b] = new
     return None
 
 
 Factor = list[list[int]]
-"""Two neighbours of every chip."""
+"""Undirected rings that together pass through every chip once: the two neighbours of each."""
 
 
 def _factors(grid: Grid) -> list[Factor] | None:
+    """Return the cables of a box as factors, one for each axis and pair of directions; or None.
+
+    There are none where a line has an odd number of units, since a ring along it takes two.
+    """
     chips = np.arange(grid.chips).reshape(grid.sizes)
     factors: list[Factor] = []
     for axis, (size, wrap, units) in enumerate(
@@ -160,48 +176,54 @@ def _factors(grid: Grid) -> list[Factor] | None:
 
 
 def _rings(factor: Factor) -> int:
+    """Count the separate rings of a factor."""
     seen = [False] * len(factor)
     count = 0
     for start in range(len(factor)):
         if not seen[start]:
             count += 1
-            before, at = -1, start
+            previous, at = -1, start
             while not seen[at]:
                 seen[at] = True
-                one, other = factor[at]
-                before, at = at, other if one == before else one
+                left, right = factor[at]
+                previous, at = at, right if left == previous else left
     return count
 
 
-def _order(factor: Factor) -> list[int]:
+def _directed(factor: Factor) -> list[int]:
+    """Return the next chip of every chip along the single ring of a factor, in one direction."""
     following = [0] * len(factor)
-    before, at = -1, 0
+    previous, at = -1, 0
     for _ in range(len(factor)):
-        one, other = factor[at]
-        following[at] = other if one == before else one
-        before, at = at, following[at]
+        left, right = factor[at]
+        following[at] = right if left == previous else left
+        previous, at = at, following[at]
     return following
 
 
 def _square(
-    one: Factor, other: Factor, p: int, side: int, way: int
+    first: Factor, second: Factor, p: int, side: int, way: int
 ) -> tuple[int, int, int, int] | None:
-    """A move of four chips: p-q in one cycle, q-s in the other, s-r in one, r-p in the other."""
-    q = one[p][side]
-    r = other[p][way]
+    """Find chips p, q, s, r whose cables p-q and s-r are in one factor, q-s and r-p in the other.
+
+    ``side`` chooses q among the neighbours of p in the first factor, ``way`` r in the second.
+    """
+    q = first[p][side]
+    r = second[p][way]
     if q == r:
         return None
-    for s in other[q]:
-        if s not in (p, r) and s in one[r]:
+    for s in second[q]:
+        if s not in (p, r) and s in first[r]:
             return p, q, s, r
     return None
 
 
-def _turn(one: Factor, other: Factor, square: tuple[int, int, int, int]) -> None:
+def _exchange_square(first: Factor, second: Factor, square: tuple[int, int, int, int]) -> None:
+    """Let two factors exchange the opposite cables of a square; every chip keeps two neighbours."""
     p, q, s, r = square
     for factor, (a, b), (c, d), targets in (
-        (one, (p, q), (s, r), ((q, s), (r, p))),
-        (other, (q, s), (r, p), ((p, q), (s, r))),
+        (first, (p, q), (s, r), ((q, s), (r, p))),
+        (second, (q, s), (r, p), ((p, q), (s, r))),
     ):
         for x, y in ((a, b), (c, d)):
             factor[x].remove(y)
@@ -212,7 +234,7 @@ def _turn(one: Factor, other: Factor, square: tuple[int, int, int, int]) -> None
 
 
 def rank_order(following: list[int]) -> IntArray:
-    """Chips in the order in which a cycle visits them, from chip 0."""
+    """Return the chips in the order in which a cycle visits them, from chip 0."""
     order = [0]
     while (at := following[order[-1]]) != 0:
         order.append(at)
@@ -220,15 +242,15 @@ def rank_order(following: list[int]) -> IntArray:
 
 
 @dataclass(frozen=True)
-class Found:
-    """Cycles of a box: orders of chips, and whether each is run both ways."""
+class BoxCycles:
+    """Cycles of a box: orders of chips (cycles, chips), and whether each is run both ways."""
 
     orders: IntArray
     both_ways: bool
 
 
 def most(grid: Grid) -> int:
-    """Directed cycles that the box can carry at most, by degree and by the cut across each axis."""
+    """Bound the directed cycles that a box can carry, by degree and the cut across each axis."""
     degree = len(steps(grid))
     cuts = [
         units * (2 if wrap else 1) * grid.chips // size
@@ -238,11 +260,11 @@ def most(grid: Grid) -> int:
     return min([degree, *cuts])
 
 
-def find(grid: Grid, rng: np.random.Generator) -> Found:
+def find(grid: Grid, rng: np.random.Generator) -> BoxCycles:
     """Find the cycles that carry the most; an odd number of units is doubled where that helps.
 
-    With an odd number of cycles in a bipartite box the signs of the permutations can forbid what
-    the capacities allow; halving each cycle's share lifts that.
+    With an odd number of cycles in a bipartite box the signs of the permutations can rule out what
+    the capacities allow; twice as many cycles with half the share each are not ruled out.
     """
     doubled = Grid(grid.sizes, grid.wraps, tuple(2 * units for units in grid.units))
     for graph in (grid, doubled):
@@ -250,19 +272,19 @@ def find(grid: Grid, rng: np.random.Generator) -> Found:
         if wanted == len(steps(graph)):
             paired = undirected(graph, rng)
             if paired is not None:
-                return Found(np.array([rank_order(colour) for colour in paired]), True)
+                return BoxCycles(np.array([rank_order(colour) for colour in paired]), True)
         single = search(graph, wanted, rng)
         if single is not None:
-            return Found(np.array([rank_order(colour) for colour in single]), False)
+            return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
     for wanted in range(most(grid) - 1, 0, -1):
         single = search(grid, wanted, rng)
         if single is not None:
-            return Found(np.array([rank_order(colour) for colour in single]), False)
+            return BoxCycles(np.array([rank_order(colour) for colour in single]), False)
     raise ValueError(f"no Hamiltonian cycle found in {grid}")
 
 
 def shipped_boxes() -> list[Grid]:
-    """All boxes of sides 1, 2 and 4 in a 4x4x4 torus, of one rate or with half of it on an axis."""
+    """List the boxes of sides 1, 2 and 4 in a 4x4x4 torus, with equal rates or half on one axis."""
     boxes = []
     for sizes, rates in itertools.product(
         itertools.product((1, 2, 4), repeat=3), ((1, 2, 2), (1, 1, 1))
@@ -276,7 +298,7 @@ def shipped_boxes() -> list[Grid]:
 
 
 def main(path: str) -> None:
-    """Search all boxes and write the table."""
+    """Search all shipped boxes and write the table of cycles."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["sizes", "wraps", "units", "both_ways", "order"])

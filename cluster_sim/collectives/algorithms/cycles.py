@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster_sim.collectives.algorithms import cycle_search
-from cluster_sim.collectives.algorithms.cycle_search import Found, Grid
+from cluster_sim.collectives.algorithms.cycle_search import BoxCycles, Grid
 from cluster_sim.collectives.group import Box, Group, box
 from topologies import kept_files
 from topologies.arrays import IntArray
@@ -24,9 +24,9 @@ from topologies.files import csv_rows
 from topologies.shapes.basic import FullMesh
 
 LARGEST_UNIT = 4
-"""Largest ratio of the rates of two axes that the search tells apart."""
+"""Largest ratio of the rates of two axes; larger ones are treated as this one."""
 SEARCH_LIMIT = 4096
-"""Chips of the largest box that is searched; a larger one gets a snake."""
+"""Chips of the largest box that is searched for cycles; a larger one gets a snake."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Cycles:
     order : int32 array (cycles, ranks)
         Ranks in the order of visiting.
     weight : int64 array (cycles,)
-        Share of the payload that each carries.
+        Weight by which the payload is divided among the cycles.
     """
 
     order: IntArray
@@ -55,14 +55,17 @@ class Cycles:
 
 
 def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
-    """Cycles of these orders; a single weight applies to each of them."""
+    """Make cycles of these orders; a single weight applies to each of them."""
     orders = np.atleast_2d(np.asarray(order, np.int32))
     weights = np.broadcast_to(np.asarray(weight, np.int64), len(orders)).copy()
     return Cycles(orders, weights)
 
 
 def one_ring(group: Group) -> Cycles:
-    """The ring of a group: in the order of its ranks, or fitted to the fabric where they ascend."""
+    """Return the ring of a group, fitted to the fabric if its chips ascend, else in their order.
+
+    Of the cycles that fit a box it takes the one with the fewest steps along slow axes.
+    """
     filled = box(group) if group.ascending else None
     if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
@@ -72,9 +75,9 @@ def one_ring(group: Group) -> Cycles:
 
 
 def all_rings(group: Group) -> Cycles:
-    """Directed cycles that together use the fabric of a group as fully as they can.
+    """Return directed cycles that together use the fabric of a group as fully as they can.
 
-    A group in an order of its own has that ring, both ways.
+    For a group whose chips do not ascend, these are the ring in their order, and its reverse.
     """
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         return _with_cores(_strides(len(group.chips)), group)
@@ -87,35 +90,35 @@ def all_rings(group: Group) -> Cycles:
 
 
 def _with_cores(order: IntArray, group: Group) -> Cycles:
-    """Rank order from chip order: the cores of a chip follow one another."""
-    each = group.ranks_per_chip
-    ranks = order[..., None] * each + np.arange(each)
+    """Turn orders of chips into orders of ranks: the ranks of a chip follow one another."""
+    ranks_per_chip = group.ranks_per_chip
+    ranks = order[..., None] * ranks_per_chip + np.arange(ranks_per_chip)
     return cycles(ranks.reshape(len(order), -1))
 
 
 def _strides(chips: int) -> IntArray:
-    """Cycles of a full mesh: every stride that has no factor in common with the size."""
+    """Return cycles of a full mesh: every stride that has no factor in common with the size."""
     strides = [s for s in range(1, max(2, chips)) if math.gcd(s, chips) == 1]
     return np.outer(strides, np.arange(chips)) % chips
 
 
 def _slow_steps(orders: IntArray, box: Box) -> IntArray:
-    """Steps of each cycle along axes below the fastest rate."""
-    at = np.stack(np.unravel_index(orders, box.sizes))
-    moved = at != np.roll(at, -1, axis=-1)
+    """Count the steps of each cycle along axes that are slower than the fastest."""
+    place = np.stack(np.unravel_index(orders, box.sizes))
+    moved = place != np.roll(place, -1, axis=-1)
     slow = np.array([rate < max(box.rates) for rate in box.rates])
     return np.asarray((moved & slow[:, None, None]).sum(axis=(0, 2)))
 
 
-def _hamiltonian(box: Box) -> Found:
+def _hamiltonian(box: Box) -> BoxCycles:
     return hamiltonian_cycles(box.sizes, box.wraps, rate_units(box.rates))
 
 
 def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
-    """Rates of the axes as the nearest small whole multiples of the slowest.
+    """Round the rates of the axes to small whole multiples of the slowest.
 
-    The search shares the cables out in whole units, so rates such as 129 and 64 GB/s are taken for
-    2 and 1: their cycles use the fabric almost as well, where an exact ratio would find none.
+    The search divides the cables in whole units, so rates such as 129 and 64 GB/s become 2 and 1:
+    their cycles use the fabric almost as well, where for the exact ratio it would find none.
 
     Examples
     --------
@@ -131,44 +134,47 @@ def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=256)
 def hamiltonian_cycles(
     sizes: tuple[int, ...], wraps: tuple[bool, ...], units: tuple[int, ...]
-) -> Found:
-    """Cycles of a box whose sides are all longer than one, in row-major numbers of its places."""
+) -> BoxCycles:
+    """Return cycles of a box whose sides are all longer than 1, as row-major numbers of places."""
     shipped = _shipped().get((sizes, wraps, units))
     if shipped is not None:
         return shipped
     lines = any(not wrap and size > 2 for size, wrap in zip(sizes, wraps, strict=True))
     if lines or len(sizes) < 2 or math.prod(sizes) > SEARCH_LIMIT or max(units) > LARGEST_UNIT:
-        return Found(snake(sizes)[None, :], both_ways=True)
+        return BoxCycles(snake(sizes)[None, :], both_ways=True)
     return _searched(Grid(sizes, wraps, units))
 
 
-def _searched(grid: Grid) -> Found:
+def _searched(grid: Grid) -> BoxCycles:
     """Search for cycles, and keep them for later runs: some boxes take several seconds."""
+    # A change of the search makes the cycles that an earlier version found out of date.
     source = Path(cycle_search.__file__).read_bytes()
     name = f"cycles-{kept_files.digest(repr(grid), source)}.json"
     kept = kept_files.read(name)
     if kept is not None:
         orders, both_ways = json.loads(kept)
-        return Found(np.array(orders, np.int32), both_ways)
+        return BoxCycles(np.array(orders, np.int32), both_ways)
     cycles = cycle_search.find(grid, np.random.default_rng(0))
     kept_files.keep(name, json.dumps([cycles.orders.tolist(), cycles.both_ways]).encode())
     return cycles
 
 
 def snake(sizes: tuple[int, ...]) -> IntArray:
-    """One cycle through a box: rows back and forth, closed where the box allows it.
+    """Return a cycle through a box that goes along its rows back and forth.
 
-    Every step but the last is to a neighbour; the last is too when the rows come home.
+    Every step but the last is to a neighbour; so is the last if the first side is even.
     """
     order = np.arange(1)
     for side in sizes[::-1]:
-        there = np.tile(np.stack([order, order[::-1]]), ((side + 1) // 2, 1))[:side]
-        order = (there + np.arange(side)[:, None] * len(order)).ravel()
+        # The order inside a layer, forwards in even layers and backwards in odd ones.
+        layers = np.tile(np.stack([order, order[::-1]]), ((side + 1) // 2, 1))[:side]
+        order = (layers + np.arange(side)[:, None] * len(order)).ravel()
     return order
 
 
 @functools.cache
-def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], Found]:
+def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]], BoxCycles]:
+    """Read the shipped cycles, by sizes, wraps and units of the axes."""
     table = Path(__file__).parent / "data/cycles.csv"
     orders: dict[tuple[str, str, str, str], list[list[int]]] = {}
     _, rows = csv_rows(table.read_text("utf-8"), "data/cycles.csv")
@@ -180,7 +186,7 @@ def _shipped() -> dict[tuple[tuple[int, ...], tuple[bool, ...], tuple[int, ...]]
         return tuple(int(part) for part in text.split("x"))
 
     return {
-        (numbers(sizes), tuple(map(bool, numbers(wraps))), numbers(units)): Found(
+        (numbers(sizes), tuple(map(bool, numbers(wraps))), numbers(units)): BoxCycles(
             np.array(listed, np.int32), both_ways=both == "1"
         )
         for (sizes, wraps, units, both), listed in orders.items()

@@ -1,4 +1,4 @@
-"""Groups that are symmetric over several scale-up domains: their table, stages and inner parts."""
+"""Groups that have the same chips in each of several scale-up domains, and their stages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.cycles import one_ring
 from cluster_sim.collectives.algorithms.kangaring import kangaring_parts
-from cluster_sim.collectives.algorithms.neuron_runtime import drives_pairs, halves, is_trainium
+from cluster_sim.collectives.algorithms.neuron_runtime import (
+    drives_pairs,
+    halves_and_doubles,
+    is_trainium,
+)
 from cluster_sim.collectives.algorithms.rdh import cube_parts, is_cube
 from cluster_sim.collectives.algorithms.stages import Part
 from cluster_sim.collectives.algorithms.torus import parts
@@ -16,11 +20,12 @@ from topologies.arrays import IntArray
 
 
 def radices(group: Group) -> list[int]:
-    """Domains of each stage between them, in order; their product is all.
+    """Return the number of domains in a ring of each stage between domains, in order.
 
-    On Trainium the prime factors of their number, which for a power of two is halving and doubling
-    and for 7,812 takes 42 rounds in place of 7,811. A ring of all elsewhere, and where uplinks are
-    thin: a ring crosses them once, half of all pairs cross them.
+    Their product is the number of domains. On Trainium they are its prime factors, which for a
+    power of two is halving and doubling, and for 7,812 takes 42 rounds in place of 7,811. On other
+    chips, and where uplinks are oversubscribed, all domains form one ring: a ring crosses an uplink
+    once, but half of all pairs cross it.
 
     Examples
     --------
@@ -35,7 +40,7 @@ def radices(group: Group) -> list[int]:
 
 
 def prime_factors(number: int) -> list[int]:
-    """Prime factors of a number, ascending.
+    """Return the prime factors of a number, ascending.
 
     Examples
     --------
@@ -51,11 +56,12 @@ def prime_factors(number: int) -> list[int]:
     return [*factors, number] if number > 1 else factors
 
 
-def symmetric(group: Group) -> bool:
+def is_symmetric(group: Group) -> bool:
     """Return whether the group has the same chips in each of several domains, and several stages.
 
-    The Neuron runtime asks for that: the same number of ranks on every node, with the same local
-    indices. One rank in each domain has none inside, and several between them or a mere ring.
+    The Neuron runtime asks for the same number of ranks on every node, with the same local
+    indices. A group with one rank in each domain has no stage inside domains, so it needs more
+    than one stage between them; with one, it is a ring.
     """
     table = rank_table(group)
     if table is None or len(table) == 1:
@@ -64,7 +70,10 @@ def symmetric(group: Group) -> bool:
 
 
 def rank_table(group: Group) -> IntArray | None:
-    """Ranks by domain and place in it, int64 (domains, ranks of each); None if not symmetric."""
+    """Return the ranks by domain and place in the domain, int64 (domains, ranks of each).
+
+    None where the domains do not have the same chips.
+    """
     domains, counts = np.unique(group.domain, return_counts=True)
     if counts.min() != counts.max():
         return None
@@ -77,16 +86,17 @@ def rank_table(group: Group) -> IntArray | None:
 
 
 def inside_first(group: Group) -> Group:
-    """The chips of the group in its first domain."""
+    """Return the group's chips in its first domain, as a group."""
     first = group.chips[group.domain == group.domain[0]]
     return Group(group.cluster, first, group.ranks_per_chip)
 
 
 def inner_parts(call: CollectiveCall) -> list[Part]:
-    """Parts of the payload as they are reduced inside one domain; ranks as in the first one.
+    """Return the parts of the payload with their stages inside a domain, for the first domain.
 
-    One rank a chip goes along the axes of a torus; several do what the runtime does inside one
-    domain: halve and double, and beyond that KangaRing, or a ring where it does not drive pairs.
+    With one rank a chip, stages go along the axes of a torus. With several, they are those that
+    the runtime runs inside one domain: halving and doubling, for longer buffers KangaRing, or a
+    ring where it does not drive pairs.
     """
     inside = inside_first(call.group)
     if inside.ranks == 1:
@@ -94,7 +104,7 @@ def inner_parts(call: CollectiveCall) -> list[Part]:
     filled = box(inside) if inside.ranks_per_chip == 1 else None
     if filled is not None and filled.sizes:
         return parts(filled)
-    if is_cube(inside) and halves(inside, call.size_bytes):
+    if is_cube(inside) and halves_and_doubles(inside, call.size_bytes):
         return cube_parts(inside)
     if drives_pairs(inside):
         return kangaring_parts(inside)
@@ -104,9 +114,10 @@ def inner_parts(call: CollectiveCall) -> list[Part]:
 def drives_pairs_inside(call: CollectiveCall) -> bool:
     """Return whether pairs of ranks share what one of them received, as in KangaRing."""
     inside = inside_first(call.group)
-    return drives_pairs(inside) and not (is_cube(inside) and halves(inside, call.size_bytes))
+    halved = is_cube(inside) and halves_and_doubles(inside, call.size_bytes)
+    return drives_pairs(inside) and not halved
 
 
 def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
-    """The lines of one domain in all of them."""
+    """Repeat the lines of the first domain in all domains, with the ranks of each."""
     return np.concatenate([ranks[domain][lines] for domain in range(len(ranks))]).astype(np.int32)

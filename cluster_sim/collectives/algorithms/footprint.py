@@ -1,4 +1,4 @@
-"""Memory of a schedule, estimated before it is built; too large a schedule is refused."""
+"""Estimates of the memory of a schedule before it is built, to refuse one that is too large."""
 
 from __future__ import annotations
 
@@ -19,18 +19,23 @@ from topologies.shapes.links import coordinates
 from topologies.units import format_bytes
 
 BYTES_AN_OP = 115
-"""Peak of building and running a schedule: 113 B an op for the 154 M ops of a ring of 4,096 chips
-of Trn2, 102 B on plain wire."""
+"""Peak memory of building and running a schedule for each op [B]: measured as 113 B for the 154 M
+ops of a ring of 4,096 chips of Trn2, and 102 B on plain wire."""
 SAMPLED_PAIRS = 1024
-"""Pairs of chips whose mean distance stands for that of all."""
+"""Pairs of chips from whose mean distance that of all pairs is estimated."""
 
 
 def check_op_count(
     kind: str, algorithm: str, ranks: int, ops: int, others: Sequence[str] = ()
 ) -> None:
-    """Refuse a collective whose schedule would take more memory than the machine has.
+    """Refuse a collective whose schedule would take more memory than this machine has.
 
-    ``others`` are algorithms that would fit, which the message names.
+    Parameters
+    ----------
+    kind, algorithm : str
+    ranks, ops : int
+    others : sequence of str
+        Algorithms whose schedules would fit, which the message names.
     """
     remedy = f"--algorithm {' or '.join(others)}" if others else "another algorithm"
     if not fits(ops):
@@ -72,12 +77,12 @@ def ops_foreseen(
     """
     first = calls[0]
     hops = _hops(first.group) if algorithm.crosses_links else 1.0
-    issued = 1 if costs.issue_ps else 0
+    issued = 1 if costs.issue_ps else 0  # a CC-Core's op before the hops of each message
     return len(calls) * int(algorithm.message_count(first, costs) * (issued + hops))
 
 
 def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
-    """Links between chips of one domain, int64 (pairs,); on a torus in closed form."""
+    """Count the links between chips of a domain, int64 (pairs,); on a torus in closed form."""
     if not isinstance(shape, Torus):
         return np.asarray(routes(shape, src, dst).hops)
     hops = np.zeros(len(src), np.int64)
@@ -90,11 +95,14 @@ def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
 
 
 def _hops(group: Group) -> float:
-    """Mean links between two chips of a group, over some pairs."""
+    """Estimate the mean number of ops that a message of a group needs to cross links.
+
+    A message inside a chip takes one op; between domains it takes two, one for each adapter.
+    """
     step = max(1, len(group.chips) ** 2 // SAMPLED_PAIRS)
     pair = np.arange(0, len(group.chips) ** 2, step)
     src, dst = group.chips[pair // len(group.chips)], group.chips[pair % len(group.chips)]
-    each = group.cluster.chips_per_domain
-    inside = src // each == dst // each
-    hops = hop_counts(group.cluster.shape, src[inside] % each, dst[inside] % each)
+    per_domain = group.cluster.chips_per_domain
+    inside = src // per_domain == dst // per_domain
+    hops = hop_counts(group.cluster.shape, src[inside] % per_domain, dst[inside] % per_domain)
     return float(np.maximum(1, hops).sum() + 2 * (~inside).sum()) / len(pair)

@@ -1,5 +1,7 @@
-"""Collectives between scale-up domains, the thin scale-out fabric last: reduce-scatter inside each
-domain, then between the chips that stand at the same place in theirs; an all-gather the other way.
+"""Hierarchical collectives over several scale-up domains.
+
+A reduce-scatter runs inside each domain, then between the chips at the same place of all domains,
+so that the slower scale-out fabric carries only shards; an all-gather runs the stages backwards.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.domains import (
     drives_pairs_inside,
     inner_parts,
+    is_symmetric,
     over_domains,
     radices,
     rank_table,
-    symmetric,
 )
 from cluster_sim.collectives.algorithms.hierarchical_few import hierarchical_ps
-from cluster_sim.collectives.algorithms.kangaring import sharing
+from cluster_sim.collectives.algorithms.kangaring import fuse_pairs
 from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once, pairs_share
 from cluster_sim.collectives.algorithms.slices import stage_slices
 from cluster_sim.collectives.algorithms.stages import (
@@ -38,8 +40,8 @@ from topologies.arrays import IntArray
 def hierarchical(call: CollectiveCall, slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter of a group symmetric over its domains.
 
-    Each chip takes part over all domains with the shard that is its own inside, in as many stages
-    as :func:`radices` says.
+    Between domains each chip exchanges the shard that it owns inside its domain, in the stages
+    that :func:`radices` gives.
     """
     ranks = rank_table(call.group)
     if ranks is None:
@@ -50,13 +52,14 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
         for part in inner_parts(call)
     ]
     messages = staged(call, parts, slices)
-    return sharing(messages) if drives_pairs_inside(call) else messages
+    return fuse_pairs(messages) if drives_pairs_inside(call) else messages
 
 
 def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
-    """Lines of each stage between domains: those that differ in one digit of their number.
+    """Return the lines of each stage between domains, int32 (lines, domains of a line) each.
 
-    The first stage's digit is the least significant; int32 (lines, domains of a line) each.
+    Domains are numbered with digits in the radices ``sizes``, the first the least significant. A
+    line of a stage joins the ranks whose domains differ in the digit of that stage alone.
     """
     digits = ranks.reshape(*sizes[::-1], -1)
     return [
@@ -66,7 +69,7 @@ def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
 
 
 def _lengths(call: CollectiveCall) -> list[list[int]]:
-    """Ranks of a line of each stage of each part, inside and then between domains."""
+    """Return the ranks in a line of each stage of each part, inside and then between domains."""
     across = radices(call.group)
     return [[*inside, *across] for inside in lengths_of(inner_parts(call))]
 
@@ -84,7 +87,7 @@ HIERARCHICAL = Algorithm(
     name="hierarchical",
     summary="reduce-scatter inside each domain, all-reduce between equal places, all-gather inside",
     kinds=RING_KINDS,
-    suits=lambda call: symmetric(call.group),
+    suits=lambda call: is_symmetric(call.group),
     messages=lambda call, costs: hierarchical(call, stage_slices(call, costs)),
     message_count=_message_count,
     rounds=lambda call, costs: staged_rounds(call, _lengths(call)),

@@ -1,7 +1,7 @@
 """KangaRing, the pair-alternating ring of the Neuron runtime.
 
-One stage between the two ranks of a pair, then rings in which one rank of every pair drives while
-the other one rests, the roles exchanged for the other half of the payload.
+First the two ranks of each pair exchange halves. Then rings run in which one rank of every pair
+takes part while the other rests; for the other half of the payload the roles are exchanged.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 
 def kangaring(call: CollectiveCall, slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
-    return sharing(staged(call, kangaring_parts(call.group), slices))
+    return fuse_pairs(staged(call, kangaring_parts(call.group), slices))
 
 
 def kangaring_parts(group: Group) -> list[Part]:
-    """Stages of KangaRing: within the pairs, then rings of which each drives one half."""
-    each = group.ranks_per_chip
-    ranks = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
+    """Return the parts of KangaRing, each with two stages: the pairs, then rings of one rank each.
+
+    The first rank of every pair is in one ring, the second rank in another.
+    """
+    ranks_per_chip = group.ranks_per_chip
+    pairs = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
     chips = all_rings(Group(group.cluster, group.chips))
-    half = np.arange(each // 2) * 2
+    first_of_pairs = np.arange(ranks_per_chip // 2) * 2
     parts = []
     for order, weight in zip(chips.order, chips.weight.tolist(), strict=True):
-        primaries = np.ravel(order[:, None] * each + half)
+        primaries = np.ravel(order[:, None] * ranks_per_chip + first_of_pairs)
         rings = np.stack([primaries, primaries + 1]).astype(np.int32)
-        parts.append(Part((ranks, rings), weight))
+        parts.append(Part((pairs, rings), weight))
     return parts
 
 
-def sharing(messages: Messages) -> Messages:
-    """Return the same messages, where the two ranks of a pair share what one of them received."""
+def fuse_pairs(messages: Messages) -> Messages:
+    """Mark the channels inside pairs, whose ranks share what one of them received from outside."""
     ends = messages.channels
     return replace(messages, channels=replace(ends, fused=ends.src // 2 == ends.dst // 2))
 

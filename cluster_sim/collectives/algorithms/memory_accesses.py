@@ -1,8 +1,8 @@
 """Reads and writes of a collective in the memories of its chips, for each byte of the buffer.
 
-The vendor counts the accesses of a chunk and two ranks, for rings and for pairs of ranks that share
-what one of them received (:mod:`cluster_sim.hardware.communication_costs`); how much arrives where
-depends on the algorithm.
+The vendor states the accesses for a chunk between two ranks, in rings and in pairs of ranks that
+share what one of them received (:mod:`cluster_sim.hardware.communication_costs`); how many bytes
+arrive at which rank depends on the algorithm.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 
 
 def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Accesses where every rank receives each byte that it lacks once, and no other.
+    """Count the accesses if every rank receives each byte that it lacks once, and nothing else.
 
-    That is so of rings, halving and doubling, meshes, stages along axes, chains and trees of a
+    This holds for rings, halving and doubling, meshes, stages along axes, chains and trees of a
     broadcast, and direct all-to-alls. A permute moves a whole buffer to each rank.
     """
     ranks = call.ranks
@@ -32,7 +32,7 @@ def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> F
 
 
 def pairs_share(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Accesses where the two ranks of each pair share what one of them received.
+    """Count the accesses if the two ranks of each pair share what one of them received.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def pairs_share(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
 
 
 def fewest_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Accesses of the thriftiest algorithm: pairs that share, where there are pairs."""
+    """Count the accesses of the algorithm with the fewest: pairs that share, if there are pairs."""
     if call.kind in RING_KINDS and has_pairs(call.group):
         return pairs_share(call, costs)
     return each_byte_arrives_once(call, costs)

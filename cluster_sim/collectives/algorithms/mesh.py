@@ -11,7 +11,7 @@ from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives
 from cluster_sim.collectives.algorithms.one_to_many import mesh_broadcast
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut
-from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import IntArray
@@ -20,8 +20,9 @@ from topologies.arrays import IntArray
 def mesh(call: CollectiveCall) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards.
 
-    A reduce-scatter sends each shard straight to its owner, an all-gather each owner's shard to
-    all; an all-reduce does both, with a join on every rank between them.
+    A reduce-scatter sends each rank's part of a shard straight to the shard's owner; an all-gather
+    sends each shard from its owner to all ranks; an all-reduce does both, with a join on every
+    rank between them.
     """
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     rank = np.arange(ranks, dtype=np.int32)
@@ -31,22 +32,24 @@ def mesh(call: CollectiveCall) -> Messages:
         target=EVERY if gathers else rank,
     )
     if ranks == 1:
-        return no_sends(chunks, ranks)
+        return no_messages(chunks, ranks)
     src, dst, channels = _pairs(ranks)
     channel = ranks + np.arange(len(src), dtype=np.int32)
-    blocks: list[tuple[IntArray, IntArray, bool, int]] = []
+    blocks: list[tuple[IntArray, IntArray, bool, int]] = []  # channel, chunk, reduce, step
     if reduces:
         blocks.append((channel, dst, True, 0))
     if reduces and gathers:
         blocks.append((rank, rank, False, 0))
     if gathers:
         blocks.append((channel, src, False, int(reduces)))
-    return sends(
+    return one_chunk_messages(
         channel=np.concatenate([block[0] for block in blocks]),
         first=np.concatenate([block[1] for block in blocks]),
         reduce=np.concatenate([np.full(len(block[0]), block[2]) for block in blocks]),
         step=np.concatenate([np.full(len(block[0]), block[3]) for block in blocks]),
-        edges=_two_phases(ranks, dst) if len(blocks) == 3 else _free(len(channel)),
+        edges=_two_phases(ranks, dst)
+        if len(blocks) == 3
+        else Edges.from_pairs(len(channel), [], []),
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -57,13 +60,13 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
     """Write an all-reduce in which every rank sends its whole buffer to every other: one step."""
     chunks = Chunks.table([size_bytes], EVERY, EVERY)
     if ranks == 1:
-        return no_sends(chunks, ranks)
+        return no_messages(chunks, ranks)
     src, _, channels = _pairs(ranks)
-    return sends(
+    return one_chunk_messages(
         channel=ranks + np.arange(len(src), dtype=np.int32),
         first=np.zeros(len(src), np.int32),
         reduce=True,
-        edges=_free(len(src)),
+        edges=Edges.from_pairs(len(src), [], []),
         channels=channels,
         chunks=chunks,
         ranks=ranks,
@@ -71,7 +74,11 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
 
 
 def _pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
-    """All pairs of different ranks, nearest numbers first; channels: own ones, then the pairs."""
+    """Return source, destination and channels of all pairs of different ranks.
+
+    Nearest numbers come first. The channels are those of ranks to themselves, for joins, and then
+    those of the pairs.
+    """
     rank = np.arange(ranks, dtype=np.int32)
     dst = (rank + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
     src = np.broadcast_to(rank, dst.shape).ravel()
@@ -79,15 +86,14 @@ def _pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
     return src, dst.ravel(), channels
 
 
-def _free(count: int) -> Edges:
-    none = np.empty(0, np.int32)
-    return Edges(np.zeros(count + 1, np.int64), none, none.astype(np.int64))
-
-
 def _two_phases(ranks: int, dst: IntArray) -> Edges:
-    """Messages of two phases: arrivals, a join of the receiver, and all that it sends then."""
+    """Return edges from each message of the first phase to its receiver's join, and on from there.
+
+    Rows are the messages of the first phase, the joins, and the messages of the second phase; a
+    join leads to all messages that its rank sends in the second phase.
+    """
     pairs = len(dst)
-    later = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
+    second = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
     ptr = np.concatenate(
         [
             np.arange(pairs, dtype=np.int64),
@@ -95,7 +101,7 @@ def _two_phases(ranks: int, dst: IntArray) -> Edges:
             np.full(pairs + 1, 2 * pairs, np.int64),
         ]
     )
-    targets = np.concatenate([pairs + dst, later.T.ravel()]).astype(np.int32)
+    targets = np.concatenate([pairs + dst, second.T.ravel()]).astype(np.int32)
     return Edges(ptr, targets, np.broadcast_to(np.int64(0), len(targets)))
 
 
@@ -120,7 +126,7 @@ def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def _whole_buffers(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
-    """Accesses where each rank receives the whole buffer of each other one."""
+    """Count memory accesses if each rank receives the whole buffer of every other rank."""
     return Fraction(call.ranks * (call.ranks - 1) * costs.reduce_accesses)
 
 

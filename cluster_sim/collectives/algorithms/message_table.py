@@ -1,4 +1,4 @@
-"""A table of messages while an algorithm writes it, block by block."""
+"""A table to which an algorithm appends messages, block by block."""
 
 from __future__ import annotations
 
@@ -14,11 +14,22 @@ from cluster_sim.schedule.table import Edges
 from topologies.arrays import IntArray
 
 COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
+"""Columns of a table, see :class:`~cluster_sim.collectives.messages.Messages`."""
 
 
 @dataclass(eq=False)
 class Table:
-    """Columns of messages while they are gathered, block by block, and their edges."""
+    """Blocks of messages, in the order in which they were added.
+
+    Attributes
+    ----------
+    columns : dict of str to list of array
+        Blocks of each column.
+    edges : list of int array (messages of a block, edges of each)
+        Rows that wait for each message.
+    count : int
+        Number of rows so far.
+    """
 
     columns: dict[str, list[IntArray]]
     edges: list[IntArray]
@@ -26,34 +37,41 @@ class Table:
 
     @classmethod
     def empty(cls) -> Table:
-        """A table without rows."""
+        """Return a table without rows."""
         return cls({name: [] for name in COLUMNS}, [])
 
     def add(self, edges: IntArray | Sequence[IntArray], **columns: IntArray) -> None:
-        """Append a block of sends; ``edges`` are arrays (sends, edges of each) of targets."""
+        """Append a block of messages.
+
+        Parameters
+        ----------
+        edges : int array (messages, edges of each), or several for consecutive messages
+            Rows that wait for each message.
+        **columns : int array
+            The columns of :data:`COLUMNS`, of any shape.
+        """
         self.edges += [edges] if isinstance(edges, np.ndarray) else edges
         for name, values in columns.items():
             self.columns[name].append(np.ravel(values).astype(np.int32, copy=False))
         self.count += columns["channel"].size
 
-
-def gathered(table: Table, channels: Channels, chunks: Chunks, ranks: int) -> Messages:
-    """Messages of a table, all blocks one after the other."""
-    columns: dict[str, Any] = {
-        name: np.concatenate(blocks) for name, blocks in table.columns.items()
-    }
-    columns["reduce"] = columns["reduce"].astype(np.bool_)
-    return Messages(
-        **columns,
-        edges=_edges(table.edges, table.count),
-        channels=channels,
-        chunks=chunks,
-        ranks=ranks,
-    )
+    def messages(self, channels: Channels, chunks: Chunks, ranks: int) -> Messages:
+        """Return all blocks as one table of messages."""
+        columns: dict[str, Any] = {
+            name: np.concatenate(blocks) for name, blocks in self.columns.items()
+        }
+        columns["reduce"] = columns["reduce"].astype(np.bool_)
+        return Messages(
+            **columns,
+            edges=_edges(self.edges, self.count),
+            channels=channels,
+            chunks=chunks,
+            ranks=ranks,
+        )
 
 
 def _edges(blocks: Sequence[IntArray], count: int) -> Edges:
-    """Edges from blocks (sends, targets of each) in the order of the sends."""
+    """Return the edges of ``count`` messages from blocks (messages, edges of each) of targets."""
     degrees = np.concatenate([np.full(len(block), block.shape[1]) for block in blocks])
     ptr = np.zeros(count + 1, np.int64)
     np.cumsum(degrees, out=ptr[1:])

@@ -1,7 +1,7 @@
-"""Documented habits of the Neuron runtime: the groups that it halves, pairs, or sends a mesh to.
+"""Documented choices of the Neuron runtime: halving and doubling, KangaRing, meshes.
 
 The thresholds are documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use
-the same ones; smaller groups leave halving and doubling the earlier the fewer ranks they have.
+the same ones; for smaller groups the limit of halving and doubling is in proportion to the ranks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 
 
-def halves(group: Group, size_bytes: int) -> bool:
-    """Return whether the runtime halves and doubles a buffer, or would but for a faster mesh."""
+def halves_and_doubles(group: Group, size_bytes: int) -> bool:
+    """Return whether a buffer is short enough that the runtime would halve and double it."""
     catalogue = group.cluster.catalogue
     if catalogue is None or not is_trainium(group.cluster):
         return False
@@ -27,9 +27,10 @@ def halves(group: Group, size_bytes: int) -> bool:
 
 
 def drives_pairs(group: Group) -> bool:
-    """Return whether the runtime runs large buffers by KangaRing: with all ranks of a torus' chips.
+    """Return whether the runtime runs large buffers by KangaRing.
 
-    It is documented for the four ranks of a Trn2 chip; the two of Trn1 run rings.
+    It does on a torus if all ranks of each chip take part. This is documented for the four ranks
+    of a Trn2 chip; the two ranks of a Trn1 chip run rings.
     """
     return (
         isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _logical_cores(group) > 2
@@ -44,13 +45,16 @@ def is_trainium(cluster: Cluster) -> bool:
 
 
 def is_short(group: Group, size_bytes: int) -> bool:
-    """Return whether the number of steps, rather than bytes, decides on Trainium."""
+    """Return whether a buffer is so short that a Trainium chip uses a mesh, which has few steps."""
     catalogue = group.cluster.catalogue
     return catalogue is not None and size_bytes <= catalogue.integer(RUNTIME, "mesh_up_to")
 
 
 def one_step_wins(group: Group, size_bytes: int) -> bool:
-    """Return whether sending everybody the whole buffer costs less than the step it saves."""
+    """Return whether sending the whole buffer to all ranks costs less than the step that it saves.
+
+    The extra bytes leave through the links of one chip to the other chips of the group.
+    """
     catalogue, chip = group.cluster.catalogue, group.cluster.chip
     if catalogue is None:
         return False
@@ -65,7 +69,7 @@ def one_step_wins(group: Group, size_bytes: int) -> bool:
 
 
 def _logical_cores(group: Group) -> int:
-    """Ranks of a chip that takes part with all its logical cores; 0 where that is not known."""
+    """Return the ranks of a chip with all its logical cores; 0 if the catalogue states none."""
     catalogue, chip = group.cluster.catalogue, group.cluster.chip
     has_cores = catalogue is not None and chip and catalogue.has(chip, "ranks_per_chip")
     return catalogue.integer(chip, "ranks_per_chip") if has_cores and catalogue is not None else 0

@@ -1,4 +1,4 @@
-"""Broadcast from the first rank of a group, and permute: each rank's buffer to the next."""
+"""Broadcasts from rank 0 of a group, and permutes, which send each rank's buffer to the next."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.cycles import Cycles
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, share
-from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import IntArray
 
 
 def chain_broadcast(cycles: Cycles, size_bytes: int, slices: int) -> Messages:
-    """Broadcast along cycles from rank 0, slice after slice, each cycle with its share."""
+    """Write a broadcast from rank 0 along cycles, slice after slice, each cycle with its share."""
     count, ranks = cycles.order.shape
     start = np.argmax(cycles.order == 0, axis=1)
     order = np.stack([np.roll(cycle, -by) for cycle, by in zip(cycles.order, start, strict=True)])
     sizes = np.concatenate([cut(int(part), slices) for part in share(size_bytes, cycles.weight)])
     chunks = Chunks.table(sizes, 0, EVERY)
     if ranks == 1:
-        return no_sends(chunks, ranks)
+        return no_messages(chunks, ranks)
     parts = count * slices
     chunk = np.broadcast_to(np.arange(parts, dtype=np.int32)[:, None], (parts, ranks - 1))
     channel = np.repeat(np.arange(count * (ranks - 1)).reshape(count, -1), slices, axis=0)
-    each = np.arange(parts * (ranks - 1)).reshape(parts, ranks - 1)
+    row = np.arange(parts * (ranks - 1)).reshape(parts, ranks - 1)
     slice_ = np.tile(np.arange(slices, dtype=np.int32), count)[:, None]
     hop = np.arange(ranks - 1, dtype=np.int32)
-    messages = sends(
+    messages = one_chunk_messages(
         channel=channel,
         first=chunk,
         step=hop + slice_,
-        edges=Edges.from_pairs(each.size, each[:, :-1].ravel(), each[:, 1:].ravel()),
+        edges=Edges.from_pairs(row.size, row[:, :-1].ravel(), row[:, 1:].ravel()),
         channels=Channels.table(order[:, :-1], order[:, 1:]),
         chunks=chunks,
         ranks=ranks,
     )
+    # Earlier slices go first where they meet later ones on a link.
     return replace(messages, priority=np.broadcast_to(slice_, chunk.shape).ravel())
 
 
 def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
-    """Broadcast in one step: rank 0 sends the whole buffer to each other rank."""
+    """Write a broadcast in one step: rank 0 sends the whole buffer to each other rank."""
     chunks = Chunks.table([size_bytes], 0, EVERY)
     if ranks == 1:
-        return no_sends(chunks, ranks)
+        return no_messages(chunks, ranks)
     dst = np.arange(1, ranks, dtype=np.int32)
-    return sends(
+    return one_chunk_messages(
         channel=dst - 1,
         first=np.zeros(ranks - 1, np.int32),
         edges=Edges.from_pairs(ranks - 1, [], []),
@@ -56,11 +57,19 @@ def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
     )
 
 
-def tree_broadcast(at: IntArray, size_bytes: int) -> Messages:
-    """Broadcast from rank 0 by recursive doubling over the corners of a hypercube."""
-    ranks = len(at)
-    # Seen from the root's corner all corners are numbered anew; neighbours stay neighbours.
-    at = at[np.arange(ranks) ^ int(np.argmax(at == 0))]
+def tree_broadcast(rank_at: IntArray, size_bytes: int) -> Messages:
+    """Write a broadcast from rank 0 by recursive doubling over the corners of a hypercube.
+
+    Parameters
+    ----------
+    rank_at : int array (ranks,)
+        Rank at each corner.
+    size_bytes : int
+        Buffer [B].
+    """
+    ranks = len(rank_at)
+    # Number the corners from that of rank 0 by exclusive or, which leaves neighbours neighbours.
+    rank_at = rank_at[np.arange(ranks) ^ int(np.argmax(rank_at == 0))]
     dimensions = ranks.bit_length() - 1
     src, dst, step = [], [], []
     for bit in range(dimensions):
@@ -69,14 +78,14 @@ def tree_broadcast(at: IntArray, size_bytes: int) -> Messages:
         dst.append(corner | 1 << bit)
         step.append(np.full(len(corner), bit))
     sources, targets = np.concatenate(src), np.concatenate(dst)
-    # Corner c receives by send c - 1; it sends on afterwards.
+    # Corner c receives by message c - 1, and sends on afterwards.
     from_arrival = np.flatnonzero(sources > 0)
-    return sends(
+    return one_chunk_messages(
         channel=np.arange(ranks - 1),
         first=np.zeros(ranks - 1, np.int32),
         step=np.concatenate(step),
         edges=Edges.from_pairs(ranks - 1, sources[from_arrival] - 1, from_arrival),
-        channels=Channels.table(at[sources], at[targets]),
+        channels=Channels.table(rank_at[sources], rank_at[targets]),
         chunks=Chunks.table([size_bytes], 0, EVERY),
         ranks=ranks,
     )
@@ -88,8 +97,8 @@ def permute(ranks: int, size_bytes: int) -> Messages:
     dst = (src + 1) % np.int32(ranks)
     chunks = Chunks.table(np.full(ranks, size_bytes), src, dst)
     if ranks == 1:
-        return no_sends(chunks, ranks)
-    return sends(
+        return no_messages(chunks, ranks)
+    return one_chunk_messages(
         channel=src,
         first=src,
         edges=Edges.from_pairs(ranks, [], []),

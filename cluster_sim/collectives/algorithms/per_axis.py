@@ -1,12 +1,12 @@
-"""Collectives along one axis after the other, with a barrier of all ranks between two.
+"""Collectives along one axis after the other, with a barrier of all ranks between axes.
 
 A reduce-scatter runs a ring along each axis in turn, the last axis of the box first, an all-gather
-the other way round, an all-reduce both; an all-to-all exchanges along each axis in turn. Nobody
-begins an axis before everybody has ended the one before, which is what other simulators call a ring
+the other way round, an all-reduce both; an all-to-all exchanges along each axis in turn. No rank
+begins an axis before all ranks have finished the one before, which other simulators call a ring
 per dimension. ``torus`` runs the same stages without barriers and with all axes busy at once.
 
-A stage along an axis is as many rings as there are lines of chips, which share nothing; so a torus
-too large to hold is run ring by ring (:func:`cluster_sim.engine.copies.simulate_copies`).
+A stage along an axis consists of one ring for each line of chips. These rings share nothing, so a
+torus too large to hold is run ring by ring (:func:`cluster_sim.engine.copies.simulate_copies`).
 """
 
 from __future__ import annotations
@@ -59,16 +59,17 @@ def per_axis(call: CollectiveCall) -> Messages:
 
 
 def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]) -> Messages:
-    """Hold back each stage until all ranks have ended the one before.
+    """Add barriers, so that each stage begins when all ranks have finished the one before.
 
     Parameters
     ----------
     messages : Messages
-        Stage after stage, between two of them a join for each rank.
+        The stages one after the other, with a join for each rank between two.
     stages : sequence of int
-        Messages of each stage, without joins.
+        Number of messages of each stage, without joins.
     held : sequence of int
-        Number of them, from the first, that wait for the barrier; the others wait for these.
+        Number of messages of each stage, from its first, that wait for the barrier; the rest of
+        the stage waits for these.
     """
     ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
     if rows == 0 or barriers < 1:
@@ -108,15 +109,15 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Time of a call with every ring run by itself, all rings of an axis before the next axis.
+    """Return the time of a call from runs of every ring by itself, one axis after the other.
 
-    Every message is run, in the memory of a few rings. Blocks that differ by a byte are all given
+    All messages are simulated, in the memory of a few rings. Blocks that differ by a byte all get
     the larger size.
 
     Returns
     -------
     int or None
-        [ps]; None where rings share more than links, or messages cross several.
+        Time [ps]; None where rings share more than links, or where messages cross several links.
     """
     cluster, filled = call.group.cluster, _box(call)
     if call.kind not in RING_KINDS or not (
@@ -128,14 +129,14 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
         axis = cluster.shape.axes[filled.axes[place]]
         pattern = _one_ring(kind, axis, size_bytes, costs)
         rings = math.prod(filled.sizes) // axis.size
-        alike = np.zeros((rings, len(pattern.resources)), np.int32)
+        kinds = np.zeros((rings, len(pattern.resources)), np.int32)  # all links are equal
         rate = int(costs.scale_up(np.array([axis.bandwidth_bytes_per_s]))[0])
-        total_ps += int(simulate_copies(pattern, alike, [rate], [axis.latency_ps]).max())
+        total_ps += int(simulate_copies(pattern, kinds, [rate], [axis.latency_ps]).max())
     return total_ps
 
 
 def _stages(kind: str, sizes: tuple[int, ...], size_bytes: int) -> list[tuple[str, int, int]]:
-    """Operation, number of the axis, and buffer [B] of each stage."""
+    """Return the operation, the number of the axis, and the buffer [B] of each stage."""
     down, left = [], size_bytes
     for place in reversed(range(len(sizes))):
         down.append(("reduce-scatter", place, left))
@@ -145,19 +146,20 @@ def _stages(kind: str, sizes: tuple[int, ...], size_bytes: int) -> list[tuple[st
 
 
 def _one_ring(kind: str, axis: Axis, size_bytes: int, costs: CommunicationCosts) -> Schedule:
-    """A stage in the ring of one line of chips; its resources are the links that it uses."""
+    """Build the schedule of a stage on one line of chips, on the links that it uses."""
     ring = whole(_ring_cluster(axis))
-    every, each = np.full(axis.size, EVERY, np.int32), np.arange(axis.size, dtype=np.int32)
+    every, rank = np.full(axis.size, EVERY, np.int32), np.arange(axis.size, dtype=np.int32)
     reduces = kind == "reduce-scatter"
     blocks = cut(size_bytes, axis.size)
     chunks = Chunks(
         size_bytes=np.full(axis.size, blocks.max()),
-        source=every if reduces else each,
-        target=each if reduces else every,
+        source=every if reduces else rank,
+        target=rank if reduces else every,
         group=np.zeros(axis.size, np.int32),
     )
-    messages = ring_stage(each[None, None, :], chunks, reduces=reduces)
+    messages = ring_stage(rank[None, None, :], chunks, reduces=reduces)
     schedule = lower(messages, ring.chip_of_rank, fabric(ring.cluster, costs=costs), {})
+    # Number the links in use from 0; NO_RESOURCE, the smallest number if it occurs, stays -1.
     used, place = np.unique(schedule.resource, return_inverse=True)
     links = used[used != NO_RESOURCE]
     number = place.astype(np.int32) - (len(used) - len(links))
@@ -165,7 +167,7 @@ def _one_ring(kind: str, axis: Axis, size_bytes: int, costs: CommunicationCosts)
 
 
 def _ring_cluster(axis: Axis) -> Cluster:
-    """The chips along one axis as a cluster of their own."""
+    """Return the chips along one axis as a cluster."""
     return Cluster(f"ring:{axis.size}", Torus((axis,)), chips_per_server=axis.size, plain=True)
 
 

@@ -18,10 +18,10 @@ from cluster_sim.collectives.algorithms.stages import (
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.few_ranks import (
     FEW,
-    is_thin,
-    levelled,
-    lowered,
+    has_thin_uplinks,
+    schedule_of_few,
     spans_many_domains,
+    with_one_latency,
 )
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.messages import Messages
@@ -34,31 +34,34 @@ def halving_doubling(call: CollectiveCall, slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter on a power of two of ranks.
 
     A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and 4x4x4 a 6-cube, and every exchange is
-    between neighbours. The payload is shared out over as many parts as there are dimensions, each
-    beginning with another one, so that all are busy at once.
+    between neighbours. The payload is divided into as many parts as there are dimensions. Each part
+    begins with another dimension, so that all are busy at once.
     """
     return staged(call, cube_parts(call.group), slices)
 
 
 def cube_parts(group: Group) -> list[Part]:
-    """Stages of pairs, one a dimension; each part begins with another of those over links."""
-    at = cube(group)
+    """Return parts with a stage of pairs for each dimension, first those between ranks of a chip.
+
+    Each part begins with another of the dimensions that lead over links.
+    """
+    rank_at = cube(group)
     dimensions = group.ranks.bit_length() - 1
-    inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1
-    pairs = [_pairs(at, bit) for bit in range(dimensions)]
+    inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1  # factors of 2
+    pairs = [_pairs(rank_at, bit) for bit in range(dimensions)]
     outer, inner = pairs[inside:], pairs[:inside]
     return [Part((*inner, *outer[turn:], *outer[:turn])) for turn in range(max(1, len(outer)))]
 
 
 def is_cube(group: Group) -> bool:
-    """Return whether the ranks are a power of two."""
+    """Return whether the number of ranks is a power of two."""
     return group.ranks & (group.ranks - 1) == 0 and group.ranks > 1
 
 
 def cube(group: Group) -> IntArray:
-    """Rank at each corner of the hypercube, int64 (ranks,), neighbours on neighbouring corners.
+    """Return the rank at each corner of the hypercube, int64 (ranks,), neighbours side by side.
 
-    Along each axis of a box the places are numbered by the Gray code; the cores of a chip are the
+    Along each axis of a box the places are numbered by the Gray code; the ranks of a chip are the
     lowest dimensions.
     """
     filled = box(group)
@@ -73,15 +76,15 @@ def cube(group: Group) -> IntArray:
             place[corner ^ (corner >> 1)] = corner
             grid = np.take(grid, place, axis=axis)
         chip_at = grid.ravel()
-    each = group.ranks_per_chip
-    return np.ravel(chip_at[:, None] * each + np.arange(each))
+    ranks_per_chip = group.ranks_per_chip
+    return np.ravel(chip_at[:, None] * ranks_per_chip + np.arange(ranks_per_chip))
 
 
-def _pairs(at: IntArray, bit: int) -> IntArray:
-    """Ranks that differ in one dimension, int32 (ranks / 2, 2)."""
-    corner = np.arange(len(at))
+def _pairs(rank_at: IntArray, bit: int) -> IntArray:
+    """Return the pairs of ranks at corners that differ in one dimension, int32 (ranks / 2, 2)."""
+    corner = np.arange(len(rank_at))
     low = corner[corner >> bit & 1 == 0]
-    return np.stack([at[low], at[low | 1 << bit]], axis=1).astype(np.int32)
+    return np.stack([rank_at[low], rank_at[low | 1 << bit]], axis=1).astype(np.int32)
 
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
@@ -101,17 +104,22 @@ def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Time over one rank of each of many domains [ps]: one pair stands for all of a dimension."""
+    """Simulate a call with one rank in each of many domains on one pair that stands for all [ps].
+
+    None for other groups, and where pairs share thin uplinks and so do not all take as long.
+    """
     group = call.group
     if not spans_many_domains(call) or len(group.domains) != group.ranks:
         return None
-    if is_thin(group, costs):
+    if has_thin_uplinks(group, costs):
         return None
     dimensions = group.ranks.bit_length() - 1
-    level = levelled(group, group.chips, 1)
+    level = with_one_latency(group, group.chips, 1)
     legs = [Leg(np.arange(FEW, dtype=np.int32)[None, :], 2, 1)] * dimensions
     messages = staged_by_few(call, FEW, [(legs, 1)] * dimensions, costs.slices)
-    return run(lowered(messages, level, level.chips_per_domain * np.arange(FEW), costs)).total_ps
+    return run(
+        schedule_of_few(messages, level, level.chips_per_domain * np.arange(FEW), costs)
+    ).total_ps
 
 
 RDH = Algorithm(

@@ -1,4 +1,4 @@
-"""Algorithms by name: which can run which call, and which one ``auto`` stands for."""
+"""Registry of algorithms: those that can run a call, and the one that a name stands for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from topologies.errors import InputError, suggestion
 from topologies.registry import by_name
 
 AUTO, BEST = "auto", "best"
-"""Words that stand for an algorithm: what the runtime would choose; the fastest of all."""
+"""Names that stand for an algorithm: the one that the runtime would choose; the fastest of all."""
 
 ALGORITHMS: dict[str, Algorithm] = by_name(
     "algorithm",
@@ -43,7 +43,7 @@ ALGORITHMS: dict[str, Algorithm] = by_name(
 
 
 def suitable(call: CollectiveCall) -> list[Algorithm]:
-    """Algorithms that can run a call and make sense for its group.
+    """List the algorithms that can run a call and make sense for its group.
 
     Examples
     --------
@@ -56,24 +56,24 @@ def suitable(call: CollectiveCall) -> list[Algorithm]:
     return [algorithm for algorithm in ALGORITHMS.values() if algorithm.runs(call)]
 
 
-def fitting(calls: Sequence[CollectiveCall]) -> list[Algorithm]:
-    """Algorithms that make sense and whose schedules fit in this machine; if none does, all."""
+def fitting_algorithms(calls: Sequence[CollectiveCall]) -> list[Algorithm]:
+    """List the suitable algorithms whose schedules fit in memory; if none fits, all suitable."""
     sensible = suitable(calls[0])
     return [algorithm for algorithm in sensible if fits_by(calls, algorithm)] or sensible
 
 
 def fits_by(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
-    """Return whether the schedule of an algorithm fits in this machine."""
+    """Return whether the schedule of an algorithm fits in the memory of this machine."""
     return fits(ops_foreseen(calls, algorithm, wire(calls[0].group.cluster)))
 
 
-def chosen(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm:
-    """Algorithm that runs a call: ``auto`` resolved, one that makes no sense refused.
+def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm:
+    """Return the algorithm that runs a call: that of a name, or the one behind ``auto``.
 
     Raises
     ------
     InputError
-        For a name that does not exist, and an algorithm that cannot run the call.
+        For a name that does not exist, and an algorithm that makes no sense for the call.
     """
     sensible = suitable(call)
     if isinstance(algorithm, Algorithm):

@@ -1,9 +1,9 @@
 """Ring collectives over one or several cycles of the same ranks at once.
 
 In round t the rank at position p of a cycle sends block ``p - 1 - t`` (reduce-scatter and
-all-reduce) or ``p - t`` (all-gather) to the rank at position p + 1; the block it receives is the
-one it sends in the next round, which is the only dependency. A broadcast goes along the same cycles
-from their first rank on.
+all-reduce) or ``p - t`` (all-gather) to the rank at position p + 1. The block that it receives is
+the one that it sends in the next round, which is the only dependency. A broadcast goes along the
+same cycles from rank 0 on.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards
 from cluster_sim.collectives.few_ranks import (
     MOST_OPS,
-    after_rounds_ps,
-    levelled,
-    lowered,
-    narrowed,
+    repeated_rounds_ps,
+    schedule_of_few,
     spans_many_domains,
+    with_one_latency,
+    with_uplink_rate,
 )
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.messages import Channels, Messages, no_sends, sends
+from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Edges, Schedule
 from topologies.arrays import IntArray
 
 RANKS_OF_FEW = 3
-"""Ranks of a ring that stand for all; with two, a ring and its reverse would be the same."""
+"""Ranks of a ring that stands for a longer one; with two, a ring and its reverse would be equal."""
 
 
 def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
@@ -48,7 +48,7 @@ def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
     ----------
     call : CollectiveCall
     rings : Cycles
-        Each carries its share of the payload; all run at once.
+        Cycles that run at once, each with its share of the payload.
     slices : int
         Slices of each cycle's share, which follow one another.
 
@@ -80,19 +80,19 @@ def ring_rounds(
     slices : int
         Slices of each cycle, one after the other.
     chunks : Chunks
-        (cycles * slices * ranks).
+        A chunk for each cycle, slice and position (cycles * slices * ranks,).
     rounds : int
     reduces : bool
-        Whether the first ``ranks - 1`` rounds add up.
+        Whether the first ``ranks - 1`` rounds are of a reduce-scatter.
     """
     count, ranks = rings.order.shape
     parts = count * slices
     if rounds == 0:
-        return no_sends(chunks, ranks)
+        return no_messages(chunks, ranks)
     channels = Channels.table(rings.order, np.roll(rings.order, -1, axis=1))
     round_ = np.arange(rounds, dtype=np.int32)[:, None, None]
     channel = np.repeat(np.arange(count * ranks, dtype=np.int32).reshape(count, ranks), slices, 0)
-    return sends(
+    return one_chunk_messages(
         channel=np.broadcast_to(channel, (rounds, parts, ranks)),
         first=_blocks(rounds, parts, ranks, reduces),
         reduce=round_ < (ranks - 1) * reduces,
@@ -105,26 +105,29 @@ def ring_rounds(
 
 
 def _blocks(rounds: int, parts: int, ranks: int, reduces: bool) -> IntArray:
-    """Chunk that each position sends in each round, int32 (rounds, parts, ranks)."""
-    at = np.arange(ranks, dtype=np.int32) - np.int32(reduces)
-    block = (at - np.arange(rounds, dtype=np.int32)[:, None]) % np.int32(ranks)
+    """Return the chunk that each position sends in each round, int32 (rounds, parts, ranks)."""
+    first = np.arange(ranks, dtype=np.int32) - np.int32(reduces)
+    block = (first - np.arange(rounds, dtype=np.int32)[:, None]) % np.int32(ranks)
     base = np.arange(parts, dtype=np.int32)[:, None] * np.int32(ranks)
     return block[:, None, :] + base
 
 
 def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
-    """Edges from position p in round t → position p + 1 in round t + 1, in every part."""
-    a_round = parts * ranks
-    ops, edges = rounds * a_round, (rounds - 1) * a_round
-    position = np.arange(a_round, dtype=np.int32).reshape(parts, ranks)
+    """Return the edges from position p in round t to position p + 1 in round t + 1, in every part.
+
+    All messages but those of the last round have one edge, so the table is written directly.
+    """
+    per_round = parts * ranks
+    messages, edges = rounds * per_round, (rounds - 1) * per_round
+    position = np.arange(per_round, dtype=np.int32).reshape(parts, ranks)
     following = np.roll(position, -1, axis=1).ravel()
-    starts = np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(a_round)
-    ptr = np.minimum(np.arange(ops + 1, dtype=np.int64), edges)
+    starts = np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(per_round)
+    ptr = np.minimum(np.arange(messages + 1, dtype=np.int64), edges)
     return Edges(ptr, np.ravel(starts + following), np.broadcast_to(np.int64(0), edges))
 
 
 def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Time of a ring over many domains, from a few ranks or rounds that stand for all [ps]."""
+    """Return the time of a ring over many domains, from a few ranks or rounds [ps]; else None."""
     group = call.group
     if not spans_many_domains(call):
         return None
@@ -135,47 +138,47 @@ def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
 
 
 def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    """Time of a ring with very many messages, from a few of its rounds on all ranks [ps].
+    """Return the time of a ring with very many messages, from a few of its rounds [ps].
 
-    Exact in bandwidth; the latencies of the hops are those that the rounds which are run meet,
-    within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
+    The result is exact in bandwidth. Latencies are those of the hops in the rounds that are run;
+    it was within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
     """
     group, slices = call.group, costs.slices
     blocks = cut(-(-call.size_bytes // group.ranks), slices)
     chunks = Chunks.table(np.repeat(blocks, group.ranks), EVERY, EVERY)
     whole = cycles(np.arange(group.ranks))
 
-    def after(rounds: int) -> Schedule:
+    def schedule_of(rounds: int) -> Schedule:
         messages = ring_rounds(whole, slices, chunks, call.ways * rounds, reduces=call.reduces)
-        return lowered(messages, group.cluster, group.chip_of_rank, costs)
+        return schedule_of_few(messages, group.cluster, group.chip_of_rank, costs)
 
-    return after_rounds_ps(after, group.ranks - 1)
+    return repeated_rounds_ps(schedule_of, group.ranks - 1)
 
 
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
-    """Time of a ring over one rank of each of many domains, from three of the ranks [ps]."""
+    """Return the time of a ring with one rank in each of many domains, from three ranks [ps]."""
     group, ranks, slices = call.group, call.ranks, costs.slices
     blocks = cut(-(-call.size_bytes // ranks), slices)
     chunks = Chunks.table(np.repeat(blocks, RANKS_OF_FEW), EVERY, EVERY)
     few = cycles(np.arange(RANKS_OF_FEW))
-    level = levelled(group, group.chips, call.ways * (ranks - 1))
+    level = with_one_latency(group, group.chips, call.ways * (ranks - 1))
     chips = level.chips_per_domain * np.arange(RANKS_OF_FEW)
-    slowest = narrowed(costs, group.cluster, group.chips)
+    slowest = with_uplink_rate(costs, group.cluster, group.chips)
 
-    def after(rounds: int) -> Schedule:
+    def schedule_of(rounds: int) -> Schedule:
         messages = ring_rounds(few, slices, chunks, call.ways * rounds, reduces=call.reduces)
-        return lowered(messages, level, chips, slowest)
+        return schedule_of_few(messages, level, chips, slowest)
 
-    return after_rounds_ps(after, ranks - 1)
+    return repeated_rounds_ps(schedule_of, ranks - 1)
 
 
-def _over(
+def _ring_algorithm(
     name: str,
     summary: str,
     rings: Callable[[Group], Cycles],
     stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks,
 ) -> Algorithm:
-    """Make an algorithm that runs over the rings of a group."""
+    """Make an algorithm that runs over the rings which ``rings`` returns for a group."""
 
     def messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
         """Write the messages of all rings."""
@@ -212,10 +215,12 @@ def _over(
     )
 
 
-RING = _over("ring", "one directed cycle", one_ring, _over_many_domains_ps)
-BIDIRECTIONAL_RING = _over(
+RING = _ring_algorithm("ring", "one directed cycle", one_ring, _over_many_domains_ps)
+BIDIRECTIONAL_RING = _ring_algorithm(
     "bidirectional-ring",
     "the cycle both ways, half the payload each",
     lambda group: one_ring(group).both_ways,
 )
-MULTI_RING = _over("multi-ring", "Hamiltonian cycles that share out all cables", all_rings)
+MULTI_RING = _ring_algorithm(
+    "multi-ring", "Hamiltonian cycles that share out all cables", all_rings
+)

@@ -1,4 +1,4 @@
-"""Collectives whose buffers stay in the scratchpads (SBUF) of the cores: what fits there."""
+"""Limits of collectives whose buffers stay in the scratchpads (SBUF) of the cores."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ FROM_MEMORY = ("all-to-all", "all-to-all-v")
 
 
 def scratchpad_bytes(group: Group) -> int:
-    """Scratchpad of one rank [B]: that of the cores that it is made of.
+    """Return the size of the scratchpads of one rank [B], those of all its cores together.
 
-    A rank is a logical NeuronCore, of as many cores as the runtime joins by default or, with more
-    ranks a chip, as are left for each.
+    A rank is a logical NeuronCore. It consists of as many cores as the runtime joins by default or,
+    with more ranks a chip, of an equal share of the chip's cores.
 
     Examples
     --------
@@ -33,11 +33,11 @@ def scratchpad_bytes(group: Group) -> int:
     )
 
 
-def check_scratchpad(op: str, group: Group, size_bytes: int) -> None:
-    """Refuse what cannot run in scratchpads: an operation, or a buffer that does not fit in one."""
+def check_scratchpad(kind: str, group: Group, size_bytes: int) -> None:
+    """Refuse an operation, or a buffer, for which scratchpads cannot be used."""
     room = scratchpad_bytes(group)
-    if op in FROM_MEMORY:
-        raise InputError(f"{op} in SBUF: the runtime wants its operands in HBM. Leave out --sbuf")
+    if kind in FROM_MEMORY:
+        raise InputError(f"{kind} in SBUF: the runtime wants its operands in HBM. Leave out --sbuf")
     if size_bytes > room:
         raise InputError(
             f"a buffer of {format_bytes(size_bytes)} does not fit in the SBUF of a rank, "

@@ -1,8 +1,8 @@
 """Ring stages along the axes of a torus or the tiers of a switched domain, all busy at once.
 
-The payload is shared out over the orders of the axes by a linear programme, so that axes of
-different rates and lengths end together: in the order X, Y, Z the first axis carries (k - 1)/k of
-the payload, the next only that of what is left.
+The payload is divided among the orders of the axes by a linear programme, so that axes of different
+rates and lengths finish together: in the order X, Y, Z the first axis, of k chips, carries
+(k - 1)/k of the payload, and the next axis the same part of what is left.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from topologies import kept_files
 from topologies.arrays import IntArray
 
 WHOLE = 1000
-"""Weights of the orders are rounded to parts of this."""
+"""Sum of the integer weights of the orders, but for rounding."""
 MOST_PERMUTED = 4
-"""Axes up to which all orders are considered; beyond, only the cyclic ones."""
+"""Axes up to which all orders are considered; with more, only the cyclic ones."""
 
 
 def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
@@ -43,7 +43,10 @@ def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
 
 
 def parts(box: Box) -> list[Part]:
-    """Parts of the payload: orders of axes with shares, each both ways round where possible."""
+    """Return the parts of the payload, one for each order of the axes that carries a share.
+
+    On axes that wrap around there is a second part, which runs the other way round.
+    """
     wraps = tuple(box.wraps)
     lines = [axis_lines(box, axis) for axis in range(len(box.sizes))]
     shapes = []
@@ -56,13 +59,13 @@ def parts(box: Box) -> list[Part]:
 
 
 def axis_lines(box: Box, axis: int) -> IntArray:
-    """Ranks along one axis, int32 (lines, size)."""
+    """Return the ranks of each line along an axis, int32 (lines, size)."""
     grid = box.chip_at.reshape(box.sizes)
     return np.moveaxis(grid, axis, -1).reshape(-1, box.sizes[axis]).astype(np.int32)
 
 
 def _capacities(box: Box) -> tuple[int, ...]:
-    """Rate at which rings along each axis can send, both ways round together [B/s]."""
+    """Return the rate at which rings along each axis can send, both ways round together [B/s]."""
     return tuple(rate * (2 if wrap else 1) for rate, wrap in zip(box.rates, box.wraps, strict=True))
 
 
@@ -70,9 +73,16 @@ def _capacities(box: Box) -> tuple[int, ...]:
 def shares(
     sizes: tuple[int, ...], capacities: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Orders of the axes with integer weights that keep the busiest axis as idle as possible.
+    """Return orders of the axes with integer weights that minimise the load of the busiest axis.
 
-    They are kept for later runs, since scipy takes longer to load than a command to run.
+    They are kept on disk for later runs, since scipy takes longer to load than a command to run.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Chips along each axis.
+    capacities : tuple of int
+        Rates of the axes, in any unit.
 
     Examples
     --------
@@ -95,7 +105,7 @@ def shares(
 def _evenest(
     sizes: tuple[int, ...], capacities: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Solve the linear programme behind :func:`shares`."""
+    """Solve the linear programme of :func:`shares`."""
     axes = range(len(sizes))
     orders = list(itertools.permutations(axes))
     if len(sizes) > MOST_PERMUTED:
@@ -104,7 +114,7 @@ def _evenest(
     loads = loads / (np.array(capacities) / max(capacities))[:, None]
     from scipy.optimize import linprog  # takes half a second to import, and few need it
 
-    # The last variable is the time of the busiest axis; a little weight on evenness breaks ties.
+    # The last variable is the time of the busiest axis; the others are the shares of the orders.
     cost = np.append(np.zeros(len(orders)), 1.0)
     busiest = np.hstack([loads, -np.ones((len(sizes), 1))])
     solution = linprog(
@@ -123,7 +133,7 @@ def _evenest(
 
 
 def _load(order: tuple[int, ...], sizes: tuple[int, ...], axis: int) -> float:
-    """Share of the payload that a reduce-scatter in this order sends along an axis."""
+    """Return the share of the payload that a reduce-scatter in this order sends along an axis."""
     upto = order[: order.index(axis) + 1]
     return (sizes[axis] - 1) / math.prod(sizes[a] for a in upto)
 

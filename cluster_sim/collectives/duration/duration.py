@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.registry import AUTO, chosen
+from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.clos_flows import exchange_ps
@@ -154,7 +154,7 @@ def time_of(
         from cluster_sim.collectives.duration.nccl.times import nccl_ps
 
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
-    picked = chosen(call, algorithm)
+    picked = choose_algorithm(call, algorithm)
     geometry = canonical(call.group).tobytes()
     time_ps, method = _timed(
         call.kind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.registry import AUTO, chosen
+from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
@@ -30,7 +30,7 @@ def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
     costs = wire(cluster)
     if not costs.hbm_bytes_per_s or (algorithm == AUTO and covers(cluster)):
         return 0
-    return int(chosen(call, algorithm).memory_accesses(call, costs) * call.size_bytes)
+    return int(choose_algorithm(call, algorithm).memory_accesses(call, costs) * call.size_bytes)
 
 
 def hbm_bytes_per_s(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:

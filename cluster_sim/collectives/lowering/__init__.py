@@ -1,1 +1,1 @@
-"""Lowering of messages between ranks to ops on links."""
+"""Lowering of collectives: from messages between ranks to ops on links."""

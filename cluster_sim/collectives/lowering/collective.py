@@ -18,10 +18,11 @@ class Collective:
     kind, algorithm : str
     schedule : Schedule
     chunks : Chunks
-        Chunks of all groups; ranks are numbered through the groups.
+        Chunks of all groups; ranks are numbered from group to group.
     chip_of_rank, group_of_rank : int array (ranks,)
+        Global chip, and number of the group, of each rank.
     steps : int
-        Rounds, one after the other.
+        Rounds that follow one another.
     """
 
     kind: str

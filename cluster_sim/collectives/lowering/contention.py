@@ -1,9 +1,9 @@
-"""Resources that a message draws on besides its links: memory, DMA engines, uplinks of racks.
+"""Resources that messages share besides links: memory, DMA engines, uplinks of racks.
 
-Its last hop is then a flow, which holds the link's slot and is as fast as the link, or as slow as
-what it shares with others makes it. A share stands in the schedule only where it can bind: a memory
-that takes in whatever can arrive at its chip at once slows nothing down, and leaving it out changes
-no time.
+The last hop of such a message is a flow. It holds the link's slot and is as fast as the link, or
+slower where shared resources limit it. A share is in the schedule only where it can limit a flow: a
+memory that can take in all that can arrive at its chip at once slows nothing down, and to leave it
+out changes no time.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from cluster_sim.schedule.table import Flows
 from topologies.arrays import BoolArray, IntArray, distinct
 
 Rows = tuple[IntArray, IntArray, IntArray, IntArray]
-"""Columns of some shares: channel, resource, and the weights of a copy and of a sum."""
+"""Columns of shares: channel, resource, and the weights for a copy and for a sum."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shared resources that messages draw on, grouped by channel.
+    """Shared resources that messages use, grouped by channel.
 
     Attributes
     ----------
     ptr : int64 array (channels + 1,)
-        Channel c draws on ``resource[ptr[c]:ptr[c + 1]]``.
+        Messages of channel c use ``resource[ptr[c]:ptr[c + 1]]``.
     resource : int32 array (shares,)
     copy, added : int32 array (shares,)
-        Units of its rate that one of a message's takes: of a message that replaces what the
-        receiver holds, and of one that is added to it.
+        Rate of the resource that 1 B/s of a message takes [B/s]: of a message that replaces what
+        the receiver holds, and of one that is added to it.
     """
 
     ptr: IntArray
@@ -44,7 +44,7 @@ class Shares:
 
     @classmethod
     def grouped(cls, channels: int, tables: list[Rows]) -> Shares:
-        """Group the rows of several tables by channel, those of the first table first."""
+        """Group the rows of several tables by channel, keeping the order of tables in each."""
         channel, *columns = (np.concatenate(parts) for parts in zip(*tables, strict=True))
         order = np.argsort(channel, kind="stable")
         ptr = np.zeros(channels + 1, np.int64)
@@ -52,14 +52,16 @@ class Shares:
         return cls(ptr, *(column[order].astype(np.int32) for column in columns))
 
     def flows(self, op: IntArray, channel: IntArray, reduces: BoolArray, cap: IntArray) -> Flows:
-        """Flows of ops by their channels.
+        """Return the flows of ops, with the shares of their channels.
 
         Parameters
         ----------
         op, channel : int array (flows,)
+            Number of each op, and the channel of its message.
         reduces : bool array (flows,)
+            Whether the message is added to what the receiver holds.
         cap : int64 array (flows,)
-            Rate of the link that each holds [B/s].
+            Rate of the link that each flow holds [B/s].
         """
         count = np.diff(self.ptr)[channel]
         ptr = np.zeros(len(op) + 1, np.int64)
@@ -70,28 +72,28 @@ class Shares:
 
 
 def shares(
-    sends: Messages, chip_of_rank: IntArray, fabric: Fabric, paths: Paths, *, contended: bool
+    messages: Messages, chip_of_rank: IntArray, fabric: Fabric, paths: Paths, *, contended: bool
 ) -> Shares | None:
-    """Shared resources behind each channel, or None where none can bind.
+    """Return the shared resources of each channel, or None if none can limit a flow.
 
     Parameters
     ----------
-    sends : Messages
+    messages : Messages
     chip_of_rank : int array (ranks,)
-        Global chips.
+        Global chip of each rank.
     fabric : Fabric
     paths : Paths
         Links that each channel crosses.
     contended : bool
-        Others may draw on the same memories, so that they can bind anywhere.
+        Whether others may access the same memories, so that every memory can limit a flow.
     """
-    channels = sends.channels
+    channels = messages.channels
     chips = _Ends(chip_of_rank[channels.src], chip_of_rank[channels.dst], ~channels.joins)
     fused = np.zeros(len(channels), np.bool_) if channels.fused is None else channels.fused
     tables = [
         rows
         for rows in (
-            *_memory(chips, fused, fabric, paths, sends, contended=contended),
+            *_memory(chips, fused, fabric, paths, messages, contended=contended),
             *_uplinks(chips, fabric),
         )
         if len(rows[0])
@@ -101,7 +103,7 @@ def shares(
 
 @dataclass(frozen=True, eq=False)
 class _Ends:
-    """Chips at both ends of each channel, and whether anything is sent over it."""
+    """Chips at both ends of each channel, and whether the channel carries data."""
 
     src: IntArray
     dst: IntArray
@@ -109,7 +111,7 @@ class _Ends:
 
     @property
     def inside(self) -> BoolArray:
-        """Channels between two ranks of one chip."""
+        """Return whether a channel joins two ranks of one chip, bool (channels,)."""
         inside: BoolArray = self.sends & (self.src == self.dst)
         return inside
 
@@ -119,34 +121,34 @@ def _memory(
     fused: BoolArray,
     fabric: Fabric,
     paths: Paths,
-    sends: Messages,
+    messages: Messages,
     *,
     contended: bool,
 ) -> Iterator[Rows]:
-    """Reads and writes of each message at the receiving chip, and its part of the DMA engines.
+    """Yield the shares of memories and of DMA engines.
 
-    Chips of a collective send as much as they receive, so that the sender's reads are charged at
-    the receiver. From another chip a message comes as fast as its link and the memory let it;
-    between two ranks of one it is moved by DMA engines, and no faster than these do.
+    Chips of a collective send as much as they receive, so the sender's reads are charged to the
+    memory of the receiver. A message from another chip is as fast as its link and the memory
+    allow; a message between two ranks of a chip is moved by DMA engines, whose rate limits it.
     """
     costs = fabric.wire
     if not costs.hbm_bytes_per_s:
         return
     if costs.copy_accesses:
-        full = np.ones(len(fabric.resources), np.bool_)
+        can_saturate = np.ones(len(fabric.resources), np.bool_)
         if not contended:
-            most = costs.reduce_accesses if sends.reduce.any() else costs.copy_accesses
-            full = _arriving(chips, fabric, paths) * most > costs.hbm_bytes_per_s
+            most = costs.reduce_accesses if messages.reduce.any() else costs.copy_accesses
+            can_saturate = _arriving(chips, fabric, paths) * most > costs.hbm_bytes_per_s
         memory = fabric.hbm(chips.dst)
-        at = np.flatnonzero(chips.sends & full[memory])
-        yield at, memory[at], *_weights(fused[at], costs)
-    at = np.flatnonzero(chips.inside)
-    once = np.ones(len(at), np.int32)
-    yield at, fabric.dma(chips.dst[at]), once, once
+        channel = np.flatnonzero(chips.sends & can_saturate[memory])
+        yield channel, memory[channel], *_weights(fused[channel], costs)
+    channel = np.flatnonzero(chips.inside)
+    once = np.ones(len(channel), np.int32)
+    yield channel, fabric.dma(chips.dst[channel]), once, once
 
 
 def _arriving(chips: _Ends, fabric: Fabric, paths: Paths) -> IntArray:
-    """Highest rate at which data can arrive at the chip of each memory, by resource [B/s]."""
+    """Return the highest rate at which data can arrive at each memory's chip, by resource [B/s]."""
     last = paths.resource[paths.ptr[1:] - 1]
     links = distinct(last[chips.sends & (last >= 0)])
     peer, owner = fabric.resources.peer[links], fabric.resources.owner[links]
@@ -157,7 +159,7 @@ def _arriving(chips: _Ends, fabric: Fabric, paths: Paths) -> IntArray:
 
 
 def _weights(fused: BoolArray, costs: CommunicationCosts) -> tuple[IntArray, IntArray]:
-    """Weights of the memory accesses of a message that replaces, and of one that is added."""
+    """Return the memory accesses of a message that replaces data, and of one that is added."""
     return (
         np.where(fused, costs.fused_copy_accesses, costs.copy_accesses),
         np.where(fused, costs.fused_reduce_accesses, costs.reduce_accesses),
@@ -165,9 +167,9 @@ def _weights(fused: BoolArray, costs: CommunicationCosts) -> tuple[IntArray, Int
 
 
 def _uplinks(chips: _Ends, fabric: Fabric) -> Iterator[Rows]:
-    """Up- and downlinks between racks, of messages between domains."""
-    each = fabric.cluster.chips_per_domain
-    far = np.flatnonzero(chips.sends & (chips.src // each != chips.dst // each))
+    """Yield the shares of up- and downlinks between racks, for messages between domains."""
+    per_domain = fabric.cluster.chips_per_domain
+    far = np.flatnonzero(chips.sends & (chips.src // per_domain != chips.dst // per_domain))
     if not len(fabric.uplinks) or not len(far):
         return
     channel, resource = fabric.climbing(chips.src[far], chips.dst[far])

@@ -1,8 +1,8 @@
-"""Lowering of messages to ops: a CC-Core issues each, and it crosses the links of its channel.
+"""Lowering of messages to ops: a CC-Core issues each message, which then crosses links hop by hop.
 
-One op a hop. On plain shapes a chip on the way stores a message before it forwards it; switches,
-and real chips, forward while they receive (a start-edge, rule 2). The last hop is a flow where the
-message draws on something shared (:mod:`cluster_sim.collectives.lowering.contention`).
+Each hop is one op. On plain shapes a chip on the way stores a message before it forwards it;
+switches, and real chips, forward while they receive (a start-edge, rule 2). The last hop is a flow
+where the message uses a shared resource (:mod:`cluster_sim.collectives.lowering.contention`).
 """
 
 from __future__ import annotations
@@ -44,53 +44,57 @@ from cluster_sim.schedule.table import (
 from topologies.arrays import IntArray, distinct
 
 NO_RATE = 10**12
-"""Stands where an op crosses no wire; such an op takes no time [B/s]."""
+"""Rate in tables of times where no op crosses a link; it is never looked up [B/s]."""
 NARROW = 1024
-"""Span of sizes [B] up to which times are looked up by size instead of by stretch of one size."""
+"""Span of sizes up to which times are tabulated for every size; for a wider span, for each run of
+consecutive messages of the same size [B]."""
 
 Facts = Mapping[str, str | int | float | bool]
+"""Description of a schedule, see :class:`cluster_sim.schedule.table.Schedule`."""
 
 
 def lower(
-    sends: Messages,
+    messages: Messages,
     chip_of_rank: IntArray,
     fabric: Fabric,
     facts: Facts,
     *,
     contended: bool = False,
 ) -> Schedule:
-    """Turn sends into a schedule on a fabric.
+    """Turn messages into a schedule on a fabric.
 
     Parameters
     ----------
-    sends : Messages
+    messages : Messages
     chip_of_rank : int array (ranks,)
-        Global chips.
+        Global chip of each rank.
     fabric : Fabric
     facts : mapping
         Facts of the schedule.
     contended : bool
-        Others may draw on the same memories: what is drawn from them is written out even where
-        this collective by itself cannot fill them.
+        Whether others may access the same memories, so that these may limit any message.
 
     Returns
     -------
     Schedule
-        Ops in the order of the sends, then one join a rank, ``done``. Labels: ``rank`` and ``peer``
-        (from, to), ``chunk`` and ``chunks`` (the range sent), ``step``, ``what``.
+        Ops in the order of the messages, then a join ``done`` for each rank. Labels are ``rank``
+        and ``peer`` (from, to), ``chunk`` and ``chunks`` (first and number), ``step``, ``what``.
     """
-    paths = _paths(sends, chip_of_rank, fabric)
-    drawn = shares(sends, chip_of_rank, fabric, paths, contended=contended)
-    layout = _Layout.of(sends, paths, issued=fabric.wire.issue_ps > 0)
-    size = sends.size_bytes()
-    values, alike = _alike(size)
-    written = _room_for(sends, layout.ops)
+    paths = _paths(messages, chip_of_rank, fabric)
+    shared = shares(messages, chip_of_rank, fabric, paths, contended=contended)
+    layout = _Layout.of(messages, paths, issued=fabric.wire.issue_ps > 0)
+    # First all ops as fixed ops and joins, in one compiled loop.
+    size = messages.size_bytes()
+    sizes, size_index = _distinct_sizes(size)
+    written = _room_for(messages, layout.ops)
+    before_wire_ps = _before_wire_ps(messages, chip_of_rank, fabric.wire)
     cut_through = write_ops(
-        _columns(sends, layout, size, alike, _before_wire_ps(sends, chip_of_rank, fabric.wire)),
-        _routes(sends, paths, layout.ops, values, chip_of_rank, fabric),
+        _columns(messages, layout, size, size_index, before_wire_ps),
+        _routes(messages, paths, layout.ops, sizes, chip_of_rank, fabric),
         written,
     )
-    flows = _flows(drawn, layout.first[1:] - 1, sends, size, written.resource, fabric)
+    # Then the last hops that use shared resources become flows.
+    flows = _flows(shared, layout.first[1:] - 1, messages, size, written.resource, fabric)
     written.kind[flows.op], written.duration_ps[flows.op] = FLOW, 0
     starts = written.from_start if cut_through else None
     return schedule(
@@ -104,36 +108,36 @@ def lower(
         edges=Edges(written.edge, written.dst, written.lag_ps, starts),
         resources=fabric.resources,
         flows=flows,
-        labels=_labels(sends, layout, written.what),
+        labels=_labels(messages, layout, written.what),
         facts=facts,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Places of the ops of each message; those of a send of h hops follow one another.
+    """Numbers of the ops of each message, which follow one another.
 
     Attributes
     ----------
-    first : int64 array (sends + 1,)
-        Op in which each message begins; the last value is the number of ops.
-    width : int64 array (sends,) or None
-        Ops of each message; None where every message is one op.
+    first : int64 array (messages + 1,)
+        First op of each message; the last value is the number of ops.
+    width : int64 array (messages,) or None
+        Number of ops of each message; None where every message is one op.
     """
 
     first: IntArray
     width: IntArray | None
 
     @classmethod
-    def of(cls, sends: Messages, paths: Paths, *, issued: bool) -> _Layout:
-        """Count the ops of each message: its hops, and one that issues it."""
+    def of(cls, messages: Messages, paths: Paths, *, issued: bool) -> _Layout:
+        """Count the ops of each message: its hops, and the op that issues it."""
         ops_of_channel = np.diff(paths.ptr)
         if issued:
-            ops_of_channel += ~sends.channels.joins
+            ops_of_channel += ~messages.channels.joins
         if ops_of_channel.max(initial=1) == 1:
-            return cls(np.arange(len(sends) + 1), None)
-        width = ops_of_channel[sends.channel]
-        first = np.zeros(len(sends) + 1, np.int64)
+            return cls(np.arange(len(messages) + 1), None)
+        width = ops_of_channel[messages.channel]
+        first = np.zeros(len(messages) + 1, np.int64)
         np.cumsum(width, out=first[1:])
         return cls(first, width)
 
@@ -143,7 +147,7 @@ class _Layout:
         return int(self.first[-1])
 
     def spread(self, column: npt.NDArray[Any], joins: npt.ArrayLike, ranks: int) -> IntArray:
-        """Repeat a column of messages for their ops, followed by the values of the final joins."""
+        """Repeat a column of messages for their ops, and append the values of the final joins."""
         whole = np.empty(len(column) + ranks, column.dtype)
         whole[: len(column)], whole[len(column) :] = column, joins
         if self.width is None:
@@ -151,17 +155,18 @@ class _Layout:
         return np.repeat(whole, np.append(self.width, np.ones(ranks, np.int64)))
 
 
-def _room_for(sends: Messages, ops: int) -> Written:
-    """Columns for the ops of messages and the joins behind them, with the joins set."""
-    waiting = np.diff(sends.edges.ptr)
-    edges = ops - len(sends) + int(np.maximum(waiting, 1).sum())
+def _room_for(messages: Messages, ops: int) -> Written:
+    """Allocate columns for the ops of messages and the final joins, and fill in the joins."""
+    # Ops of a message lead to the next; its last op to the messages that wait, or to a join.
+    waiting = np.diff(messages.edges.ptr)
+    edges = ops - len(messages) + int(np.maximum(waiting, 1).sum())
 
     def column(dtype: npt.DTypeLike, of_joins: int) -> npt.NDArray[Any]:
-        whole = np.empty(ops + sends.ranks, dtype)
+        whole = np.empty(ops + messages.ranks, dtype)
         whole[ops:] = of_joins
         return whole
 
-    ptr = np.empty(ops + sends.ranks + 1, np.int64)
+    ptr = np.empty(ops + messages.ranks + 1, np.int64)
     ptr[ops:] = edges
     return Written(
         kind=column(np.uint8, JOIN),
@@ -178,36 +183,40 @@ def _room_for(sends: Messages, ops: int) -> Written:
 
 
 def _columns(
-    sends: Messages, layout: _Layout, size: IntArray, alike: IntArray, before_wire_ps: IntArray
+    messages: Messages,
+    layout: _Layout,
+    size: IntArray,
+    size_index: IntArray,
+    before_wire_ps: IntArray,
 ) -> Sends:
-    """Columns of the messages as the loop takes them."""
-    arrives = np.where(sends.reduce, np.uint8(REDUCE), np.uint8(COPY))
-    joins = sends.channels.joins
+    """Return the columns of the messages in the types that the compiled loop takes."""
+    arrives = np.where(messages.reduce, np.uint8(REDUCE), np.uint8(COPY))
+    joins = messages.channels.joins
     if joins.any():
-        arrives[joins[sends.channel]] = JOINED
+        arrives[joins[messages.channel]] = JOINED
     return Sends(
         first=layout.first,
-        channel=np.ascontiguousarray(sends.channel, np.int32),
-        priority=np.ascontiguousarray(sends.priority, np.int32),
+        channel=np.ascontiguousarray(messages.channel, np.int32),
+        priority=np.ascontiguousarray(messages.priority, np.int32),
         size=size,
-        alike=alike,
+        alike=size_index,
         before_wire_ps=before_wire_ps,
         arrives=arrives,
-        edge=np.ascontiguousarray(sends.edges.ptr, np.int64),
-        waiting=np.ascontiguousarray(sends.edges.dst, np.int32),
+        edge=np.ascontiguousarray(messages.edges.ptr, np.int64),
+        waiting=np.ascontiguousarray(messages.edges.dst, np.int32),
     )
 
 
 def _routes(
-    sends: Messages,
+    messages: Messages,
     paths: Paths,
     ops: int,
     sizes: IntArray,
     chip_of_rank: IntArray,
     fabric: Fabric,
 ) -> Routes:
-    """Hops of the channels, and the times of messages of each size on each kind of link."""
-    channels, issue_ps = sends.channels, fabric.wire.issue_ps
+    """Return the hops of the channels, and the times of messages of each size at each rate."""
+    channels, issue_ps = messages.channels, fabric.wire.issue_ps
     used = np.zeros(len(fabric.rate) + 1, np.bool_)
     used[paths.resource] = True
     rates = distinct(fabric.rate[used[:-1]])
@@ -227,8 +236,11 @@ def _routes(
     )
 
 
-def _alike(size: IntArray) -> tuple[IntArray, IntArray]:
-    """Sizes of which a time is needed [B], and which of them each message has, int32 (sends,)."""
+def _distinct_sizes(size: IntArray) -> tuple[IntArray, IntArray]:
+    """Return sizes of which a time is needed [B], and the index of each message's size, int32.
+
+    Sizes may occur twice: to find the distinct ones exactly would take a sort of all messages.
+    """
     least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
     if most - least < NARROW:
         return np.arange(least, most + 1), (size - least).astype(np.int32)
@@ -237,24 +249,26 @@ def _alike(size: IntArray) -> tuple[IntArray, IntArray]:
     return size[begins], np.cumsum(begins, dtype=np.int32) - np.int32(1)
 
 
-def _before_wire_ps(sends: Messages, chip_of_rank: IntArray, costs: CommunicationCosts) -> IntArray:
-    """Time from the end of the issue of each message until it is on the wire [ps].
+def _before_wire_ps(
+    messages: Messages, chip_of_rank: IntArray, costs: CommunicationCosts
+) -> IntArray:
+    """Return the time from the end of each message's issue until it is on the wire [ps].
 
-    The first ones also wait for the start of the collective, and between chips until these know
-    of one another. Nothing where nothing is issued.
+    Messages that wait for no other also take the launch of the collective and, between chips, the
+    handshake. The array is empty where messages are not issued.
     """
     if not costs.issue_ps:
         return np.empty(0, np.int64)
-    waits = np.zeros(len(sends), np.bool_)
-    waits[sends.edges.dst] = True
+    waits = np.zeros(len(messages), np.bool_)
+    waits[messages.edges.dst] = True
     several = len(chip_of_rank) > 0 and bool((chip_of_rank != chip_of_rank[0]).any())
     start = costs.launch_ps + costs.handshake_ps * several
     return costs.step_ps - costs.issue_ps + np.where(waits, 0, start)
 
 
-def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
-    """Links that each channel crosses; channels between the cores of one chip cross none."""
-    channels = sends.channels
+def _paths(messages: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
+    """Return the links that each channel crosses, none between the ranks of a chip."""
+    channels = messages.channels
     src, dst = chip_of_rank[channels.src], chip_of_rank[channels.dst]
     if channels.ptr is None or channels.link is None:
         return fabric.route(src, dst).never_empty()
@@ -266,39 +280,54 @@ def _paths(sends: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:
 
 
 def _flows(
-    drawn: Shares | None,
+    shared: Shares | None,
     last: IntArray,
-    sends: Messages,
+    messages: Messages,
     size: IntArray,
     resource: IntArray,
     fabric: Fabric,
 ) -> Flows:
-    """Flows of last hops that use something shared, no faster than the link that they hold."""
-    if drawn is None:
+    """Return the flows among the last hops, no faster than the links that they hold.
+
+    Parameters
+    ----------
+    shared : Shares or None
+    last : int array (messages,)
+        Op of each message's last hop.
+    messages : Messages
+    size : int array (messages,)
+        Bytes of each message [B].
+    resource : int array (ops,)
+        Link that each op holds.
+    fabric : Fabric
+    """
+    if shared is None:
         return Flows.none()
-    send = np.flatnonzero((np.diff(drawn.ptr) > 0)[sends.channel] & (size > 0))
-    op = last[send]
-    held = resource[op]
-    cap = np.where(held >= 0, fabric.rate[held], fabric.wire.copy_bytes_per_s)
-    return drawn.flows(op, sends.channel[send], sends.reduce[send], cap.astype(np.int64))
+    message = np.flatnonzero((np.diff(shared.ptr) > 0)[messages.channel] & (size > 0))
+    op = last[message]
+    link = resource[op]
+    cap = np.where(link >= 0, fabric.rate[link], fabric.wire.copy_bytes_per_s)
+    channel, reduces = messages.channel[message], messages.reduce[message]
+    return shared.flows(op, channel, reduces, cap.astype(np.int64))
 
 
-def _labels(sends: Messages, layout: _Layout, what: IntArray) -> dict[str, Label]:
-    channels, done = sends.channels, np.arange(sends.ranks)
+def _labels(messages: Messages, layout: _Layout, what: IntArray) -> dict[str, Label]:
+    """Return the labels of all ops, in types as narrow as their values allow."""
+    channels, rank_of_join = messages.channels, np.arange(messages.ranks)
 
     def label(column: IntArray, joins: IntArray | int, limit: int) -> IntArray:
         narrow = np.int16 if limit < 2**15 else np.int32
-        return layout.spread(column.astype(narrow, copy=False), joins, sends.ranks)
+        return layout.spread(column.astype(narrow, copy=False), joins, messages.ranks)
 
     def rank(column: IntArray) -> IntArray:
-        narrow: IntArray = column.astype(np.int16 if sends.ranks < 2**15 else np.int32)
-        return label(narrow[sends.channel], done, sends.ranks)
+        narrow: IntArray = column.astype(np.int16 if messages.ranks < 2**15 else np.int32)
+        return label(narrow[messages.channel], rank_of_join, messages.ranks)
 
     return {
         "rank": rank(channels.src),
         "peer": rank(channels.dst),
-        "chunk": label(sends.first, 0, int(sends.first.max(initial=0))),
-        "chunks": label(sends.count, 0, int(sends.count.max(initial=0))),
-        "step": label(sends.step, 0, int(sends.step.max(initial=0))),
+        "chunk": label(messages.first, 0, int(messages.first.max(initial=0))),
+        "chunks": label(messages.count, 0, int(messages.count.max(initial=0))),
+        "step": label(messages.step, 0, int(messages.step.max(initial=0))),
         "what": Codes(what, WHAT),
     }

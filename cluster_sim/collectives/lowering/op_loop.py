@@ -1,7 +1,7 @@
-"""The loop that writes the ops of messages: every column of every op, hop by hop, in one pass.
+"""The compiled loop that writes all columns of the ops of messages, hop by hop, in one pass.
 
-A collective of a million messages is written in the time in which its columns can be filled; with
-an array expression a column, most of the time would go into arrays in between.
+It takes the time in which memory can be written. With an array expression for each column, most
+of the time for a collective of a million messages would go into intermediate arrays.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cluster_sim.schedule.table import FIXED, JOIN, NO_RESOURCE
 from topologies.arrays import BoolArray, IntArray
 
 WHAT = ("issue", "pass", "copy", "reduce", "join", "done")
-"""Label of an op: a CC-Core's step; a hop to a chip on the way; the last hop, whose message
-replaces what the receiver holds, or is added to it; a rank that has what its next sends need; one
-that has received all."""
+"""Labels of ops. ``issue``: a CC-Core starts a message. ``pass``: a hop to a chip on the way.
+``copy``, ``reduce``: the last hop of a message that replaces what the receiver holds, or is added
+to it. ``join``: a rank has what its next messages need. ``done``: a rank has received all."""
 ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
 
 
@@ -28,16 +28,17 @@ class Sends(NamedTuple):
         First op of each message; the last value is the number of ops.
     channel, priority : int32 array (messages,)
     size : int64 array (messages,)
-        Bytes [B].
+        Bytes of each message [B].
     alike : int32 array (messages,)
-        Column of ``Routes.duration_ps`` that has the times of such a size.
-    before_wire_ps : int64 array (messages,), or (0,) where nothing is issued
-        From the end of the issue until the message is on the wire [ps].
+        Column of ``Routes.duration_ps`` with the times of a message of this size.
+    before_wire_ps : int64 array (messages,), or (0,) where messages are not issued
+        Time from the end of the issue until the message is on the wire [ps].
     arrives : uint8 array (messages,)
         Label of the last hop.
     edge : int64 array (messages + 1,)
         Messages that wait for message k are ``waiting[edge[k]:edge[k + 1]]``.
     waiting : int32 array (edges,)
+        Numbers of the waiting messages.
     """
 
     first: IntArray
@@ -59,21 +60,21 @@ class Routes(NamedTuple):
     ptr : int64 array (channels + 1,)
         Hops of channel c are ``ptr[c]:ptr[c + 1]``.
     resource, latency_ps : int64 array (hops,)
-        ``NO_RESOURCE`` for a hop that crosses no link; from the end of the hop to its arrival [ps].
+        Link of the hop, ``NO_RESOURCE`` for none; time from the end of the hop to arrival [ps].
     join : bool array (channels,)
-        Channels of a rank to itself.
+        Whether messages of a channel are joins of a rank with itself.
     receiver : int32 array (channels,)
-        Last op of the rank that each leads to.
-    core : int64 array (channels,), or (0,) where nothing is issued
-        Resource that issues the messages of each channel.
+        Final join of the rank that each channel leads to.
+    core : int64 array (channels,), or (0,) where messages are not issued
+        CC-Core that issues the messages of each channel.
     issue_ps : int
-        Time that it takes [ps].
+        Time to issue a message [ps]; 0 where messages are not issued.
     speed : int64 array (resources,)
-        Row of ``duration_ps`` of each resource.
+        Row of ``duration_ps`` that holds for each link.
     duration_ps : int64 array (rates, sizes)
-        Time of a message on a link [ps].
+        Time of a message of each size on a link of each rate [ps].
     forwards : bool array (resources,)
-        Whether what a link leads to passes a message on while receiving it.
+        Whether the node that a link leads to forwards a message while it receives it.
     """
 
     ptr: IntArray
@@ -89,7 +90,7 @@ class Routes(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Columns of the ops, and of the edges that leave them; see :class:`Schedule`.
+    """Columns of the ops, and of the edges that lead from them; see :class:`Schedule`.
 
     Attributes
     ----------
@@ -118,9 +119,10 @@ class Written(NamedTuple):
 def write_ops(sends: Sends, routes: Routes, ops: Written) -> int:
     """Write the ops of all messages; returns how many edges count from the start of their op.
 
-    A message of h hops is an issue, if issuing takes time, then h ops. What forwards a message
-    while it receives it does so from the start of the hop on, with a lag such that it never
-    overtakes itself: never less than one picosecond, and longer where the next link is faster.
+    A message of h hops is one op that issues it, if issuing takes time, then h ops. A node that
+    forwards a message while it receives it begins when the hop before has begun, after a lag of at
+    least one picosecond. The lag is longer where the next link is faster, so that the last byte is
+    never sent on before it has arrived.
     """
     edge, cut_through = 0, 0
     for send in range(len(sends.channel)):
@@ -170,7 +172,7 @@ def write_ops(sends: Sends, routes: Routes, ops: Written) -> int:
 
 @inlined
 def _wire_ps(routes: Routes, resource: int, size: int, alike: int) -> int:
-    """Time of a message on one hop [ps]; none where nothing is sent, or over no link."""
+    """Return the time of a message on one hop [ps], 0 for an empty message or without a link."""
     if size == 0 or resource < 0:
         return 0
     return int(routes.duration_ps[routes.speed[resource], alike])

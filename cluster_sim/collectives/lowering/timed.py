@@ -1,4 +1,4 @@
-"""A collective with a known time as a schedule: one op a rank between two joins."""
+"""Schedules of collectives whose time is known: one op for each rank, between two joins."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Sch
 def one_op_a_rank(
     calls: Sequence[CollectiveCall], times_ps: Sequence[int], algorithm: str
 ) -> Schedule:
-    """Schedule of known times: a join, one op on each rank of each group, and a join.
+    """Build a schedule of known times: a join, one op on each rank of each group, and a join.
 
     Parameters
     ----------
     calls : sequence of CollectiveCall
-        Calls of one kind and size that run at once; ranks are numbered through their groups.
+        Calls of one kind and size that run at once; ranks are numbered from group to group.
     times_ps : sequence of int
         Time of each call [ps].
     algorithm : str
-        Name that the schedule states; there are no chunks to follow.
+        Name of the algorithm for the facts of the schedule.
     """
     lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
     ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes
     duration = np.concatenate([[0], lasts, [0]])
     kind = np.where(duration > 0, FIXED, JOIN).astype(np.uint8)
-    each = np.arange(1, ranks + 1)
+    op = np.arange(1, ranks + 1)
     what = np.concatenate([[0], np.full(ranks, 1), [0]]).astype(np.uint8)
     return schedule(
         OpColumns(
@@ -37,12 +37,12 @@ def one_op_a_rank(
         ),
         edges=Edges.from_pairs(
             ranks + 2,
-            np.concatenate([np.zeros(ranks, np.int64), each]),
-            np.concatenate([each, np.full(ranks, ranks + 1)]),
+            np.concatenate([np.zeros(ranks, np.int64), op]),
+            np.concatenate([op, np.full(ranks, ranks + 1)]),
         ),
         resources=Resources.none(),
         labels={
-            "rank": np.concatenate([[0], each - 1, [0]]),
+            "rank": np.concatenate([[0], op - 1, [0]]),
             "what": Codes(what, ("join", kind_of_all)),
         },
         facts={"collective": kind_of_all, "algorithm": algorithm, "size_bytes": size_bytes},

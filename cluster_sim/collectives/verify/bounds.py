@@ -1,7 +1,8 @@
-"""Lower bounds: no schedule can finish a collective earlier, whatever its algorithm.
+"""Lower bounds of the time of a collective, whatever its algorithm.
 
-Bytes must leave and enter every chip (injection) and cross every cut of the fabric, at nominal link
-rates, be read and written in memory at its nominal rate, and the farthest pair is some hops apart.
+Bytes must leave and enter every chip (injection) and cross every cut of the fabric at nominal link
+rates; they must be read and written in memory at its nominal rate; and data must travel between the
+two ranks that are farthest apart.
 """
 
 from __future__ import annotations
@@ -28,18 +29,19 @@ from topologies.shapes.basic import Shape, Torus
 from topologies.shapes.links import Links, coordinates, domain_links
 
 MAX_PAIRS = 1 << 16
-"""Pairs of chips among which the farthest is sought; beyond, only those of the first chip."""
+"""Pairs of chips among which the farthest is sought; of larger groups only pairs with the first
+chip are compared."""
 MOST_PLACES = 1 << 25
-"""Chips that all cuts across one axis are taken over; of a larger domain fewer cuts are looked at,
-which are as good where the axis is a ring."""
+"""Chips times cuts across one axis that are examined; of a larger domain fewer cuts are, which give
+the same bound where the axis is a ring."""
 LINKS_AT_ONCE = 1 << 17
-"""Links that a cut is summed over at a time, so that no array of all of them is made."""
+"""Links that are summed at a time, so that no array of all of them is made."""
 MOST_STACKED_CUTS = 16
-"""Cuts along an axis that are looked at where switches lead to switches: each is a flow problem."""
+"""Cuts along an axis that are examined where switches lead to switches: each is a flow problem."""
 
 
 AROUND = "cut around a domain"
-"""The bound of what a scale-up domain can exchange with all others."""
+"""Name of the bound on what a scale-up domain can exchange with all others."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Bound:
     what : str
         ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
     time_ps : int
-        At least [ps].
+        Shortest time that the collective can take for this reason [ps].
     """
 
     what: str
@@ -65,7 +67,8 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
     ----------
     call : CollectiveCall
     ideal, sbuf : bool
-        Link rates and latencies only; buffers in scratchpads. Either leaves memory out.
+        Count link rates and latencies only; keep buffers in scratchpads. With either, memory is no
+        bound.
 
     Examples
     --------
@@ -93,16 +96,16 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
 
 
 def lower_bound_ps(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> int:
-    """Earliest instant at which a call can end [ps]; see :func:`lower_bound`."""
+    """Return the shortest time that a call can take [ps]; see :func:`lower_bound`."""
     return lower_bound(call, ideal=ideal, sbuf=sbuf).time_ps
 
 
 def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
-    """Bytes that must leave a set of ``inside`` of the ranks, by any algorithm.
+    """Return the bytes that must leave a set of ``inside`` ranks, by any algorithm.
 
-    All-reduce: the set's sum. All-gather: its shards. Reduce-scatter: its part of the others'
-    shards, summed up. All-to-all: what each of its ranks has for each of the others. In a
-    broadcast or permute nothing is sure to cross.
+    For an all-reduce they are the set's sum; for an all-gather its shards; for a reduce-scatter its
+    summed part of the other ranks' shards; for an all-to-all the part of each of its ranks for each
+    of the others. For a broadcast or permute no bytes are sure to leave.
     """
     share = Fraction(call.size_bytes, call.ranks)
     outside = call.ranks - inside
@@ -116,11 +119,12 @@ def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
 
 
 def _time(bytes_: Fraction, rate: int, least: int) -> int:
+    """Return the time for bytes at a rate [B/s], and the least latency after it [ps]."""
     return int(bytes_ * PS_PER_S / rate) + least if rate > 0 else 0
 
 
 def _injection(call: CollectiveCall, least: int) -> Bound:
-    """Bound by injection: all chips send what the operation needs through all their links."""
+    """Bound the time by injection: chips send what the operation needs through all their links."""
     group, size_bytes = call.group, call.size_bytes
     links = domain_links(group.cluster.shape)
     out = np.bincount(links.src, links.bandwidth_bytes_per_s, links.nodes).astype(np.int64)
@@ -129,7 +133,7 @@ def _injection(call: CollectiveCall, least: int) -> Bound:
     rates = out[group.chips % group.cluster.chips_per_domain] + nic
     chips, cores = len(group.chips), group.ranks_per_chip
     if call.kind in ("broadcast", "permute"):
-        # Some chip receives a whole buffer, the one with the thinnest links among them.
+        # Every chip, so also the one with the slowest links, receives or sends a whole buffer.
         return Bound("injection", _time(Fraction(size_bytes), int(rates.min()), least))
     if call.kind == "all-to-all":
         total = crossing_bytes(call, cores) * chips
@@ -139,34 +143,40 @@ def _injection(call: CollectiveCall, least: int) -> Bound:
 
 
 def _memory(call: CollectiveCall, costs: CommunicationCosts) -> Bound:
-    """Bound by memory: all memories serve the accesses of the thriftiest algorithm."""
+    """Bound the time by memory: all memories serve the accesses of the most frugal algorithm."""
     need = call.size_bytes * fewest_accesses(call, costs)
     return Bound("hbm", _time(need, len(call.group.chips) * costs.hbm_peak_bytes_per_s, 0))
 
 
 def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
-    """Bounds by cuts across an axis or tier, and by the cut of a domain from the rest."""
-    group, ranks = call.group, call.ranks
-    each = group.cluster.chips_per_domain
-    local = group.chips % each
+    """Bound the time by cuts: of a domain from the rest, or across an axis or tier of a domain."""
+    group = call.group
     scale_out = group.cluster.scale_out
     if _domains(group) > 1 and scale_out is not None:
         counts = np.bincount(group.domain - group.domain.min())
         for inside in distinct(counts[counts > 0]).tolist():
             need = crossing_bytes(call, inside * group.ranks_per_chip)
-            rate = each * scale_out.bandwidth_bytes_per_s
+            rate = group.cluster.chips_per_domain * scale_out.bandwidth_bytes_per_s
             yield Bound(AROUND, _time(need, rate, least))
         yield from _rack_cuts(call, least)
-        return
+    else:
+        yield from _axis_cuts(call, least)
+
+
+def _axis_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
+    """Bound the time by cuts around layers, and halves, of a domain along each axis."""
+    group, ranks = call.group, call.ranks
+    chips = group.cluster.chips_per_domain
+    local = group.chips % chips
     links = domain_links(group.cluster.shape)
     names = links.tiers if len(links.tiers) == len(group.cluster.shape.sizes) else None
-    place, only_chips = coordinates(group.cluster.shape, np.arange(each)), links.nodes == each
-    stacked = switches_are_stacked(links, each)
+    place, only_chips = coordinates(group.cluster.shape, np.arange(chips)), links.nodes == chips
+    stacked = switches_are_stacked(links, chips)
     for axis, size in enumerate(group.cluster.shape.sizes):
         members = np.bincount(place[axis][local], minlength=size)
         for width in sorted({1, size // 2} - {0, size}):
             out = _outward_by_start(links, place[axis], size, width) if only_chips else None
-            most = MOST_STACKED_CUTS if stacked else max(1, MOST_PLACES // each)
+            most = MOST_STACKED_CUTS if stacked else max(1, MOST_PLACES // chips)
             step = max(1, size // most)
             for start in range(0, size if width > 1 or size <= 64 else 1, step):
                 part = (np.arange(size) - start) % size < width
@@ -184,7 +194,7 @@ def _cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
 
 
 def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
-    """Cuts around the chips below one group of switches."""
+    """Bound the time by cuts around the chips below each group of switches."""
     group = call.group
     for layer in clos(group.cluster)[1][:-1]:
         counts = np.bincount(group.chips // layer.chips)
@@ -194,11 +204,17 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
 
 
 def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> IntArray:
-    """Rate that leaves each stretch of ``width`` coordinates of an axis [B/s], by start, (size,).
+    """Sum the rates of links that leave each stretch of ``width`` coordinates of an axis [B/s].
 
-    A link leaves the stretches that hold its source, less those that hold its target as well. These
-    are ranges of starts, round the axis, which are summed by where they begin and end. ``width`` is
-    at most half the axis, so that source and target share stretches one way round only.
+    A link leaves the stretches that hold its source but not its target. Those that hold the source,
+    and those that hold both, are ranges of starts round the axis; the rates are summed by where
+    these ranges begin and end. ``width`` is at most half the axis, so that source and target share
+    stretches one way round only.
+
+    Returns
+    -------
+    int64 array (size,)
+        Rate by the first coordinate of the stretch.
     """
     change = np.zeros(2 * size + 1, np.int64)
 
@@ -216,13 +232,17 @@ def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> I
         add(src - width + 1, width, rate)
         add((dst - width + 1)[on], (width - ahead)[on], -rate[on])
         add((src - width + 1)[off], (width - back)[off], -rate[off])
-    twice = np.cumsum(change[:-1])
+    twice = np.cumsum(change[:-1])  # ranges that pass the end of the axis go on behind it
     leaves: IntArray = twice[:size] + twice[size:]
     return leaves
 
 
 def _outward(links: Links, part: BoolArray) -> int:
-    """Highest rate that leaves a set of chips [B/s]; each switch is put on the better side."""
+    """Return the highest rate that can leave a set of chips [B/s].
+
+    A switch that joins chips of both sides passes on what the chips inside send to it or, if that
+    is less, what the chips outside can take from it.
+    """
     chips = len(part)
     from_chip, to_chip = links.src < chips, links.dst < chips
     rate = links.bandwidth_bytes_per_s
@@ -241,22 +261,24 @@ def _domains(group: Group) -> int:
 
 
 def _least_latency(group: Group) -> int:
-    """Latency of the nearest pair: bytes on a last link arrive no earlier after they leave [ps]."""
+    """Return the shortest latency of a link, after which the last byte arrives at best [ps]."""
     inner = domain_links(group.cluster.shape).latency_ps
     return int(inner.min(initial=0)) if len(inner) else 0
 
 
 def _distance(call: CollectiveCall) -> int:
-    """Bound by latency between the farthest pair of ranks that must meet [ps]."""
+    """Return the latency between the farthest pair of ranks that must exchange data [ps]."""
     group = call.group
-    chips, each = group.chips, group.cluster.chips_per_domain
+    chips, per_domain = group.chips, group.cluster.chips_per_domain
     if call.kind == "permute":
         src, dst = chips, np.roll(chips, -1)
     else:
         origins = chips if len(chips) ** 2 <= MAX_PAIRS and call.kind != "broadcast" else chips[:1]
         src, dst = (side.ravel() for side in np.meshgrid(origins, chips, indexing="ij"))
-    inside = src // each == dst // each
-    farthest = _farthest_inside(group.cluster.shape, src[inside] % each, dst[inside] % each)
+    inside = src // per_domain == dst // per_domain
+    farthest = _farthest_inside(
+        group.cluster.shape, src[inside] % per_domain, dst[inside] % per_domain
+    )
     if not inside.all():
         between = scale_out_paths(group.cluster, src[~inside], dst[~inside])
         farthest = max(farthest, _most(between.latency_ps))
@@ -264,7 +286,7 @@ def _distance(call: CollectiveCall) -> int:
 
 
 def _farthest_inside(shape: Shape, src: IntArray, dst: IntArray) -> int:
-    """Largest latency of the routes between chips of one domain [ps]; on a torus in closed form."""
+    """Return the largest latency between chips of one domain [ps]; on a torus in closed form."""
     if isinstance(shape, Torus):
         total = np.zeros(len(src), np.int64)
         for at, to, axis in zip(

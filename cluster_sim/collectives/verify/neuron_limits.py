@@ -1,8 +1,8 @@
-"""Limits of the Neuron runtime: refusals with their reason, before anything is simulated.
+"""Limits of the Neuron runtime: collectives that it would refuse are refused here, with the reason.
 
-On other machines, and on plain shapes, nothing is refused. The rules stand in the Neuron
+On other machines, and on plain shapes, nothing is refused. The rules are those of the Neuron
 documentation (neuron-runtime/about/collectives.rst and the pages on collectives between servers);
-each function below is one of them.
+each function below checks one of them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
 
 GATHER_V_RANKS = 4
-"""Ranks inside one chip that an all-gather-v is for (neuron-runtime/about/collectives.rst)."""
+"""Ranks of an all-gather-v, all of one chip (neuron-runtime/about/collectives.rst)."""
 ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
+"""End of every refusal."""
 
 
 def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
-    """Refuse what the Neuron runtime would refuse; let everything else pass.
+    """Refuse collectives that the Neuron runtime would refuse.
 
     Parameters
     ----------
     op : str
-        One of ``OPS``, or ``all-to-all-v`` or ``all-gather-v``.
+        One of ``KINDS``, or ``all-to-all-v`` or ``all-gather-v``.
     groups : Group or sequence of Group
         Replica groups that run at once.
     streams : int
@@ -43,7 +44,7 @@ def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int
     Raises
     ------
     InputError
-        With what is refused and why.
+        Naming the limit that is exceeded.
 
     Examples
     --------
@@ -75,8 +76,8 @@ Or simulate it all the same with --unrestricted.
 def along_ring(group: Group) -> Group:
     """Return the group in the order in which the runtime's ring visits its chips.
 
-    A group in ascending order leaves its rings to the runtime, and so the neighbours of a permute;
-    in any other order, and between domains, it stays as it is.
+    For a group in ascending order the runtime chooses the ring, and with it the neighbours of a
+    permute. A group in any other order, or of several domains, is returned as it is.
 
     Examples
     --------
@@ -114,7 +115,7 @@ def _refuse_cores(group: Group) -> None:
 
 
 def _refuse_many_groups(groups: Sequence[Group]) -> None:
-    """Refuse more replica groups than a chip's graph may hold; disjoint ones count as one."""
+    """Refuse a chip in more replica groups than its compiled graph, or its streams, can hold."""
     cluster = groups[0].cluster
     most = _limit(cluster, "replica_groups")
     chips, times = np.unique(np.concatenate([group.chips for group in groups]), return_counts=True)
@@ -161,7 +162,7 @@ def _refuse_strangers(group: Group) -> None:
 
 
 def _cables(cluster: Cluster, src: IntArray, dst: IntArray) -> IntArray:
-    """Count the chips that a message meets on its way, with its target; switches do not count."""
+    """Count the chips that a message passes, its target included; switches do not count."""
     links = domain_links(cluster.shape)
     crossed = routes(cluster.shape, src, dst)
     ends_at_chip: BoolArray = links.dst[crossed.link] < cluster.chips_per_domain
@@ -170,7 +171,7 @@ def _cables(cluster: Cluster, src: IntArray, dst: IntArray) -> IntArray:
 
 
 def _refuse_asymmetric(op: str, group: Group) -> None:
-    """Refuse groups across nodes that have other ranks on one node than on another."""
+    """Refuse groups across nodes that do not have the same local chips on every node."""
     if rank_table(group) is not None:
         return
     each = group.cluster.chips_per_domain
@@ -197,7 +198,11 @@ def _refuse_asymmetric(op: str, group: Group) -> None:
 
 
 def _refuse_uneven_exchange(group: Group) -> None:
-    """Refuse an all-to-all-v but between equal places of torus nodes or a switch's chips."""
+    """Refuse an all-to-all-v inside a torus node, or of a few ranks of chips on a switch.
+
+    It is allowed between chips of the same place in several torus nodes, and between all ranks of
+    several chips on a NeuronSwitch.
+    """
     cluster = group.cluster
     if isinstance(cluster.shape, Torus):
         places = distinct(group.chips % cluster.chips_per_domain)
@@ -219,7 +224,7 @@ def _refuse_uneven_exchange(group: Group) -> None:
 
 
 def _refuse_uneven_gather(group: Group) -> None:
-    """Refuse an all-gather-v but among the four ranks of one chip."""
+    """Refuse an all-gather-v of other ranks than the four of one chip."""
     if len(group.chips) != 1 or group.ranks != GATHER_V_RANKS:
         raise InputError(
             f"all-gather-v on {len(group.chips)} chips of {group.ranks_per_chip} ranks: the "

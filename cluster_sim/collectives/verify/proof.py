@@ -1,10 +1,10 @@
 """Proof that a schedule computes its collective: every contribution arrives exactly once.
 
-The proof reads the schedule's own ops and edges, not the algorithm they came from. What an op sends
-is *defined* as what its edges bring it: the value of the copy that they lead from, or else the
-rank's own contribution, plus every partial sum that they lead from. An arrival that no edge joins
-to a later send is therefore not in it, however early it may come; so a proven schedule does not
-depend on the luck of timing. Contributors are bitsets, one row for each op and chunk.
+The proof reads the ops and edges of the schedule, not the algorithm that wrote them. The value that
+an op sends is *defined* by its edges: it is the value of the copy that they lead from, or else the
+rank's own contribution, plus every partial sum that they lead from. Data that arrives without an
+edge to a later op is not part of what that op sends, however early it arrives; so a proven schedule
+is right whatever the times. Sets of contributors are bitsets, one row for each op and chunk.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ LARGEST_RANKS = 256
 
 
 class ProofError(ValueError):
-    """Error for a schedule that does not compute its collective, with chunk, rank and mistake."""
+    """Error for a schedule that does not compute its collective; names chunk, rank and mistake."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Items:
-    """One row for each op and each chunk that it carries, ops in order of their level.
+    """Pairs of an op and a chunk that it carries, in order of the ops' levels.
 
     Attributes
     ----------
     op, chunk, rank, peer : int array (items,)
+        Op, chunk, and sending and receiving rank.
     arrives, reduces : bool array (items,)
-        Whether the op is the last hop; whether its message is then added.
+        Whether the op is the last hop of its message; whether the message is then added.
     level : int array (items,)
-        Ascending: an edge leads from a lower level to a higher one.
+        Level of the op, ascending: every edge leads from a lower level to a higher one.
     """
 
     op: IntArray
@@ -56,7 +57,7 @@ def prove(collective: Collective) -> str:
     Parameters
     ----------
     collective : Collective
-        From :func:`cluster_sim.collectives.lowering.build`.
+        Result of :func:`cluster_sim.collectives.compose`.
 
     Returns
     -------
@@ -75,72 +76,91 @@ def prove(collective: Collective) -> str:
             f"{collective.algorithm} on {len(collective.group_of_rank):,} ranks does not list what "
             "its messages carry; use fewer ranks to prove it"
         )
+    # Each op moves the bytes of its chunks along a route without gaps.
     _check_bytes(schedule, chunks)
     _check_routes(schedule, collective.chip_of_rank)
+    # What each op sends, from the first level to the last.
     level = _levels(schedule)
-    items, at = _items(schedule, level, chunks.content)
+    items, first_item = _items(schedule, level, chunks.content)
     members = _Members.of(chunks, collective.group_of_rank)
-    source, target, base = _supplies(schedule, items, at, listed=chunks.content is not None)
+    source, target, base = _supplies(schedule, items, first_item, listed=chunks.content is not None)
     values = _flow(items, members, source, target, base)
+    # What every rank holds in the end.
     _check_results(items, values, members, collective.group_of_rank)
     return PROVEN
 
 
 def _check_bytes(schedule: Schedule, chunks: Chunks) -> None:
-    """Check that every op moves the bytes of its chunks; an issue names chunks and moves none."""
+    """Check that the size of every op, but for joins, is that of its chunks."""
     offsets = chunks.offsets()
     first = _column(schedule, "chunk").astype(np.int64)
-    sends = np.flatnonzero(_column(schedule, "what") < JOINED)
-    first, last = first[sends], first[sends] + _column(schedule, "chunks")[sends]
+    op = np.flatnonzero(_column(schedule, "what") < JOINED)
+    first, last = first[op], first[op] + _column(schedule, "chunks")[op]
     expected = offsets[last] - offsets[first]
-    wrong = schedule.size_bytes[sends] != expected
+    wrong = schedule.size_bytes[op] != expected
     if wrong.any():
         k = int(np.argmax(wrong))
         raise ProofError(
-            f"op {sends[k]} moves {schedule.size_bytes[sends[k]]} B, "
-            f"its chunks have {expected[k]} B"
+            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
         )
 
 
 def _check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
     """Check that each hop continues the one before, from the sender's to the receiver's chip."""
     rank, peer = _column(schedule, "rank"), _column(schedule, "peer")
-    what, resources = _column(schedule, "what"), schedule.resources
+    what = _column(schedule, "what")
+    # Every op of a message but the last leads to one op, the next of the same message.
     inner = np.flatnonzero((what == ISSUE) | (what == PASS))
     following = schedule.edges.dst[np.minimum(schedule.edges.ptr[inner], len(schedule.edges) - 1)]
     alone = np.diff(schedule.edges.ptr)[inner] != 1
     same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
     _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
-    # A hop's near end is the owner of its resource; the far end of an adapter is left open.
-    resource, flows = schedule.resource.copy(), schedule.flows
-    bare = resource[flows.op] < 0
-    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
-    holds = resource >= 0
-    held = np.where(holds, resource, 0)
-    near = np.where(holds, resources.owner[held], -1)
-    far = np.where(holds, resources.peer[held], -1)
+    # Where one hop over links ends, the next begins.
+    near, far, crosses = _ends_of_hops(schedule)
     passes = inner[what[inner] == PASS]
     after = schedule.edges.dst[schedule.edges.ptr[passes]]
-    gap = holds[passes] & holds[after] & (far[passes] >= 0) & (far[passes] != near[after])
+    gap = crosses[passes] & crosses[after] & (far[passes] >= 0) & (far[passes] != near[after])
     _refuse_ops(gap, passes, "does not lead on to where the next hop begins")
+    # The first hop begins at the sender's chip, the last ends at the receiver's.
     first = np.ones(len(schedule), np.bool_)
     first[after] = False
-    sends = (what < JOINED) & holds
-    lost = sends & first & (near != chip_of_rank[rank])
-    _refuse_ops(lost, np.arange(len(lost)), "does not begin at the sender's chip")
+    sends = (what < JOINED) & crosses
+    astray = sends & first & (near != chip_of_rank[rank])
+    _refuse_ops(astray, np.arange(len(astray)), "does not begin at the sender's chip")
     arrives = sends & ((what == COPY) | (what == REDUCE))
     end = np.where(far >= 0, far, near)
-    lost = arrives & (end != chip_of_rank[peer])
-    _refuse_ops(lost, np.arange(len(lost)), "does not end at the receiver's chip")
+    astray = arrives & (end != chip_of_rank[peer])
+    _refuse_ops(astray, np.arange(len(astray)), "does not end at the receiver's chip")
+
+
+def _ends_of_hops(schedule: Schedule) -> tuple[IntArray, IntArray, BoolArray]:
+    """Return the node where each op's resource begins, where it ends, and whether it has one.
+
+    A resource begins at its owner and ends at its peer. The end of an adapter is -1: what it sends
+    arrives at another adapter.
+    """
+    resources, resource, flows = schedule.resources, schedule.resource.copy(), schedule.flows
+    bare = resource[flows.op] < 0
+    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    crosses = resource >= 0
+    held = np.where(crosses, resource, 0)
+    near = np.where(crosses, resources.owner[held], -1)
+    far = np.where(crosses, resources.peer[held], -1)
+    return near, far, crosses
 
 
 def _refuse_ops(bad: BoolArray, ops: IntArray, why: str) -> None:
+    """Refuse the schedule if any op is bad, naming the first."""
     if bad.any():
         raise ProofError(f"op {ops[np.argmax(bad)]} {why}")
 
 
 def _levels(schedule: Schedule) -> IntArray:
-    """Length of the longest path of edges to each op."""
+    """Return the level of each op: the length of the longest path of edges to it.
+
+    Ops without open edges are numbered and removed, level by level; if none is left before all ops
+    are numbered, the rest is on a cycle or behind one.
+    """
     edges, ops = schedule.edges, len(schedule)
     waiting = np.bincount(edges.dst, minlength=ops)
     level = np.zeros(ops, np.int32)
@@ -168,14 +188,14 @@ def _column(schedule: Schedule, name: str) -> IntArray:
 def _items(
     schedule: Schedule, level: IntArray, content: IntArray | None
 ) -> tuple[_Items, IntArray]:
-    """Items of all sending ops, and the first item of each op, -1 for none."""
+    """Return the items of all ops that carry chunks, and the first item of each op, -1 for none."""
     what = _column(schedule, "what")
     ops = np.flatnonzero(what != DONE)
     ops = ops[np.argsort(level[ops], kind="stable")]
     counts = _column(schedule, "chunks")[ops].astype(np.int64)
     begin = np.cumsum(counts) - counts
-    at = np.full(len(schedule), -1, np.int64)
-    at[ops] = begin
+    first_item = np.full(len(schedule), -1, np.int64)
+    first_item[ops] = begin
     op = np.repeat(ops, counts)
     within = np.arange(len(op)) - np.repeat(begin, counts)
     place = _column(schedule, "chunk")[op].astype(np.int64) + within
@@ -188,12 +208,23 @@ def _items(
         reduces=what[op] == REDUCE,
         level=level[op],
     )
-    return items, at
+    return items, first_item
 
 
 @dataclass(frozen=True, eq=False)
 class _Members:
-    """Contributors of each chunk, and the bit of each."""
+    """Bits that stand for the contributions of ranks.
+
+    Attributes
+    ----------
+    chunks : Chunks
+    bit : int array (ranks,)
+        Bit of each rank's contribution.
+    size : int array (groups,)
+        Ranks of each group.
+    words : int
+        Words of 64 bits in a bitset.
+    """
 
     chunks: Chunks
     bit: IntArray
@@ -202,7 +233,7 @@ class _Members:
 
     @classmethod
     def of(cls, chunks: Chunks, group_of_rank: IntArray) -> _Members:
-        """Give every rank of a group a bit; where nothing is summed, one bit is enough for all."""
+        """Give every rank of a group a bit; where nothing is summed, all share one bit."""
         order = np.argsort(group_of_rank, kind="stable")
         size = np.bincount(group_of_rank)
         bit = np.empty(len(group_of_rank), np.int64)
@@ -211,8 +242,8 @@ class _Members:
         widest = int(size.max(initial=1)) if summed else 1
         return cls(chunks, bit, size, (widest + 63) // 64)
 
-    def own(self, rank: IntArray, chunk: IntArray) -> IntArray:
-        """Contents of each rank at first, for each chunk, as bitsets (rows, words)."""
+    def at_first(self, rank: IntArray, chunk: IntArray) -> IntArray:
+        """Return what a rank holds of a chunk at first, for each pair, as bitsets (rows, words)."""
         source = self.chunks.source[chunk]
         bits = np.where(source == EVERY, self.bit[rank], 0)
         rows = np.zeros((len(rank), self.words), np.uint64)
@@ -221,80 +252,94 @@ class _Members:
         return rows
 
     def full(self, chunk: IntArray) -> IntArray:
-        """Number of contributions of each chunk in the end."""
+        """Return the number of contributions that each chunk must have in the end."""
         every = self.chunks.source[chunk] == EVERY
         return np.where(every, self.size[self.chunks.group[chunk]], 1)
 
 
 def _supplies(
-    schedule: Schedule, items: _Items, at: IntArray, *, listed: bool
+    schedule: Schedule, items: _Items, first_item: IntArray, *, listed: bool
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Edges from item to item that carry data, by target; whether the item replaces or is added."""
+    """Find the edges from item to item that carry data.
+
+    Returns
+    -------
+    source, target : int array (supplies,)
+        Items at both ends, in order of ``target``.
+    replaces : bool array (supplies,)
+        Whether the source's value replaces what the rank held before; otherwise it is added.
+    """
     first, count = _column(schedule, "chunk").astype(np.int64), _column(schedule, "chunks")
     rank, peer, what = (_column(schedule, name) for name in ("rank", "peer", "what"))
     src, dst = schedule.edges.sources(), schedule.edges.dst
+    # An arrival or a join supplies later messages of its receiver; an inner hop supplies the next.
     arrives = (what[src] == COPY) | (what[src] == REDUCE) | (what[src] == JOINED)
     same = (rank[src] == rank[dst]) & (peer[src] == peer[dst]) & (first[src] == first[dst])
     carries = (what[dst] != DONE) & np.where(arrives, peer[src] == rank[dst], same)
     src, dst = src[carries], dst[carries]
     if listed:
-        source, target = _same_chunks(items, at, count, src, dst)
+        source, target = _same_chunks(items, first_item, count, src, dst)
         return source, target, ~items.reduces[source] | ~items.arrives[source]
+    # The chunks that both ends carry are the overlap of their ranges.
     low = np.maximum(first[src], first[dst])
     high = np.minimum(first[src] + count[src], first[dst] + count[dst])
     counts = np.maximum(0, high - low)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    source = np.repeat(at[src] + low - first[src], counts) + within
-    target = np.repeat(at[dst] + low - first[dst], counts) + within
+    source = np.repeat(first_item[src] + low - first[src], counts) + within
+    target = np.repeat(first_item[dst] + low - first[dst], counts) + within
     order = np.argsort(target, kind="stable")
     source, target = source[order], target[order]
     return source, target, ~items.reduces[source] | ~items.arrives[source]
 
 
 def _same_chunks(
-    items: _Items, at: IntArray, count: IntArray, src: IntArray, dst: IntArray
+    items: _Items, first_item: IntArray, count: IntArray, src: IntArray, dst: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Items of the same chunk at both ends of each edge, by target."""
+    """Return the items of the same chunk at both ends of each edge, in order of target."""
     counts = count[dst].astype(np.int64)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    target = np.repeat(at[dst], counts) + within
+    target = np.repeat(first_item[dst], counts) + within
     # Items stand op by op, chunks ascending in each, so op and chunk together are a sorted key.
     span = int(items.chunk.max(initial=0)) + 1
-    turn = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
-    key = turn * span + items.chunk
-    wanted = np.repeat(turn[at[src]], counts) * span + items.chunk[target]
+    op_place = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
+    key = op_place * span + items.chunk
+    wanted = np.repeat(op_place[first_item[src]], counts) * span + items.chunk[target]
     place = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-    there = key[place] == wanted
-    order = np.argsort(target[there], kind="stable")
-    return place[there][order], target[there][order]
+    in_source = key[place] == wanted
+    order = np.argsort(target[in_source], kind="stable")
+    return place[in_source][order], target[in_source][order]
 
 
 def _flow(
     items: _Items, members: _Members, source: IntArray, target: IntArray, base: BoolArray
 ) -> IntArray:
-    """Contributors of every item, level by level, as bitsets (items, words)."""
-    values = members.own(items.rank, items.chunk)
+    """Return the contributors of every item, found level by level, as bitsets (items, words).
+
+    A union of sets with fewer members than the sets have together holds some member twice.
+    """
+    values = members.at_first(items.rank, items.chunk)
     replaced = np.zeros(len(items.op), np.bool_)
     replaced[target[base]] = True
     values[replaced] = 0
-    held = np.bitwise_count(values).sum(axis=1, dtype=np.int64)
+    count = np.bitwise_count(values).sum(axis=1, dtype=np.int64)
     ends = np.searchsorted(items.level, np.arange(items.level.max(initial=-1) + 2))
     cuts = np.searchsorted(target, ends)
     for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
         if low == high:
             continue
-        into, come = target[low:high], source[low:high]
+        into, supply = target[low:high], source[low:high]
         starts = np.flatnonzero(np.append(True, into[1:] != into[:-1]))
         picked = into[starts]
-        values[picked] |= np.bitwise_or.reduceat(values[come], starts, axis=0)
-        expected = held[picked] + np.add.reduceat(held[come], starts)
-        held[picked] = np.bitwise_count(values[picked]).sum(axis=1, dtype=np.int64)
-        _refuse(held[picked] < expected, picked, items, "counts a contribution twice")
-    _refuse(held == 0, np.arange(len(held)), items, "is sent by a rank that does not have it")
+        values[picked] |= np.bitwise_or.reduceat(values[supply], starts, axis=0)
+        expected = count[picked] + np.add.reduceat(count[supply], starts)
+        count[picked] = np.bitwise_count(values[picked]).sum(axis=1, dtype=np.int64)
+        _refuse(count[picked] < expected, picked, items, "counts a contribution twice")
+    _refuse(count == 0, np.arange(len(count)), items, "is sent by a rank that does not have it")
     return values
 
 
 def _refuse(bad: BoolArray, rows: IntArray, items: _Items, why: str) -> None:
+    """Refuse the schedule if any item is bad, naming the first."""
     if bad.any():
         item = int(rows[np.argmax(bad)])
         raise ProofError(
@@ -306,9 +351,10 @@ def _refuse(bad: BoolArray, rows: IntArray, items: _Items, why: str) -> None:
 def _check_results(
     items: _Items, values: IntArray, members: _Members, group_of_rank: IntArray
 ) -> None:
-    """Check every rank's contents in the end: its copy, or its own and all contributions."""
+    """Check what every rank holds in the end: the copy that it received, or the sum of all."""
     chunks, ranks = members.chunks, len(group_of_rank)
     rank, chunk = _goals(chunks, group_of_rank)
+    # Arrivals of chunks that the receiver must hold in the end, each with its goal.
     goal = rank * len(chunks) + chunk
     place = np.full(ranks * len(chunks), -1, np.int64) if len(chunks) else np.empty(0, np.int64)
     place[goal] = np.arange(len(goal))
@@ -319,16 +365,16 @@ def _check_results(
     # A copy replaces what the rank had and what was added to it on the way.
     counts = ~items.reduces[arrived] | (copies[where] == 0)
     arrived, where = arrived[counts], where[counts]
-    result = members.own(rank, chunk)
+    result = members.at_first(rank, chunk)
     result[copies > 0] = 0
-    held = np.bitwise_count(result).sum(axis=1, dtype=np.int64)
-    brought = np.bitwise_count(values[arrived]).sum(axis=1, dtype=np.int64)
-    np.add.at(held, where, brought)
+    counted = np.bitwise_count(result).sum(axis=1, dtype=np.int64)
+    arriving = np.bitwise_count(values[arrived]).sum(axis=1, dtype=np.int64)
+    np.add.at(counted, where, arriving)
     np.bitwise_or.at(result, where, values[arrived])
     distinct = np.bitwise_count(result).sum(axis=1, dtype=np.int64)
     for bad, why in (
         (copies > 1, "is delivered more than once"),
-        (held > distinct, "counts a contribution twice"),
+        (counted > distinct, "counts a contribution twice"),
         (distinct < members.full(chunk), "lacks contributions"),
     ):
         if bad.any():
@@ -341,7 +387,7 @@ def _check_results(
 
 
 def _goals(chunks: Chunks, group_of_rank: IntArray) -> tuple[IntArray, IntArray]:
-    """Every rank and chunk that must be whole in the end."""
+    """Return all pairs of a rank and a chunk that the rank must hold whole in the end."""
     size = np.bincount(group_of_rank)
     order = np.argsort(group_of_rank, kind="stable")
     first = np.cumsum(size) - size

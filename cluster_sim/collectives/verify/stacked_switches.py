@@ -1,4 +1,4 @@
-"""Cuts of fabrics whose switches lead to other switches: the rate that can leave a set of chips."""
+"""Rates that can leave sets of chips in fabrics whose switches lead to other switches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topologies.arrays import BoolArray
 from topologies.shapes.links import Links
 
 LARGEST_CAPACITY = 2**31 - 1
-"""Capacities of the flow problem are 32-bit integers."""
+"""Largest capacity in the flow problem, which takes integers of 32 bits."""
 
 
 def switches_are_stacked(links: Links, chips: int) -> bool:
@@ -19,10 +19,10 @@ def switches_are_stacked(links: Links, chips: int) -> bool:
 
 
 def stacked_outward(links: Links, part: BoolArray) -> int:
-    """Most that can leave a set of chips [B/s]: the largest flow from it to all others.
+    """Return the highest rate that can leave a set of chips [B/s]: the maximum flow to all others.
 
-    Each switch stands on the better side of the cut, whichever way the switches are joined (Ford
-    and Fulkerson, 1956). Rates are rounded up where 32 bits do not hold them.
+    It equals the smallest cut, which puts each switch on one side or the other, however the
+    switches are joined (Ford and Fulkerson, 1956). Rates that do not fit in 32 bits are rounded up.
 
     Parameters
     ----------

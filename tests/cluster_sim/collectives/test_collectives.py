@@ -20,7 +20,7 @@ from cluster_sim.collectives import (
 )
 from cluster_sim.collectives.algorithms import hierarchical_few, rdh
 from cluster_sim.collectives.algorithms.hierarchical import hierarchical
-from cluster_sim.collectives.algorithms.hierarchical_few import of_few_domains_ps
+from cluster_sim.collectives.algorithms.hierarchical_few import time_from_two_domains_ps
 from cluster_sim.collectives.chunks import cut, shards, share
 from cluster_sim.collectives.group import box
 from cluster_sim.collectives.lowering.lower import lower
@@ -178,7 +178,7 @@ def test_a_folded_collective_equals_the_whole_one(
     folded = ALGORITHMS[algorithm].stands_for(call, costs)
     if len(places) * domains > 32 and each_bytes > 2**20:
         slices = 4  # the whole of 16 slices would take a second
-        folded = of_few_domains_ps(call, slices, costs)
+        folded = time_from_two_domains_ps(call, slices, costs)
         messages = hierarchical(call, slices)
         schedule = lower(
             messages, group.chip_of_rank, fabric(group.cluster, np.arange(domains)), {}

@@ -16,9 +16,9 @@ from cluster_sim.collectives import (
     rows,
     whole,
 )
-from cluster_sim.collectives.algorithms.hierarchical import symmetric
+from cluster_sim.collectives.algorithms.hierarchical import is_symmetric
 from cluster_sim.collectives.algorithms.rdh import cube
-from cluster_sim.collectives.algorithms.registry import chosen
+from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.algorithms.torus import shares
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
@@ -114,11 +114,11 @@ def test_domains_exchange_in_the_prime_factors_of_their_number(each):
 
 def test_symmetry_is_that_of_the_runtime():
     machine = cluster("trn2.48xlarge:2")
-    assert symmetric(Group(machine, [0, 1, 16, 17]))
-    assert not symmetric(Group(machine, [0, 1, 16, 18]))
-    assert not symmetric(Group(machine, [0, 1, 16]))
-    assert not symmetric(Group(machine, [0, 16]))
-    assert symmetric(Group(cluster("trn2.48xlarge:4"), [0, 16, 32, 48]))
+    assert is_symmetric(Group(machine, [0, 1, 16, 17]))
+    assert not is_symmetric(Group(machine, [0, 1, 16, 18]))
+    assert not is_symmetric(Group(machine, [0, 1, 16]))
+    assert not is_symmetric(Group(machine, [0, 16]))
+    assert is_symmetric(Group(cluster("trn2.48xlarge:4"), [0, 16, 32, 48]))
     with pytest.raises(InputError, match="hierarchical does not make sense"):
         build(Call("all-reduce", Group(machine, [0, 1, 16]), 1), "hierarchical")
 
@@ -159,7 +159,7 @@ def test_steps_of_each_algorithm():
 )
 def test_auto_chooses_as_the_runtime_does(size, cores, expected):
     group = whole(cluster("trn2.48xlarge"), cores)
-    assert chosen(Call("all-reduce", group, size), "auto").name == expected
+    assert choose_algorithm(Call("all-reduce", group, size), "auto").name == expected
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_auto_chooses_as_the_runtime_does(size, cores, expected):
 )
 def test_auto_changes_where_eight_ranks_of_trn1_were_seen_to(size, expected):
     group = Group(cluster("trn1.32xlarge"), np.array([0, 1, 4, 5]), 2)
-    assert chosen(Call("all-reduce", group, size), "auto").name == expected
+    assert choose_algorithm(Call("all-reduce", group, size), "auto").name == expected
 
 
 @pytest.mark.parametrize(
@@ -182,17 +182,20 @@ def test_auto_changes_where_eight_ranks_of_trn1_were_seen_to(size, expected):
 )
 def test_auto_leaves_cycles_through_thousands_of_chips(machine, expected):
     torus = whole(cluster(machine, bandwidth="100GB/s", latency="1us"))
-    assert chosen(Call("all-reduce", torus, GIB), "auto").name == expected
+    assert choose_algorithm(Call("all-reduce", torus, GIB), "auto").name == expected
 
 
 def test_auto_between_domains():
     machine = cluster("trn2-ultraserver:4")
     single = Group(machine, 64 * np.arange(4))
     several = Group(machine, np.add.outer(64 * np.arange(4), np.arange(8)).ravel())
-    assert chosen(Call("all-reduce", single, GIB), "auto").name == "hierarchical"
-    assert chosen(Call("all-reduce", Group(machine, [0, 64, 128]), GIB), "auto").name == "ring"
-    assert chosen(Call("all-reduce", several, GIB), "auto").name == "hierarchical"
-    assert chosen(Call("all-reduce", single, 2**16), "auto").name == "mesh"
+    assert choose_algorithm(Call("all-reduce", single, GIB), "auto").name == "hierarchical"
+    assert (
+        choose_algorithm(Call("all-reduce", Group(machine, [0, 64, 128]), GIB), "auto").name
+        == "ring"
+    )
+    assert choose_algorithm(Call("all-reduce", several, GIB), "auto").name == "hierarchical"
+    assert choose_algorithm(Call("all-reduce", single, 2**16), "auto").name == "mesh"
     assert duration_ps(Call("all-reduce", several, GIB)) < duration_ps(
         Call("all-reduce", several, GIB), "ring"
     )
@@ -223,8 +226,8 @@ def test_a_broadcast_goes_by_message_tree_or_ring_as_its_length_asks(machine):
     group = whole(cluster(machine))
     sizes = [2**10, 2**16, 2**20, 2**24]
     auto = [duration_ps(Call("broadcast", group, size)) for size in sizes]
-    assert chosen(Call("broadcast", group, 2**10), "auto").name == "mesh"
-    assert chosen(Call("broadcast", group, 2**24), "auto").name == "multi-ring"
+    assert choose_algorithm(Call("broadcast", group, 2**10), "auto").name == "mesh"
+    assert choose_algorithm(Call("broadcast", group, 2**24), "auto").name == "multi-ring"
     for size, time_ps in zip(sizes, auto, strict=True):
         named = [duration_ps(Call("broadcast", group, size), name) for name in ("ring", "mesh")]
         assert time_ps <= 1.01 * max(named)
@@ -233,9 +236,11 @@ def test_a_broadcast_goes_by_message_tree_or_ring_as_its_length_asks(machine):
 
 def test_ranks_that_are_no_power_of_two_send_short_buffers_straight():
     switched = whole(cluster("trn3-gen2"))
-    assert chosen(Call("all-reduce", switched, 2**10), "auto").name == "mesh"
+    assert choose_algorithm(Call("all-reduce", switched, 2**10), "auto").name == "mesh"
     assert (
-        chosen(Call("all-reduce", whole(cluster("trn2-ultraserver"), 4), 2**10), "auto").name
+        choose_algorithm(
+            Call("all-reduce", whole(cluster("trn2-ultraserver"), 4), 2**10), "auto"
+        ).name
         == "rdh"
     )
     times = [duration_ps(Call("all-reduce", switched, 2**10), name) for name in ("auto", "torus")]

@@ -6,7 +6,7 @@ import pytest
 from cluster_sim.collectives import KINDS, Group, build, duration_ps, measure, whole
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.algorithms import footprint
-from cluster_sim.collectives.algorithms.registry import fitting, suitable
+from cluster_sim.collectives.algorithms.registry import fitting_algorithms, suitable
 from cluster_sim.hardware.communication_costs import wire
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -36,7 +36,7 @@ def test_what_does_not_fit_in_this_machine_is_refused_before_it_is_built():
 def test_best_tries_what_fits(monkeypatch):
     group = whole(cluster("trn2-ultraserver"))
     monkeypatch.setattr(footprint, "machine_bytes", lambda: 2 * 10**6)
-    fit = fitting([Call("all-gather", group, 2**20)])
+    fit = fitting_algorithms([Call("all-gather", group, 2**20)])
     assert {one.name for one in fit} == {"ring", "mesh", "rdh", "torus", "per-axis"}
     row, _ = measure(Call("all-gather", group, 2**20), "best")
     assert row["ops"] * footprint.BYTES_AN_OP < 4 * 10**6

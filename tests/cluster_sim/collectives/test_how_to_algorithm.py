@@ -12,7 +12,7 @@ import pytest
 
 from cluster_sim.collectives import ALGORITHMS, CollectiveCall, hbm_bytes, whole
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
-from cluster_sim.collectives.algorithms.registry import fitting
+from cluster_sim.collectives.algorithms.registry import fitting_algorithms
 from cluster_sim.hardware.communication_costs import wire
 from experiments.cli.main import run
 from tests.cluster_sim.collectives.test_algorithm_fields import CALLS, check_fields
@@ -49,7 +49,7 @@ def test_footprint_rounds_and_memory_traffic_are_its_own(algorithm):
     assert algorithm.rounds(call, costs) == 4
     assert hbm_bytes(call, NAME) == 4 * 16 * 3 * 2**20
     assert ops_foreseen([call], algorithm, costs) < 1000
-    assert NAME in [one.name for one in fitting([call])]
+    assert NAME in [one.name for one in fitting_algorithms([call])]
 
 
 def test_the_command_line_knows_it(algorithm, capsys):

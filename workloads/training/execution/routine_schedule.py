@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.merge import common
+from cluster_sim.schedule.merge import unite_resources
 from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import JOIN, NO_RESOURCE, Edges, Flows, Resources, Schedule
 from topologies.arrays import IntArray
@@ -92,7 +92,7 @@ def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, li
     tables = {id(pattern.resources): pattern.resources for pattern in patterns}
     if not tables:
         return streams, []
-    held, numbers = common(list(tables.values()))
+    held, numbers = unite_resources(list(tables.values()))
     number = dict(zip(tables, numbers, strict=True))
     whole = Resources.concat([streams, held])
     return whole, [len(streams) + number[id(pattern.resources)] for pattern in patterns]
