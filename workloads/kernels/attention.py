@@ -17,9 +17,10 @@ from workloads.kernels.gemm import gemm
 Direction = Literal["forward", "backward"]
 
 BLOCK = 128
-"""Queries that one block of a fused kernel works on; also the head dimension of the fits."""
+"""Queries of one block of a fused kernel; also the head dimension that constants are fitted at."""
 BACKWARD_FLOPS = 2.5
-"""FLOPs of fused attention backward over forward: five products, not two (arXiv 2307.08691)."""
+"""FLOPs of fused attention's backward pass over its forward pass: five products, not two (arXiv
+2307.08691)."""
 FORWARD_PASSES, BACKWARD_PASSES = 9, 11
 """Bytes that softmax and dropout move for each score when every step is a kernel of its own: two
 bytes for each read and each write, and one byte of mask (arXiv 2205.05198, section 4.1)."""
@@ -54,7 +55,7 @@ class AttentionShape:
     causal: bool = True
 
     def sides(self) -> list[FloatArray]:
-        """Batch, queries, keys, heads, key-value heads and width, of one common shape."""
+        """Return batch, queries, keys, heads, key-value heads and width, broadcast to one shape."""
         keys = self.seq if self.kv_seq is None else self.kv_seq
         sizes = (self.batch, self.seq, keys, self.heads, self.kv_heads, self.head_dim)
         return list(np.broadcast_arrays(*(np.asarray(size, float) for size in sizes)))
@@ -79,9 +80,9 @@ def attention(
     direction : str
         ``forward`` or ``backward``.
     writes_cache : bool
-        Serving: keys and values are also written to a cache, as in the measured kernels.
-    ranks_per_chip, parts
-        As for :func:`workloads.kernels.gemm.gemm`.
+        Whether the kernel also writes keys and values to a cache, as those of serving do.
+    ranks_per_chip, catalogue
+        See :func:`workloads.kernels.gemm.gemm`.
 
     Examples
     --------
@@ -100,8 +101,8 @@ def attention(
     seconds = rank.constant("attention_launch") + compute_s + moved / rank.hbm_bytes_per_s
     fitted = direction == "forward" and bool((d == BLOCK).all())
     graded = rank.grade("attention_efficiency") != "assumed"
-    best = "interpolated" if fitted and graded else "assumed"
-    return Timing(plain(seconds), worst(rank.family.provenance, best))
+    provenance = "interpolated" if fitted and graded else "assumed"
+    return Timing(plain(seconds), worst(rank.family.provenance, provenance))
 
 
 def _core_s(
@@ -114,7 +115,7 @@ def _core_s(
     causal: bool,
     direction: Direction,
 ) -> FloatArray:
-    """Arithmetic in one direction, fused or, where heads are too wide for that, not [s]."""
+    """Time of the arithmetic in one direction; heads too wide to be fused run unfused [s]."""
     compute_s = _compute_s(rank, heads, seq, keys, width, causal)
     if direction == "backward":
         compute_s = compute_s * BACKWARD_FLOPS / rank.constant("attention_backward_efficiency")
@@ -133,10 +134,11 @@ def _compute_s(
     width: FloatArray,
     causal: bool,
 ) -> FloatArray:
-    """Arithmetic of the forward kernel [s].
+    """Time of the forward kernel's arithmetic [s].
 
-    FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width): six constants
-    a family, fitted to measured context attention (median error 3 % over A100 and H100).
+    It is FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width), with
+    six constants for each family that are fitted to measured context attention (median error 3 %
+    over A100 and H100).
     """
     flops = 4 * width * heads * seq * keys
     if causal:
@@ -144,6 +146,7 @@ def _compute_s(
     waves = heads * np.ceil(seq / BLOCK) / rank.constant("processors")
     filling = waves / (waves + rank.constant("attention_tail"))
     half = rank.constant("attention_head_dim_half")
+    # Narrow heads use less of the matrix units: half at this width, as much as the fits' at BLOCK.
     wide = np.minimum(1.0, width / (width + half) * (BLOCK + half) / BLOCK)
     rate = rank.peak_flops_per_s * rank.constant("attention_efficiency")
     seconds: FloatArray = flops / (rate * filling * wide)
@@ -174,20 +177,27 @@ def decode_attention(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of attention of one new token of each sequence: the cache is read once.
+    """Time of attention of one new token of each sequence, which reads the cache once.
 
-    A cost for each sequence and key-value head, and the cache at a share of the memory's rate.
+    It is a cost for each sequence and key-value head, plus the time of reading the cache at a share
+    of the memory's rate.
 
     Parameters
     ----------
     chip : str
         Part of the catalogue.
-    batch, cached, kv_heads, head_dim : int or int array
-        Sequences, cached tokens of each, key-value heads of this rank, head width.
+    batch : int or int array
+        Sequences.
+    cached : int or int array
+        Cached tokens of each sequence.
+    kv_heads : int or int array
+        Key-value heads of this rank.
+    head_dim : int or int array
+        Width of a head.
     element_bytes : float
-        Bytes of a cached key or value.
-    ranks_per_chip, parts
-        As for :func:`workloads.kernels.gemm.gemm`.
+        Bytes of an element of a cached key or value.
+    ranks_per_chip, catalogue
+        See :func:`workloads.kernels.gemm.gemm`.
 
     Examples
     --------
@@ -222,18 +232,25 @@ def unfused_attention(
     """Time of attention as separate kernels: two batched products, softmax, dropout.
 
     The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
-    attention (arXiv 2205.05198). Every query head has keys of its own, as many as queries.
+    attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
+    as queries.
 
     Parameters
     ----------
     chip : str
         Part of the catalogue.
-    batch, seq, heads, head_dim : int
-        Sequences, queries of each, heads of this rank, head width.
+    batch : int
+        Sequences.
+    seq : int
+        Queries of each sequence.
+    heads : int
+        Heads of this rank.
+    head_dim : int
+        Width of a head.
     direction : str
         ``forward`` or ``backward``.
-    ranks_per_chip, parts
-        As for :func:`workloads.kernels.gemm.gemm`.
+    ranks_per_chip, catalogue
+        See :func:`workloads.kernels.gemm.gemm`.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     product = partial(

@@ -1,4 +1,4 @@
-"""Parts of a kernel time: the rank's share of its chip, the constants, the result."""
+"""Inputs and result of a kernel's time: a rank's share of its chip, constants, and ``Timing``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from workloads.kernels.precision import ELEMENT_BYTES, element_width
 
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
-"""Provenance from best to worst."""
+"""Values of ``Timing.provenance`` from best to worst."""
 
 KERNELS = "kernels."
 """Prefix of the catalogue parts with the constants of kernels."""
@@ -24,16 +24,17 @@ KERNELS = "kernels."
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """Time of a kernel, or of an array of them.
+    """Time of a kernel, or of an array of kernels.
 
     Attributes
     ----------
     seconds : float or float array
         Time of one call of the kernel [s].
     provenance : str
-        The worst of its inputs: ``measured``, ``interpolated``, ``extrapolated``, ``assumed``.
+        Worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated`` or
+        ``assumed``.
     size_bytes : int
-        Least that one call reads and writes in memory [B]; 0 where nobody has counted.
+        Smallest number of bytes that one call reads and writes in memory [B]; 0 if not counted.
     """
 
     seconds: Any
@@ -50,9 +51,9 @@ class Family:
     name : str
         ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
     measured_on : str
-        The chip of the catalogue that its tables were measured on.
+        Chip of the catalogue that its tables were measured on.
     provenance : str
-        Best that can be said of a time taken from its tables.
+        Best provenance of a time that is taken from its tables.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Rank:
-    """Share that one rank has of its chip.
+    """Share of a chip that one rank has.
 
     Attributes
     ----------
@@ -70,8 +71,10 @@ class Rank:
         Part of the catalogue.
     family : Family
         Family whose kernels it runs.
-    peak_flops_per_s, hbm_bytes_per_s : float
-        Share of the matrix peak in the given precision, and of the memory bandwidth.
+    peak_flops_per_s : float
+        Share of the matrix peak in the stated precision [FLOP/s].
+    hbm_bytes_per_s : float
+        Share of the memory bandwidth [B/s].
     element_bytes : float
         Bytes of an element of a GEMM's inputs.
     ranks_per_chip : int
@@ -90,15 +93,15 @@ class Rank:
 
     @property
     def bf16_flops_per_s(self) -> float:
-        """The rank's part of the matrix peak in bf16 [FLOP/s]."""
+        """The rank's share of the matrix peak in bf16 [FLOP/s]."""
         return _peak(self.catalogue, self.chip, "bf16") / self.ranks_per_chip
 
     @property
     def engine_bytes_per_s(self) -> float:
-        """The rank's part of the rate of the chip's DMA engines [B/s]; unbounded where it has none.
+        """The rank's share of the rate of the chip's DMA engines [B/s]; infinite if not stated.
 
-        Whatever comes from HBM into SBUF goes through them. On Trn1 and Inferentia2 they sustain
-        two thirds of what HBM gives.
+        All transfers from HBM into SBUF go through these engines. On Trn1 and Inferentia2 they
+        sustain two thirds of the rate of HBM.
         """
         if not self.has_own("dma_bandwidth"):
             return math.inf
@@ -106,34 +109,33 @@ class Rank:
 
     @property
     def sbuf_bytes(self) -> float:
-        """The rank's part of the scratchpads [B]."""
+        """The rank's share of the scratchpads [B]."""
         return self.own("sbuf_bytes") / self.ranks_per_chip
 
     def own(self, quantity: str) -> float:
-        """Value of a quantity of the chip itself, in SI units."""
+        """Return the value of a quantity of the chip itself, in SI units."""
         return self.catalogue.value(self.chip, quantity)
 
     def has_own(self, quantity: str) -> bool:
-        """Return whether the chip itself has such a quantity."""
+        """Return whether the chip itself has a quantity."""
         return self.catalogue.has(self.chip, quantity)
 
     def constant(self, quantity: str) -> float:
-        """Constant of the family's kernels, or the chip's own where there is one, in SI units."""
+        """Return a constant of the family's kernels, or the chip's own one, in SI units."""
         return self._entry(quantity).value
 
     def knows(self, quantity: str) -> bool:
-        """Return whether the family has such a constant."""
+        """Return whether the family has a constant."""
         return self.catalogue.has(KERNELS + self.family.name, quantity)
 
     def grade(self, quantity: str) -> str:
-        """Grade of that constant."""
+        """Return the grade of a constant."""
         return self._entry(quantity).grade
 
     def _entry(self, quantity: str) -> Entry:
-        part, of_chip = KERNELS + self.family.name, f"{quantity}_{self.chip}"
-        return self.catalogue.entry(
-            part, of_chip if self.catalogue.has(part, of_chip) else quantity
-        )
+        part, chip_quantity = KERNELS + self.family.name, f"{quantity}_{self.chip}"
+        has_own = self.catalogue.has(part, chip_quantity)
+        return self.catalogue.entry(part, chip_quantity if has_own else quantity)
 
 
 def family(chip: str, catalogue: Catalogue | None = None) -> Family:
@@ -152,12 +154,12 @@ def family(chip: str, catalogue: Catalogue | None = None) -> Family:
 
 @cache
 def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue | None) -> Rank:
-    """Divide a chip of the catalogue between its ranks.
+    """Return the share of a chip that each of its ranks has.
 
     Raises
     ------
     InputError
-        For a chip that the catalogue does not have, or a precision that the chip does not.
+        For a chip that is not in the catalogue, or a precision that the chip does not have.
     """
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
@@ -174,7 +176,7 @@ def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue
 
 
 def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
-    """Matrix peak of a chip [FLOP/s]: the tensor engine's own where stated, else the headline."""
+    """Matrix peak of a chip [FLOP/s]: that of its tensor engine if stated, else the headline."""
     if not catalogue.has(chip, f"{precision}_peak"):
         precision = element_width(precision)
     matmul = f"{precision}_matmul"
@@ -182,7 +184,7 @@ def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
 
 
 def worst(*provenances: str) -> str:
-    """Return the least trustworthy of some provenances.
+    """Return the worst of some provenances.
 
     Examples
     --------
@@ -193,6 +195,6 @@ def worst(*provenances: str) -> str:
 
 
 def plain(seconds: npt.ArrayLike) -> Any:
-    """Return a float for one shape and an array for many."""
+    """Return times as a float for a single shape, and as an array for several."""
     array = np.asarray(seconds)
     return float(array) if array.ndim == 0 else array

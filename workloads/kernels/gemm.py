@@ -1,7 +1,7 @@
-"""Time of a matrix product on one rank: a measured roofline, or a model of a tensor engine.
+"""Time of a matrix product on one rank: a roofline with measured factors, or a tensor engine.
 
-The measured factor already holds what a table's chip did in a burst; ``gemm_sustained`` is the part
-of that compute rate which a run of hours keeps under its power limit.
+The measured factors describe a chip in a burst of work. ``gemm_sustained`` is the share of that
+compute rate which the chip keeps for hours under its power limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def gemm(
     chip : str
         Part of the catalogue.
     m, n, k : int or int array
-        Rows, columns and length of the inner sums.
+        Rows and columns of the result, and length of the inner sums.
     precision : str
         Precision of the inputs: ``bf16``, ``fp8``, …; results are written in two bytes.
     batch : int or int array
@@ -47,16 +47,16 @@ def gemm(
     ranks_per_chip : int
         Ranks that share the chip.
     catalogue : Catalogue, optional
-        With overlays or variants; the shipped one by default.
+        Catalogue with the chip's numbers; the shipped one by default.
 
     Returns
     -------
     Timing
-        Seconds of the shape that the arguments broadcast to, and their provenance.
+        Times in the shape that the arguments broadcast to, and their provenance.
 
     Examples
     --------
-    A large product on an H100 reaches some three quarters of its peak:
+    A large product on an H100 reaches about three quarters of its peak:
 
     >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
     >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
@@ -70,7 +70,7 @@ def gemm(
 
 
 def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue | None]) -> Timing:
-    """Time of products of shapes that broadcast: batch, m, n and k."""
+    """Time of products whose lengths (batch, m, n and k) are broadcast."""
     precision = how[1]
     rank = rank_of(*how)
     sides = np.broadcast_arrays(*(np.asarray(side, float) for side in lengths))
@@ -90,19 +90,19 @@ def _many(lengths: Sequence[npt.ArrayLike], how: tuple[str, str, int, Catalogue 
 
     seconds = measured_s(sides[0])
     if (sides[0] > 1).any():
-        # Measured times of small shapes scatter; still, many products take no less than one.
+        # Measured times of small shapes scatter, but many products take no less than one.
         seconds = np.maximum(seconds, measured_s(np.minimum(sides[0], 1)))
     return Timing(plain(seconds), worst(rank.family.provenance, grade, place(grid, *at)))
 
 
 @lru_cache(maxsize=2**16)
 def _one(sides: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) -> Timing:
-    """Time of a product of one shape; a training iteration asks for few shapes, many times over."""
+    """Time of a product of one shape; cached, as a training step repeats few shapes many times."""
     return _many(sides, how)
 
 
 def _sustained(rank: Rank, precision: str) -> float:
-    """Share of the compute rate that a run of hours keeps, by chip or precision where known."""
+    """Share of the compute rate that a chip keeps for hours, by chip or precision where known."""
     names = [f"gemm_sustained_{name}" for name in (rank.chip, element_width(precision))]
     stated = [name for name in names if rank.knows(name)]
     return rank.constant(stated[0] if stated else "gemm_sustained")
@@ -117,7 +117,10 @@ def roofline_s(
     *,
     sustained: float = 1.0,
 ) -> FloatArray:
-    """Time of a launch and the longer of arithmetic and memory traffic, each operand once [s]."""
+    """Time of a launch plus the longer of arithmetic and memory traffic [s].
+
+    Each operand is read once, and the result is written once.
+    """
     compute_s = 2 * batch * m * n * k / (rank.peak_flops_per_s * sustained)
     traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
     slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
@@ -126,10 +129,10 @@ def roofline_s(
 
 @cache
 def _factors(family: Family, precision: str) -> tuple[GemmTable, FloatArray, str]:
-    """Grid, logarithms of measured time over roofline, and provenance of both for a precision."""
+    """Grid, logarithms of measured time over roofline time, and provenance for a precision."""
     table, grade = gemm_table(family.name, precision), "measured"
     if table is None:
-        # Scales of micro-scaled formats are part of the instruction: as the plain format runs.
+        # Instructions handle the scales of micro-scaled formats, which run as the plain ones do.
         precision, grade = element_width(precision), "interpolated"
         table = gemm_table(family.name, precision)
     if table is None:

@@ -1,9 +1,9 @@
-"""Measured GEMM times on a grid of shapes, as a factor over the roofline, interpolated in logs.
+"""Measured GEMM times on a grid of shapes, and their interpolation as a factor over the roofline.
 
-The factor (measured time over roofline time) is smooth where the time itself spans six decades,
-and far outside the grid it stays at the edge's value, which is the asymptotic efficiency. Held-out
-(n, k) pairs are met within 2 % at the median on H100 and 5 % on A100 and B200
-(``experiments.calibration.kernels`` repeats that).
+The factor (measured time over roofline time) is smooth where the time itself spans six decades.
+Far outside the grid it keeps the value at the edge, which is the asymptotic efficiency. Held-out
+(n, k) pairs are predicted within 2 % at the median on H100 and 5 % on A100 and B200
+(``experiments.calibration.kernels`` computes that).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from topologies.files import csv_lines
 
 @dataclass(frozen=True, eq=False)
 class GemmTable:
-    """Times of one family of chips in one precision.
+    """Measured GEMM times of one family of chips in one precision.
 
     Attributes
     ----------
     m, n, k : float array
-        Grid of shapes, ascending.
+        Sides of the grid of shapes, ascending.
     seconds : float array (m, n, k)
-        Measured times [s], NaN where a shape was not measured.
+        Measured times [s]; NaN for a shape that was not measured.
     """
 
     m: FloatArray
@@ -44,7 +44,7 @@ class GemmTable:
 
 @cache
 def gemm_table(family: str, precision: str) -> GemmTable | None:
-    """Grid of a family in a precision, or None where none was measured.
+    """Return the measured grid of a family in a precision; None if there is none.
 
     Source: kernel measurements of NVIDIA's aiconfigurator (Apache-2.0): CUDA graphs, medians.
 
@@ -68,7 +68,7 @@ def gemm_table(family: str, precision: str) -> GemmTable | None:
 
 
 def fill(factor: FloatArray) -> FloatArray:
-    """Replace NaN by the mean of the known neighbours in n and k, layer by layer outwards."""
+    """Replace NaN by the mean of known neighbours in n and k, outwards from measured shapes."""
     filled = factor.copy()
     while np.isnan(filled).any():
         padded = np.pad(filled, ((0, 0), (1, 1), (1, 1)), constant_values=np.nan)
@@ -91,8 +91,9 @@ def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> Flo
     ----------
     table : GemmTable
     values : float array (m, n, k)
+        Values on the grid of the table.
     *shape : three float arrays of one shape
-        m, n and k.
+        Sides m, n and k to interpolate at.
     """
     axes = zip((table.m, table.n, table.k), table.logs, shape, strict=True)
     (low_m, m), (low_n, n), (low_k, k) = (_cell(*axis) for axis in axes)
@@ -112,7 +113,7 @@ def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> Flo
 def _cell(
     axis: FloatArray, logs: FloatArray, along: FloatArray
 ) -> tuple[npt.NDArray[np.intp], tuple[FloatArray, FloatArray]]:
-    """Lower grid point, and the weights of it and of the next, in log2."""
+    """Lower grid point along an axis, and the weights of this point and the next, in log2."""
     at = np.log2(np.clip(along, axis[0], axis[-1]))
     low = np.clip(np.searchsorted(logs, at, side="right") - 1, 0, len(axis) - 2)
     further = (at - logs[low]) / (logs[low + 1] - logs[low])
@@ -120,7 +121,7 @@ def _cell(
 
 
 def place(table: GemmTable, *shape: FloatArray) -> str:
-    """Provenance of shapes: ``measured``, ``interpolated`` within the grid, ``extrapolated``."""
+    """Return the provenance of shapes: on the grid, within it (interpolated), or outside."""
     on, inside = True, True
     for axis, along in zip((table.m, table.n, table.k), shape, strict=True):
         next_up = np.minimum(np.searchsorted(axis, along), len(axis) - 1)

@@ -23,27 +23,27 @@ ELEMENT_BYTES = {
     "fp4": 0.5,
     "mxfp4": 0.5 + SCALES,
 }
-"""Size of an element, its share of the scales included [B]."""
+"""Size of an element with its share of the scales [B]."""
 TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")
 """Precisions of a training step's products."""
 CASTS: Mapping[str, float] = {"tensorwise": 0.0, "rowwise": 5.0, "blockwise": 3.0}
-"""Traffic of casting an element of a product's input to fp8, by what shares a scale [B].
+"""Memory traffic of casting an element of a product's input to fp8, by fp8 recipe [B].
 
-A scale of a whole tensor is taken by the kernel that writes the tensor. Scales of rows or blocks
-lie along the product's inner dimension, which differs between the three products of a layer, so
-each product casts both of its inputs from bf16 anew: the largest value of a row takes a reading of
-its own (2 + 2 B read, 1 B written), that of a block stays in the kernel (2 B read, 1 B written).
-Counted from torchao's recipes (``torchao.float8``) and the blocks of 128 of DeepSeek-V3 (arXiv
-2412.19437, section 3.3).
+The scale of a whole tensor is computed by the kernel that writes the tensor. Scales of rows or
+blocks lie along the product's inner dimension, which differs between the three products of a layer,
+so each product casts both of its inputs from bf16 anew. Finding the largest value of a row takes a
+pass of its own (2 + 2 B read, 1 B written); that of a block stays in the kernel (2 B read, 1 B
+written). Counted from torchao's recipes (``torchao.float8``) and the blocks of 128 of DeepSeek-V3
+(arXiv 2412.19437, section 3.3).
 """
 SERVING = ("bf16", "fp16", "fp8", "mxfp8", "fp4", "mxfp4")
 """Precisions of served weights and products."""
 SERVING_CACHES = ("bf16", "fp8")
-"""Precisions of cached keys and values that can be asked for."""
+"""Precisions that cached keys and values may have."""
 
 
 def element_width(precision: str) -> str:
-    """Return the plain format that has elements of the same width: ``fp8`` of ``mxfp8``.
+    """Return the format without micro-scales that has elements of the same width.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def element_width(precision: str) -> str:
 
 
 def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
-    """Precisions in which a chip computes, of those that are asked about.
+    """Return the precisions in which a chip computes, among the ones in ``among``.
 
     Examples
     --------
@@ -72,13 +72,19 @@ def check_precision(
 
     Parameters
     ----------
+    precision : str
+    chip : str
+        Catalogue part of the chip.
+    catalogue : Catalogue
+    among : tuple of str
+        Precisions that the command supports.
     does : str
-        Command that asks, as a verb, such as ``"train"``.
+        Verb of the command for the message, such as ``"train"``.
 
     Raises
     ------
     InputError
-        With the precisions that the chip has.
+        The message has the precisions of the chip.
     """
     able = precisions_of(chip, catalogue, among)
     if precision not in able:

@@ -1,9 +1,10 @@
 """Time that the host adds to an operation, by the runtime that issues it.
 
 Inside a compiled graph the device goes from one operation to the next by itself. A framework that
-calls one operation, or one graph, at a time adds what its host does, and no call is shorter than
-the host takes for it. Source: the same operations measured eagerly, through ``torch.compile`` and
-through torch-xla on one logical NeuronCore of a Trn2 chip (catalogue part ``runtime.neuron``).
+calls single operations, or single graphs, adds time of the host to each call, and no call is
+shorter than the host's time for it. Source: the same operations measured eagerly, through
+``torch.compile`` and through torch-xla on one logical NeuronCore of a Trn2 chip (catalogue part
+``runtime.neuron``).
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from workloads.kernels.chip_share import plain
 
 Runtime = Literal["graph", "compiled", "eager", "xla"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
-"""Inside a graph; a compiled graph of its own; one by one; lazily traced through torch-xla."""
+"""Ways to issue an operation: inside a graph; as a compiled graph of its own; by itself; lazily
+traced through torch-xla."""
 PART = "runtime.neuron"
+"""Catalogue part with the constants of Trainium's runtimes."""
 NEURON = "trn"
+"""Beginning of the names of Trainium chips."""
 
 
 def collective_seen_by_host(
@@ -33,17 +37,17 @@ def collective_seen_by_host(
     kind: str = "",
     catalogue: Catalogue | None = None,
 ) -> float:
-    """Time of one collective as its runtime shows it [s].
+    """Return the time of one collective as its host sees it [s].
 
     Parameters
     ----------
     chip : str
         Part of the catalogue; only Trainium's runtimes are known.
     device_s : float
-        Time inside a compiled graph, where it costs nothing more [s].
+        Time inside a compiled graph, where the host adds nothing [s].
     runtime : {"compiled", "eager", "xla"}
     kind : str
-        Operation, such as ``all-gather``: some runtimes do more for some than for the others.
+        Operation, such as ``all-gather``; some runtimes add more to some operations.
     catalogue : Catalogue, optional
 
     Raises
@@ -60,16 +64,18 @@ def collective_seen_by_host(
     if runtime == "compiled" or not chip.startswith(NEURON):
         return device_s
     catalogue = shipped_catalogue() if catalogue is None else catalogue
-    added, least = (_of_collective(runtime, kind, name, catalogue) for name in ("added", "least"))
+    added, least = (
+        _collective_constant(runtime, kind, name, catalogue) for name in ("added", "least")
+    )
     return max(least, device_s + added)
 
 
-def _of_collective(runtime: str, kind: str, name: str, catalogue: Catalogue) -> float:
-    """Constant of a runtime's collectives: the operation's own where there is one [s]."""
-    of_kind = f"{runtime}_{kind.replace('-', '_')}_{name}"
-    return catalogue.value(
-        PART, of_kind if catalogue.has(PART, of_kind) else f"{runtime}_collective_{name}"
-    )
+def _collective_constant(runtime: str, kind: str, name: str, catalogue: Catalogue) -> float:
+    """Constant of a runtime for an operation, or for all collectives if it has none [s]."""
+    quantity = f"{runtime}_{kind.replace('-', '_')}_{name}"
+    if not catalogue.has(PART, quantity):
+        quantity = f"{runtime}_collective_{name}"
+    return catalogue.value(PART, quantity)
 
 
 def seen_by_host(
@@ -79,7 +85,7 @@ def seen_by_host(
     *,
     catalogue: Catalogue | None = None,
 ) -> Any:
-    """Time of one call as its host sees it [s].
+    """Return the time of one call as its host sees it [s].
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 """Time of a matrix product on the tensor engines of a NeuronCore, instruction by instruction.
 
 One instruction holds 128 x 128 weights in the array and streams up to 512 columns of the other
-operand through it, one column a cycle in bf16; a fraction of a cycle in fp8, four cycles in fp32.
-Each instruction loses some cycles whatever its precision, and fewer columns than it takes to load
-the next weights do not make it shorter. Sums over the inner dimension accumulate in PSUM at no
-cost. Either operand may be the one that stays; the compiler is taken to choose the shorter way.
+operand through it. A column takes one cycle in bf16, a fraction of a cycle in fp8, four cycles in
+fp32. Each instruction loses some cycles whatever its precision, and none is shorter than the time
+of loading the next weights. Sums over the inner dimension accumulate in PSUM at no cost. Either
+operand may be the one that is held; the compiler is assumed to choose the shorter way.
 
-What does not fit into SBUF is read from HBM again for every block of the other operand, beside the
-arithmetic. The engine starts when its first blocks have arrived. A result too large to be kept in
-order by the DMA queues drains at a slow rate of its own, which is seen from about 1.3 GB on.
+Operands that do not fit into SBUF are read from HBM again for every block of the other operand,
+beside the arithmetic. The engine starts when its first blocks have arrived. A result that the DMA
+queues cannot keep in order drains at a slow rate of its own, which is seen from about 1.3 GB on.
 
 Source: Neuron kernel guides for tile sizes; the constants are fitted to the table
 ``trainium2_kernels`` (median error in docs/how-true.md).
@@ -25,7 +25,7 @@ from workloads.kernels.chip_share import Rank
 def product_s(
     rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, sustained: float
 ) -> FloatArray:
-    """Time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s].
+    """Return the time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s].
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def product_s(
     batch, m, n, k : float array
         Sides of the products; the arrays have one shape.
     sustained : float
-        Share of the engines' rate that a run keeps.
+        Share of the engines' rate that they keep for hours.
     """
     arithmetic_s = batch * np.minimum(
         _arithmetic_s(rank, m, n, k, sustained), _arithmetic_s(rank, n, m, k, sustained)
@@ -42,8 +42,9 @@ def product_s(
     operands = batch * rank.element_bytes * (m * k + n * k)
     first_s = np.minimum(operands, rank.constant("gemm_first_bytes")) / memory
     streamed_s = batch * _traffic_bytes(rank, m, n, k) / memory
-    # DMA engines fetch operands once. Counting what is read again or written makes LoRA on Trn1,
-    # which is too slow already, slower still: SBUF holds more of it than assumed.
+    # DMA engines are charged with reading operands once. With repeated reads and writes, LoRA on
+    # Trn1, which is predicted too slow already, would be slower still: SBUF holds more of the
+    # operands than assumed.
     streamed_s = np.maximum(streamed_s, operands / rank.engine_bytes_per_s)
     slower = np.maximum(arithmetic_s + first_s + _ramp_s(rank), streamed_s)
     drained_s = _drain_s(rank, batch * _result_bytes(rank, m, n))
@@ -53,21 +54,22 @@ def product_s(
 def _arithmetic_s(
     rank: Rank, moving: FloatArray, staying: FloatArray, k: FloatArray, sustained: float
 ) -> FloatArray:
-    """Time of the instructions when ``staying`` columns are held and ``moving`` ones stream [s]."""
+    """Time of the instructions if ``staying`` columns are held and ``moving`` ones stream [s]."""
     rows, columns = rank.own("array_rows"), rank.own("array_columns")
     tiles = np.ceil(k / rows) * np.ceil(staying / columns)
     longest, lost = rank.constant("moving_rows"), rank.constant("issue_columns")
     least = rank.constant("weight_load_columns")
     cycles_a_column = rank.bf16_flops_per_s / rank.peak_flops_per_s
+    # Full instructions, and a shorter one for the columns that are left.
     whole, rest = np.divmod(moving, longest)
     cycles = whole * (np.maximum(longest * cycles_a_column, least) + lost)
     cycles = cycles + (rest > 0) * (np.maximum(rest * cycles_a_column, least) + lost)
-    a_cycle = 2 * rows * columns / (rank.bf16_flops_per_s * sustained)
-    return np.asarray(tiles * cycles * a_cycle)
+    cycle_s = 2 * rows * columns / (rank.bf16_flops_per_s * sustained)
+    return np.asarray(tiles * cycles * cycle_s)
 
 
 def _traffic_bytes(rank: Rank, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Bytes that one product reads and writes in HBM.
+    """Bytes that one product reads and writes in HBM [B].
 
     One operand is held in SBUF block by block, and the other is read again for each block.
     """
@@ -79,7 +81,7 @@ def _traffic_bytes(rank: Rank, m: FloatArray, n: FloatArray, k: FloatArray) -> F
 
 
 def _result_bytes(rank: Rank, m: FloatArray, n: FloatArray) -> FloatArray:
-    """Size of a result, whose elements are of two bytes, or of those of the operands if wider."""
+    """Size of a result, whose elements have two bytes, or as many as the operands' if more [B]."""
     return np.asarray(max(2.0, rank.element_bytes) * m * n)
 
 
@@ -91,7 +93,7 @@ def _ramp_s(rank: Rank) -> float:
 
 
 def _drain_s(rank: Rank, result_bytes: FloatArray) -> FloatArray:
-    """Time in which the part of a result beyond the largest orderly one drains [s]."""
+    """Time in which a result drains, as far as it exceeds the largest one kept in order [s]."""
     if not rank.knows("gemm_drain_rate"):
         return np.zeros_like(result_bytes)
     beyond = np.maximum(0.0, result_bytes - rank.constant("gemm_orderly_bytes"))

@@ -1,12 +1,13 @@
-"""Times of one kernel on one rank: GEMMs, attention, element-wise work, look-ups.
+"""Time of one kernel on one rank: GEMMs, attention, element-wise work, look-ups.
 
 Every function takes a chip's catalogue name and shapes (integers, or arrays that broadcast) and
-returns a :class:`Timing`, seconds and where they come from; the names that end in ``_s`` return
-the seconds alone. Backward GEMMs are GEMMs of their own shapes: for ``y = x w`` with x (m, k) and
-w (k, n), the data gradient is the product (m, n=k, k=n) and the weight gradient (m=k, n, k=m).
+returns a :class:`Timing`, which has seconds and their provenance. Functions whose names end in
+``_s`` return only the seconds. Backward GEMMs are GEMMs of other shapes: for ``y = x w`` with x (m,
+k) and w (k, n), the data gradient is the product (m, n=k, k=n) and the weight gradient (m=k, n,
+k=m).
 
-``ranks_per_chip`` divides a chip between ranks (NeuronCores of Trainium): each has its part of the
-peak and of the memory bandwidth.
+``ranks_per_chip`` divides a chip between ranks (NeuronCores of Trainium), each of which has its
+share of the peak and of the memory bandwidth.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ SHARES: dict[str, str] = {
     "norm": "norm_efficiency",
     "softmax": "softmax_efficiency",
 }
-"""Constant of each class of element-wise work: the share of the memory's rate that it draws."""
+"""Constant of each class of element-wise work: the share of the memory's rate that it reaches."""
 
 
 def elementwise(
@@ -64,22 +65,22 @@ def elementwise(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of one kernel that passes over memory: norms, activations, residuals, optimizers.
+    """Time of one kernel that streams through memory: a norm, activation, residual or optimizer.
 
     Parameters
     ----------
     chip : str
         Part of the catalogue.
     size_bytes : int or int array
-        All bytes read and written [B].
+        Bytes that the kernel reads and writes in all [B].
     work : {"streaming", "activation", "norm", "softmax"}
-        Class of the operation: sums and copies, transcendental functions, reductions over a row.
-        Chips without a constant of its own for a class run it as they stream.
+        Class of the operation: sums and copies, transcendental functions, or reductions over a row.
+        A chip without a constant for a class runs it at its rate of streaming.
     precision : str
-        Precision of the elements. Where an engine works element by element, wider ones draw a
+        Precision of the elements. Where an engine works element by element, wider elements reach a
         larger share of the memory's rate.
-    ranks_per_chip, parts
-        As for :func:`gemm`.
+    ranks_per_chip, catalogue
+        See :func:`gemm`.
 
     Examples
     --------
@@ -102,10 +103,11 @@ def passes(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of kernels whose every pass over memory is counted in the bytes; as `elementwise`.
+    """Time of kernels of which every pass over memory is counted in ``size_bytes``.
 
-    A framework that does not fuse kernels moves more bytes than `elementwise` is given. Here the
-    bytes include every pass, so the share of the bandwidth is that of a single pass.
+    A framework that does not fuse kernels moves more bytes than :func:`elementwise` is told, and
+    the constants of that function allow for it. Here the bytes include every pass, so the share of
+    the bandwidth is that of a single pass. The parameters are those of :func:`elementwise`.
     """
     share = "pass_efficiency"
     measured = rank_of(chip, "bf16", ranks_per_chip, catalogue).knows(share)
@@ -126,12 +128,12 @@ def gather(
 
     Parameters
     ----------
-    chip, size_bytes, ranks_per_chip, parts
-        As for :func:`elementwise`.
+    chip, size_bytes, ranks_per_chip, catalogue
+        See :func:`elementwise`.
     rows : int or int array
-        Rows that are looked up; each takes a DMA descriptor where the chip states its time.
+        Rows that are looked up. Each takes a DMA descriptor on chips that state its time.
     scattered : bool
-        Rows are added to where they came from.
+        Whether gradients are added to rows, instead of rows being read.
 
     Examples
     --------
@@ -152,48 +154,48 @@ def gather(
 def _streamed(
     share: str, chip: str, size_bytes: npt.ArrayLike, ranks: int, catalogue: Catalogue | None
 ) -> Timing:
+    """Time of a launch and of bytes at the share of the memory's rate that a constant states."""
     rank = rank_of(chip, "bf16", ranks, catalogue)
     rate = rank.hbm_bytes_per_s * rank.constant(share)
     seconds = rank.constant("launch") + np.asarray(size_bytes, float) / rate
-    grade = rank.grade(share)
-    best = "measured" if grade == "measured" else "assumed"
-    return Timing(plain(seconds), worst(rank.family.provenance, best))
+    provenance = "measured" if rank.grade(share) == "measured" else "assumed"
+    return Timing(plain(seconds), worst(rank.family.provenance, provenance))
 
 
 def gemm_s(chip: str, m: npt.ArrayLike, n: npt.ArrayLike, k: npt.ArrayLike, **how: Any) -> Any:
-    """Seconds of :func:`gemm`, same parameters."""
+    """Return the seconds of :func:`gemm`, which has the same parameters."""
     return gemm(chip, m, n, k, **how).seconds
 
 
 def attention_s(chip: str, shape: AttentionShape, **how: Any) -> Any:
-    """Seconds of :func:`attention`, same parameters."""
+    """Return the seconds of :func:`attention`, which has the same parameters."""
     return attention(chip, shape, **how).seconds
 
 
 def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
-    """Seconds of :func:`elementwise`, same parameters."""
+    """Return the seconds of :func:`elementwise`, which has the same parameters."""
     return elementwise(chip, size_bytes, **how).seconds
 
 
 def launch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
-    """Device time that the shortest kernel takes [s]; already part of every time above."""
+    """Return the time of the shortest kernel on the device [s], which all times above include."""
     return rank_of(chip, "bf16", 1, catalogue).constant("launch")
 
 
 def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
-    """Time in which the host issues one step of a layer, a few kernels, in an eager framework [s].
+    """Return the time in which an eager host issues one step of a layer, a few kernels [s].
 
-    The host runs ahead of the chip: a layer takes as long as its kernels, or as the host takes to
-    issue its steps, whichever is longer. A captured graph or a compiled program does not wait.
+    The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the host's
+    time to issue them. A captured graph or a compiled program does not wait for the host.
     """
     return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
 
 
 def step_overhead_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
-    """Time that the end of a step with a sharded optimizer takes besides its kernels [s].
+    """Return the time at the end of a step with a sharded optimizer besides its kernels [s].
 
-    Gradient norm, update and reading the loss are programs of their own on some stacks, which the
-    host starts one after the other and nothing runs beside. 0 where nothing is known of it.
+    On some stacks gradient norm, update and reading the loss are programs of their own, which the
+    host starts one after the other while nothing else runs. It is 0 for a chip without such a row.
     """
     rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
     return rank.constant(name) if rank.knows(name) else 0.0

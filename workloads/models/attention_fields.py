@@ -1,4 +1,4 @@
-"""Sizes of a decoder, and its attention, from the fields of a config."""
+"""Reader of a decoder's sizes and of its attention from the fields of a config."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workloads.models.parts import LatentAttention
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 MOST_LAYERS = 10_000
-"""Most layers of a model; each is costed by itself."""
+"""Largest number of layers of a model."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS = (
@@ -19,8 +19,9 @@ KV_HEADS = (
 )  # fmt: skip
 HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
 BIAS = ("use_bias", "add_bias_linear", "enable_bias", "bias")
-"""Fields that speak of all products of a layer."""
+"""Fields that give or deny all products of a layer a bias."""
 RMS = ("rms_norm_eps", "rms_norm_epsilon", "rmsnorm")
+"""Fields that only configs of models with RMSNorm have."""
 
 
 def sizes(read: Reader) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def sizes(read: Reader) -> dict[str, Any]:
 
 
 def depth(read: Reader) -> int:
-    """Count the layers, from their list where only that is given."""
+    """Count the layers, from the list of their kinds if the config has no number."""
     letters = read.value("hybrid_override_pattern")
     listed = letters if isinstance(letters, str) else read.items("layers_block_type")
     layers = read.count(*LAYERS, default=len(listed) or None)
@@ -61,12 +62,13 @@ def depth(read: Reader) -> int:
 
 
 def _positions(read: Reader) -> int:
+    """Number of learned positions, with those that a family reserves."""
     names = ("n_positions", "max_position_embeddings", "n_ctx")
     return read.count(*names) + read.count("position_offset", default=0)
 
 
 def _halves(read: Reader) -> dict[str, Any]:
-    """Return the fields of halves that work side by side, and of the norms that remain."""
+    """Fields of layers whose attention and feed-forward part work in parallel, and their norms."""
     if read.flag("new_decoder_architecture"):
         return {"parallel": True, "norms": read.count("num_ln_in_parallel_attn", default=2)}
     if read.flag("parallel_attn", "use_parallel_residual"):
@@ -103,19 +105,21 @@ def attention(read: Reader) -> dict[str, Any]:
 
 
 def _recurrent_heads(read: Reader) -> dict[str, Any]:
-    """Heads that tensor parallelism may divide where no layer has attention."""
+    """Heads of a model without attention, which tensor parallelism divides."""
     inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
     heads = read.count("num_heads", default=inner)
     return {"heads": heads, "kv_heads": heads, "head_dim": max(1, inner // heads)}
 
 
 def _bias(read: Reader, *names: str) -> bool:
+    """Return whether products have biases, by fields of their own or of the whole layer."""
     if read.has("no_bias"):
         return not read.flag("no_bias")
     return read.flag(*names, *BIAS)
 
 
 def _kv_heads(read: Reader, heads: int) -> int:
+    """Number of key-value heads: one for multi-query attention, by default as many as heads."""
     if read.flag("multi_query") and not read.flag("new_decoder_architecture"):
         return 1
     if read.has("multi_query_attention") and not read.flag("multi_query_attention"):
@@ -124,6 +128,7 @@ def _kv_heads(read: Reader, heads: int) -> int:
 
 
 def _latent(read: Reader) -> dict[str, Any]:
+    """Fields of latent attention, whose heads have keys and values of their own."""
     latent = LatentAttention(
         query_rank=read.count("q_lora_rank", default=0, least=0),
         kv_rank=read.count("kv_lora_rank"),

@@ -1,9 +1,9 @@
 """Facts about families of models that no field of their config states.
 
 Sizes, biases, norms, windows and experts are read from fields, whatever the family is called. Two
-things are not in the file: the values that a config class gives to fields that a file leaves out
-(``absent``), and choices that the family's code makes without asking (``fixed``). A family that
-needs neither has no row here.
+things are not in the file: the defaults of the family's config class for fields that a file leaves
+out (``absent``), and choices that are fixed in the family's code (``fixed``). A family that needs
+neither has no row here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Family:
     Attributes
     ----------
     absent : mapping
-        Values of fields that a file may leave out.
+        Values of config fields that a file may leave out.
     fixed : mapping
-        Attributes of :class:`~workloads.models.model.Model`, whatever the fields say.
+        Attributes of :class:`~workloads.models.model.Model` that hold whatever the fields say.
     """
 
     absent: Mapping[str, Any] = field(default_factory=dict)

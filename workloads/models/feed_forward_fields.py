@@ -1,4 +1,4 @@
-"""The feed-forward part of a decoder, dense or with experts, from the fields of a config."""
+"""Reader of a decoder's feed-forward part, dense or with experts, from the fields of a config."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workloads.models.parts import Experts
 FFN = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ffn_config.ffn_hidden_size")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 GATED = ("silu", "swish", "swiglu", "geglu", "reglu")
-"""Activations that come with a gate unless a family says otherwise."""
+"""Activations that have a gate unless a family says otherwise."""
 COUNT = (
     "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts",
     "ffn_config.moe_num_experts", "num_routed_experts",
@@ -23,28 +23,28 @@ PER_TOKEN = (
 EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
 SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
 SHARED_GATED = "shared_expert_intermediate_size"
-"""Width of Qwen's shared expert, whose output is gated."""
+"""Field of the width of Qwen's shared expert, whose output is weighted by a learned gate."""
 SHARED_COUNT = (
     "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert",
 )  # fmt: skip
 
 
 def feed_forward(read: Reader) -> dict[str, Any]:
-    """Read the inner width, gate and biases; and experts, where tokens choose between several."""
+    """Read the inner width, gate and biases, and the experts of a mixture."""
     activation = str(read.value(*ACTIVATION) or "").lower()
     gated = any(word in activation for word in GATED) or read.flag("use_glu")
     bias = not read.flag("no_bias") if read.has("no_bias") else read.flag("mlp_bias", *BIAS)
-    some = experts(read)
+    mixture = experts(read)
     return {
-        "ffn": _inner(read, sparse=some is not None),
+        "ffn": _inner(read, sparse=mixture is not None),
         "gated_mlp": gated,
         "mlp_bias": bias,
-        "experts": some,
+        "experts": mixture,
     }
 
 
 def _inner(read: Reader, *, sparse: bool) -> int:
-    """Inner width of a dense feed-forward part, 0 where there is none."""
+    """Inner width of the dense feed-forward part; 0 for a model that has none."""
     if read.has("mamba_version") and not read.has("num_attention_heads"):
         return 0
     hidden = read.count(*HIDDEN)
@@ -52,7 +52,7 @@ def _inner(read: Reader, *, sparse: bool) -> int:
     widths = ("intermediate_size_mlp", *FFN) if sparse else FFN
     shared = read.count(*SHARED_FFN, default=0, least=0)
     if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
-        return shared  # Granite's hybrids without experts keep only their shared part
+        return shared  # Granite's hybrids without experts have only their shared part
     inner = first_count(read, widths, round(ratio * hidden))
     if read.flag("block_auto_adjust_ff_dim"):  # LFM2 rounds two thirds of it up
         multiple = read.count("block_multiple_of", default=256)
@@ -62,7 +62,7 @@ def _inner(read: Reader, *, sparse: bool) -> int:
 
 
 def experts(read: Reader) -> Experts | None:
-    """Experts of the layers that have them; None where there is at most one."""
+    """Return the experts of the layers that have some; None for a model with one or none."""
     count = first_count(read, COUNT, 0)
     if count <= 1:
         return None
@@ -85,7 +85,7 @@ def experts(read: Reader) -> Experts | None:
 
 
 def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> int:
-    """A count that some families state layer by layer: the first layer's."""
+    """Return a count, which some families list for each layer: then that of the first layer."""
     value = read.value(*names)
     if isinstance(value, list) and value:
         name = next(field for field in names if read.has(field))
@@ -94,13 +94,13 @@ def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> in
 
 
 def dense_layers(read: Reader) -> int:
-    """Leading layers without experts."""
+    """Count the leading layers without experts."""
     names = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
     return min(read.count(*names, default=0, least=0), depth(read))
 
 
 def has_experts(read: Reader, layer: int) -> bool:
-    """Return whether a layer has experts, where the config says so layer by layer."""
+    """Return whether a layer of a mixture has experts, by a list of layers or a period."""
     listed = read.value("mlp_layer_types")
     if isinstance(listed, list):
         return layer < len(listed) and listed[layer] == "sparse"

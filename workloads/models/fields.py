@@ -1,4 +1,4 @@
-"""Typed reading of the fields of a ``config.json``, under any of the names that families use."""
+"""Typed reader of the fields of a ``config.json``, under any of the names that families use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Fields = Mapping[str, Any]
 
 
 class Reader:
-    """The fields of one config, each checked as it is read.
+    """Fields of one config, each checked when it is read.
 
-    A name may be dotted, for a field of a nested object. A null counts as absent.
+    Families have several names for one field, so each method takes all of them. A name may be
+    dotted, for a field of a nested object. A null counts as absent.
     """
 
     def __init__(self, fields: Fields, name: str):
@@ -22,11 +23,11 @@ class Reader:
         self.name = name
 
     def value(self, *names: str) -> Any:
-        """Value under the first of these names that is there and not null, else None."""
+        """Return the value of the first of these fields that is there and not null, else None."""
         return next((value for name in names if (value := self._at(name)) is not None), None)
 
     def has(self, *names: str) -> bool:
-        """Return whether any of these names is there and not null."""
+        """Return whether any of these fields is there and not null."""
         return self.value(*names) is not None
 
     def _at(self, name: str) -> Any:
@@ -36,12 +37,12 @@ class Reader:
         return at
 
     def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the whole number under the first of these names.
+        """Return the whole number of the first of these fields.
 
         Raises
         ------
         InputError
-            When there is none and no default, or it is no whole number in range.
+            For a missing field without a default, and a value that is no whole number in range.
         """
         name = next((key for key in names if self.has(key)), None)
         if name is None:
@@ -60,7 +61,7 @@ class Reader:
         return int(value)
 
     def flag(self, *names: str, default: bool = False) -> bool:
-        """Return the truth value under the first of these names."""
+        """Return the truth value of the first of these fields."""
         name = next((key for key in names if self.has(key)), None)
         if name is None:
             return default
@@ -72,7 +73,7 @@ class Reader:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Return a positive number."""
+        """Return the positive number of a field."""
         value = self.value(name)
         if value is None:
             return default
@@ -83,7 +84,7 @@ class Reader:
         return float(value)
 
     def items(self, *names: str) -> list[Any]:
-        """Return the list under the first of these names, empty where there is none."""
+        """Return the list of the first of these fields; an empty one if there is no such field."""
         value = self.value(*names)
         if value is None:
             return []
@@ -92,6 +93,6 @@ class Reader:
         return list(value)
 
     def dropout(self, *names: str) -> bool:
-        """Return whether any of these rates is above zero."""
+        """Return whether any of these rates of dropout is above zero."""
         rates = [self.value(name) for name in names]
         return any(isinstance(rate, int | float) and rate > 0 for rate in rates)

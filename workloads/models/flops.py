@@ -1,8 +1,8 @@
 """Floating-point operations that a model needs: the numerator of MFU.
 
-Only matrix products count, a multiply and an add as two. Attention scores are *causal* by default:
-what lies above the diagonal is needed by nobody, so a kernel that skips it gets no credit for it
-and one that computes it none either. ``causal=False`` counts the whole square, as the definition
+Only matrix products count, with two operations for a multiplication and an addition. Attention
+scores are *causal* by default: scores above the diagonal are not needed, so they are not counted,
+whether a kernel skips or computes them. ``causal=False`` counts the whole square, as the definition
 of MFU in arXiv 2204.02311 (appendix B) does; it gives a larger MFU for the same time.
 """
 
@@ -17,11 +17,11 @@ from workloads.models.model import (
 )
 
 BACKWARD = 2
-"""Products of the backward pass for each one of the forward pass: two gradients."""
+"""Matrix products of the backward pass for each one of the forward pass: two gradients."""
 
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Keys that a query of a sequence looks at, in the mean over its positions.
+    """Return the number of keys that a query sees, in the mean over the positions of a sequence.
 
     Examples
     --------
@@ -36,9 +36,9 @@ def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Operations of the scores and the weighted sums of one layer, forward, one token.
+    """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token.
 
-    A recurrent mixer updates its state and reads it: a product and a sum for each element, twice.
+    A recurrent mixer updates each element of its state and reads it: a product and a sum each.
     """
     if model.mixer == "none":
         return 0.0
@@ -49,7 +49,7 @@ def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Operations of the scores and the weighted sums of all layers, forward, one token."""
+    """FLOPs of the scores and weighted sums of all layers, for the forward pass of one token."""
     return sum(
         model.each_layer.count(kind) * attention_flops(model.of_kind(kind), seq, causal=causal)
         for kind in model.kinds
@@ -57,12 +57,12 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
-    """Operations of one layer, forward, one token: two for each weight that it passes, attention.
+    """FLOPs of one layer for the forward pass of one token: two for each weight, and attention.
 
     Parameters
     ----------
     model : Model
-        With layers of one kind, :meth:`~workloads.models.model.Model.of_kind`.
+        Model with layers of one kind, see :meth:`~workloads.models.model.Model.of_kind`.
     seq : int
         Tokens of a sequence.
     moe : bool
@@ -72,6 +72,7 @@ def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> fl
     """
     weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
     weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
+    # Of the experts only those count that a token visits, without their biases.
     if moe and model.experts:
         biases = expert_parameters(model) - (3 if model.gated_mlp else 2) * (
             model.hidden * model.experts.ffn
@@ -82,7 +83,7 @@ def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> fl
 
 
 def _mlp_vectors(model: Model, *, moe: bool) -> int:
-    """Parameters of a feed-forward part that no product multiplies, those of experts left out."""
+    """Parameters of a feed-forward part that no product multiplies, without those of experts."""
     if moe and model.experts:
         return model.experts.count * model.experts.router_bias
     if not model.ffn:
@@ -91,11 +92,11 @@ def _mlp_vectors(model: Model, *, moe: bool) -> int:
 
 
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Operations of the whole model, forward, one token, output layer included.
+    """FLOPs of the whole model for the forward pass of one token, with the output layer.
 
     Examples
     --------
-    About two for each parameter, and attention on top:
+    There are about two for each parameter, and attention besides:
 
     >>> from workloads.models.huggingface import named
     >>> big = named("llama-3.1-405b")
@@ -111,7 +112,7 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
-    """Operations of one optimizer step over ``tokens``, without recomputation.
+    """FLOPs of one optimizer step over ``tokens``, without recomputation.
 
     Returns
     -------

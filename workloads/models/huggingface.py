@@ -1,4 +1,4 @@
-"""Models from Hugging Face ``config.json`` files: a user's, or a named one that is shipped."""
+"""Reader of models from Hugging Face ``config.json`` files: a user's, or a shipped one by name."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ QUANTIZATION_FILES = {
     "quantize_config.json": None,
     "quant_config.json": None,
 }
-"""Files of ModelOpt, AutoGPTQ and AutoAWQ beside a config that states no quantization, and the key
-under which each keeps it."""
+"""Files of ModelOpt, AutoGPTQ and AutoAWQ that state the quantization beside a config that does
+not, with the key of the quantization in the file; None for the whole file."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Fields under which configs of several towers keep their decoder."""
+"""Fields under which configs of several towers have their decoder."""
 TOWERS = {
     "vision_config": "vision tower",
     "vision_tower": "vision tower",
@@ -34,6 +34,7 @@ TOWERS = {
     "speech_config": "audio tower",
     "num_channels": "patch embedding",
 }
+"""Fields of towers beside the decoder, and their names in ``Model.left_out``."""
 NOT_MODELLED = {
     "is_encoder_decoder": "an encoder beside its decoder",
     "type_vocab_size": "the segment embeddings of an encoder",
@@ -54,17 +55,17 @@ NOT_MODELLED = {
     "per_layer_config": "layers of different widths",
     "block_configs": "layers of different widths",
 }
-"""Fields of structures that no part of the simulator costs, and what they stand for."""
+"""Fields of structures that the simulator does not model, and the names of the structures."""
 NOT_MODELLED_FAMILIES = {
     "bert_generation": "the layers of an encoder, with norms behind their parts",
     "git": "images among its tokens",
     "jetmoe": "experts of attention",
 }
-"""Families of such structures whose config states no field of them."""
+"""Families with such structures whose config has no field for them."""
 
 
 def models() -> list[str]:
-    """Names of the shipped models."""
+    """Return the names of the shipped models."""
     shipped = (files("workloads") / "models" / "configs").iterdir()
     return sorted(item.name[:-5] for item in shipped if item.name.endswith(".json"))
 
@@ -75,7 +76,7 @@ def named(name: str) -> Model:
     Raises
     ------
     InputError
-        For an unknown name, with the nearest one.
+        For an unknown name; the message suggests the nearest one.
 
     Examples
     --------
@@ -94,7 +95,7 @@ def named(name: str) -> Model:
 
 
 def as_model(model_or_name: Model | str) -> Model:
-    """Return a model as it is, or the one that a text names; see :func:`model`.
+    """Return the model itself, or the model that a text names; see :func:`model`.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def as_model(model_or_name: Model | str) -> Model:
 
 
 def model(text: str) -> Model:
-    """Return the model that a user means.
+    """Return the model of a name or path.
 
     Parameters
     ----------
@@ -121,8 +122,7 @@ def model(text: str) -> Model:
     Raises
     ------
     InputError
-        For an unknown name, with the nearest one, and for a configuration that cannot be read or
-        costed, with the field.
+        For an unknown name, and for a configuration that cannot be read or is not modelled.
 
     Examples
     --------
@@ -143,8 +143,8 @@ def from_config(path: str | Path) -> Model:
     Raises
     ------
     InputError
-        When the file is missing, over 1 MiB, not JSON, of an unknown architecture, or lacks or
-        contradicts a field.
+        For a file that is missing, over 1 MiB, not JSON or of an unknown architecture, and for
+        fields that are missing or contradict each other.
     """
     path = Path(path)
     if path.name != CONFIG:
@@ -153,7 +153,7 @@ def from_config(path: str | Path) -> Model:
 
 
 def _with_quantization(fields: Fields, path: Path) -> Fields:
-    """The fields with the quantization that a file beside the config states, if any does."""
+    """Fields of a config, with the quantization that a file beside it states if there is one."""
     if stated_quantization(fields, *(fields.get(part) for part in TEXT_PARTS)) is not None:
         return fields
     for name, key in QUANTIZATION_FILES.items():
@@ -167,6 +167,7 @@ def _with_quantization(fields: Fields, path: Path) -> Fields:
 
 
 def _document(path: Path) -> Fields:
+    """Object of a JSON file, which may not be larger than a config is."""
     with check_regular(path).open("rb") as stream:
         content = stream.read(LARGEST_CONFIG_BYTES + 1)
     if len(content) > LARGEST_CONFIG_BYTES:
@@ -221,7 +222,7 @@ def from_fields(fields: Fields, name: str) -> Model:
 
 
 def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
-    """The fields of the decoder, and the towers beside it."""
+    """Fields of the decoder, and names of the towers beside it."""
     towers = tuple(dict.fromkeys(word for key, word in TOWERS.items() if fields.get(key)))
     part = next((key for key in TEXT_PARTS if isinstance(fields.get(key), dict)), None)
     if part is None:
@@ -233,7 +234,7 @@ def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
 
 
 def _kind(fields: Fields) -> str:
-    """The architecture's name, from ``model_type`` or the class."""
+    """Name of the architecture, from ``model_type`` or from the name of the model's class."""
     if fields.get("model_type"):
         return str(fields["model_type"]).lower().replace("-", "_")
     stated = fields.get("architectures")
@@ -243,6 +244,7 @@ def _kind(fields: Fields) -> str:
 
 
 def _check_modelled(read: Reader, kind: str) -> None:
+    """Refuse a structure that the simulator does not model."""
     if kind in NOT_MODELLED_FAMILIES:
         raise InputError(
             f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
@@ -265,7 +267,8 @@ NEEDED = (
     ("gated_mlp", ("hidden_act", "hidden_activation", "activation_function", "state_size")),
     (None, ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim")),
 )
-"""Fields without which a config describes no decoder; the attribute whose fixed value spares it."""
+"""Fields of which an unknown architecture must state one each, and before them the attribute of
+the model whose fixed value makes the field unnecessary."""
 
 
 def _check_complete(read: Reader, family: Family, kind: str) -> None:
@@ -287,5 +290,6 @@ def _check_complete(read: Reader, family: Family, kind: str) -> None:
 
 
 def _predicting(read: Reader) -> tuple[str, ...]:
+    """Name of the layers that predict several tokens, which are left out; empty for none."""
     count = read.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
     return (f"{count} multi-token prediction layer{'s' * (count > 1)}",) * (count > 0)

@@ -1,4 +1,4 @@
-"""Layers that differ: windows, experts in some, state-space mixers between attention."""
+"""Reader of layers that differ: windows, experts in some, state-space mixers between attention."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ LETTERS = {
     "-": Layer("none"),
     "E": Layer("none", experts=True),
 }
-"""Nemotron-H's letters for layers of one part each."""
+"""Nemotron-H's letters for layers, each of which has one part: a mixer, a feed-forward part."""
 SPELLED = {
     "linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-",
     "moe": "E",
 }  # fmt: skip
+"""Letters of the words that some configs have instead."""
 TYPES = ("layer_types", "layers_block_type", "layer_type")
+"""Fields that list the kind of every layer."""
 
 
 def layers(read: Reader) -> dict[str, Any]:
-    """The mixer, window and layout of the layers."""
+    """Return the mixer, window and layout of the layers, as fields of a model."""
     letters = read.value("hybrid_override_pattern")
     if read.flag("one_part_a_layer") and read.has(*TYPES):
         letters = "".join(SPELLED.get(str(kind), "?") for kind in read.items(*TYPES))
     if isinstance(letters, str) and letters:
         layout = tuple(_lettered(read, letter) for letter in letters)
         return {"layers": len(layout), "layout": layout, "recurrence": recurrence(read)}
-    alone = read.has("mamba_version") and not read.has("num_attention_heads")
-    if alone:
+    if read.has("mamba_version") and not read.has("num_attention_heads"):
         return {"mixer": "recurrence", "recurrence": recurrence(read)}
     sparse = first_count(read, COUNT, 0) > 1
     layout = _layer_by_layer(read, sparse=sparse)
     mixes = any(layer.mixer == "recurrence" for layer in layout)
     from_first_sparse = [sparse and layer >= dense_layers(read) for layer in range(len(layout))]
-    usual = [layer.experts for layer in layout] == from_first_sparse
-    if usual and not mixes and len({layer.window for layer in layout}) == 1:
+    regular = [layer.experts for layer in layout] == from_first_sparse
+    if regular and not mixes and len({layer.window for layer in layout}) == 1:
+        # Layers differ in no more than leading dense ones, which ``Experts.dense_layers`` counts.
         return {"window": layout[0].window}
     return {"layout": layout, "recurrence": recurrence(read) if mixes else None}
 
 
 def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
-    """Return what each layer is; only a model with experts, ``sparse``, has any in a layer."""
+    """Kind of each layer; only where ``sparse`` may a layer have experts."""
     window = _window(read)
     return tuple(
         Layer(
@@ -63,6 +65,7 @@ def _layer_by_layer(read: Reader, *, sparse: bool) -> tuple[Layer, ...]:
 
 
 def _lettered(read: Reader, letter: str) -> Layer:
+    """Kind of layer that a letter stands for."""
     if letter not in LETTERS:
         raise InputError(
             f"model {read.name}: hybrid_override_pattern has {letter!r}; it may have "
@@ -72,14 +75,14 @@ def _lettered(read: Reader, letter: str) -> Layer:
 
 
 def _window(read: Reader) -> int:
-    """Keys that a query of a windowed layer sees at most, 0 for no window."""
+    """Largest number of keys that a query of a windowed layer sees; 0 for no window."""
     if read.has("use_sliding_window") and not read.flag("use_sliding_window"):
         return 0
     return read.count(*WINDOW, default=0, least=0)
 
 
 def _is_windowed(read: Reader, layer: int) -> bool:
-    """Return whether attention of a layer is local, in a model that has a window."""
+    """Return whether the attention of a layer has the window that the model states."""
     kinds = read.items(*TYPES)
     if kinds:
         return layer < len(kinds) and kinds[layer] in WINDOWED
@@ -94,7 +97,7 @@ def _is_windowed(read: Reader, layer: int) -> bool:
 
 
 def _mixer(read: Reader, layer: int) -> Mixer:
-    """The mixer of a layer."""
+    """Mixer of a layer, by a list of kinds, a list of attention layers, or a period of them."""
     kinds = read.items(*TYPES)
     if kinds and layer < len(kinds):
         return "recurrence" if kinds[layer] in RECURRENT else "attention"

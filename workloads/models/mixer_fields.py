@@ -1,4 +1,4 @@
-"""State-space mixers and linear attention, from the fields of a config."""
+"""Reader of state-space mixers and linear attention from the fields of a config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recurrence(read: Reader) -> Recurrence:
     Raises
     ------
     InputError
-        When the config states the sizes of none that is known.
+        For a config without the sizes of any known mixer.
     """
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
@@ -35,7 +35,7 @@ def recurrence(read: Reader) -> Recurrence:
 
 
 def _mamba(read: Reader) -> Recurrence:
-    """A selective state-space mixer (arXiv 2312.00752, section 3.4)."""
+    """Sizes of a selective state-space mixer (arXiv 2312.00752, section 3.4)."""
     hidden, state = read.count(*HIDDEN), read.count(*STATE)
     inner = read.count(*EXPAND, default=2) * hidden
     if read.has("mamba_version") and not read.has("num_attention_heads"):
@@ -52,7 +52,7 @@ def _mamba(read: Reader) -> Recurrence:
 
 
 def _mamba2(read: Reader) -> Recurrence:
-    """A state-space mixer with one decay a head (arXiv 2405.21060, section 7)."""
+    """Sizes of a state-space mixer with one decay a head (arXiv 2405.21060, section 7)."""
     hidden, state = read.count(*HIDDEN), read.count(*STATE)
     heads = read.count("mamba_num_heads", "mamba_n_heads", "num_heads")
     width = read.value("mamba_head_dim", "mamba_d_head", "head_dim")
@@ -70,14 +70,14 @@ def _mamba2(read: Reader) -> Recurrence:
 
 
 def _lightning(read: Reader) -> Recurrence:
-    """Linear attention with an output gate and one norm (arXiv 2501.08313, section 2.2)."""
+    """Sizes of linear attention with an output gate and a norm (arXiv 2501.08313, section 2.2)."""
     width = read.count(*HEAD_DIM, default=read.count(*HIDDEN) // read.count(*HEADS))
     inner = read.count(*HEADS) * width
     return Recurrence("lightning", 4 * inner, inner, 0, inner, inner * width)
 
 
 def _gated_delta(read: Reader) -> Recurrence:
-    """A gated delta rule (arXiv 2412.06464)."""
+    """Sizes of a gated delta rule (arXiv 2412.06464)."""
     key_width, value_width = read.count("linear_key_head_dim"), read.count("linear_value_head_dim")
     heads = read.count("linear_num_value_heads")
     keys = read.count("linear_num_key_heads") * key_width
@@ -89,7 +89,7 @@ def _gated_delta(read: Reader) -> Recurrence:
 
 
 def _short_convolution(read: Reader) -> Recurrence:
-    """A gated convolution over a few tokens, as LFM2's."""
+    """Sizes of a gated convolution over a few tokens, as LFM2 has it."""
     hidden, kernel = read.count(*HIDDEN), read.count("conv_L_cache")
     other = hidden * kernel + 5 * hidden * read.flag("conv_bias")
     return Recurrence("short-convolution", 3 * hidden, hidden, 0, other, hidden * kernel)

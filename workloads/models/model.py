@@ -1,9 +1,9 @@
-"""The Model: the shape of a decoder, and its exact parameter counts.
+"""``Model``: architecture of a decoder-only transformer, and its exact parameter counts.
 
-A frozen description that :mod:`workloads.models.huggingface` reads from a ``config.json``;
-everything else that is known of a model (FLOPs, activations, caches) is a function of it. Layers
-that differ (windows, experts, state-space mixers) are listed in ``Model.layout``; each kind of
-layer is costed as a model of its own whose layers are all alike, :meth:`Model.of_kind`.
+:mod:`workloads.models.huggingface` reads it from a ``config.json``; FLOPs, activations and caches
+are functions of it. Layers that differ (windows, experts, state-space mixers) are listed in
+``Model.layout``. Each kind of layer is costed as a model of its own, all of whose layers are of
+that kind, see :meth:`Model.of_kind`.
 """
 
 from __future__ import annotations
@@ -33,54 +33,65 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder.
+    """Architecture of a decoder-only transformer.
 
     Attributes
     ----------
     name : str
-    layers, hidden, heads, kv_heads, head_dim, ffn, vocab : int
-        ``ffn`` is the inner width of a dense feed-forward part, 0 where no layer has one.
+    layers : int
+        Number of layers.
+    hidden : int
+        Width of the hidden state.
+    heads, kv_heads : int
+        Query heads and key-value heads of a layer.
+    head_dim : int
+        Width of a head.
+    ffn : int
+        Inner width of the dense feed-forward part; 0 if no layer has one.
+    vocab : int
+        Tokens of the vocabulary.
     gated_mlp : bool
         Whether the feed-forward part has a gate beside its up-projection (SwiGLU).
     tied_embeddings : bool
         Whether the output layer is the embedding.
     positions : int
-        Learned positions, 0 for none (rotary, ALiBi).
+        Number of learned positions; 0 for none (rotary, ALiBi).
     norm : {"rms", "layer", "plain"}
         RMSNorm has a scale, LayerNorm a scale and a shift, a plain norm no parameters.
     qkv_bias, output_bias, mlp_bias : bool
-        Which projections have a bias.
+        Whether the projections to queries, keys and values, of attention's output, and of the
+        feed-forward part have a bias.
     qk_norm : bool
         Whether queries and keys are normalised head by head.
     window : int
-        Keys that a query sees at most, 0 for all before it.
+        Largest number of keys that a query sees; 0 for all keys before it.
     dropout : bool
         Whether masks of dropout are kept for the backward pass.
     experts : Experts or None
     latent : LatentAttention or None
     recurrence : Recurrence or None
-        The mixer of layers without attention.
+        Mixer of layers without attention.
     layout : tuple of Layer
-        Every layer's kind, in order; empty where layers differ in nothing but
-        ``experts.dense_layers``.
+        Kind of every layer, in order. It is empty if all layers are alike, apart from leading ones
+        without experts that ``experts.dense_layers`` counts.
     mixer : {"attention", "recurrence", "none"}
-        Mixer of all layers where ``layout`` is empty.
+        Mixer of all layers if ``layout`` is empty.
     parallel : bool
-        Whether attention and the feed-forward part work side by side on one input
+        Whether attention and the feed-forward part work in parallel on one input
         (arXiv 2204.02311, section 2).
     norms : int
-        Norms over the hidden width of a layer with both parts: 2, 1 shared by parallel parts, or
-        4 before and after each.
+        Norms over the hidden width of a layer with both parts: 2, one before each; 1 that parallel
+        parts share; or 4, before and after each.
     qk_norm_wide : bool
-        Whether queries and keys have a scale for every column of every head instead.
+        Whether queries and keys are normalised with a scale for every column of every head.
     attention_gate : bool
         Whether a projection as wide as the queries gates attention's output.
     sinks : bool
-        Whether each head has a learned score that no key owns.
+        Whether each head has a learned score that belongs to no key (an attention sink).
     final_norm, embedding_norm : bool
         Whether there is a norm after the layers, and after the embedding.
     embedding_width : int
-        Width of the embedding where projections lead to and from the hidden width, else 0.
+        Width of the embedding if projections lead from and to another hidden width, else 0.
     head_bias : bool
         Whether the output layer has a bias.
     precision : str
@@ -142,7 +153,7 @@ class Model:
 
     @cached_property
     def each_layer(self) -> tuple[Layer, ...]:
-        """The kind of every layer, in order."""
+        """Kind of every layer, in order."""
         if self.layout:
             return self.layout
         plain = Layer(self.mixer, self.window, mlp=self.ffn > 0)
@@ -158,17 +169,18 @@ class Model:
 
     @cached_property
     def _of_kinds(self) -> dict[Layer, Model]:
-        """Models of one kind of layer that were asked for."""
+        """Cache of :meth:`of_kind`."""
         return {}
 
     def of_kind(self, kind: Layer) -> Model:
-        """Return the model whose layers are all of one kind."""
-        alone = self._of_kinds.get(kind)
-        if alone is None:
-            alone = self._of_kinds[kind] = self._alone(kind)
-        return alone
+        """Return the model with all layers of one kind, by which such a layer is costed."""
+        model = self._of_kinds.get(kind)
+        if model is None:
+            model = self._of_kinds[kind] = self._with_one_kind(kind)
+        return model
 
-    def _alone(self, kind: Layer) -> Model:
+    def _with_one_kind(self, kind: Layer) -> Model:
+        """Build the model that ``of_kind`` returns."""
         sparse = self.experts is not None and kind.experts
         return replace(
             self,
@@ -181,19 +193,19 @@ class Model:
 
     @property
     def query_width(self) -> int:
-        """Columns of all queries together."""
+        """Columns of the queries of all heads."""
         if self.latent:
             return self.heads * (self.latent.nope_dim + self.latent.rope_dim)
         return self.heads * self.head_dim
 
     @property
     def value_width(self) -> int:
-        """Columns of the attention's output before its projection."""
+        """Columns of attention's output before its projection."""
         return self.heads * (self.latent.value_dim if self.latent else self.head_dim)
 
     @property
     def moe_layers(self) -> int:
-        """Layers with experts."""
+        """Number of layers with experts."""
         return sum(layer.experts for layer in self.each_layer)
 
     @property
@@ -218,7 +230,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """All parameters: embedding, layers, final norm, output layer.
+        """Number of parameters of embedding, layers, final norm and output layer.
 
         Examples
         --------
@@ -235,7 +247,7 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token passes through: of routed experts only the visited ones."""
+        """Parameters that one token uses: of routed experts only those that it visits."""
         if not self.experts:
             return self.parameters
         idle = self.experts.count - self.experts.per_token
@@ -265,7 +277,7 @@ def _check(model: Model) -> None:
 
 
 def attention_parameters(model: Model) -> int:
-    """Parameters of one layer's mixer: projections, biases, norms of queries and keys."""
+    """Count the parameters of one layer's mixer: projections, biases, norms of queries and keys."""
     if model.mixer == "none":
         return 0
     if model.mixer == "recurrence" and model.recurrence:
@@ -279,7 +291,7 @@ def attention_parameters(model: Model) -> int:
 
 
 def attention_vectors(model: Model) -> int:
-    """Parameters of one layer's mixer that no product multiplies."""
+    """Count the parameters of one layer's mixer that no product multiplies."""
     if model.mixer == "none":
         return 0
     if model.mixer == "recurrence" and model.recurrence:
@@ -292,19 +304,19 @@ def attention_vectors(model: Model) -> int:
     return biases + norms + model.heads * model.sinks
 
 
-def _latent_parameters(model: Model, mla: LatentAttention) -> int:
-    """Down- and up-projections of queries and of keys with values, two norms, output, indexer."""
-    h, q = model.hidden, model.query_width
-    query = h * mla.query_rank + mla.query_rank + mla.query_rank * q if mla.query_rank else h * q
-    down = h * (mla.kv_rank + mla.rope_dim) + mla.kv_rank
-    up = mla.kv_rank * model.heads * (mla.nope_dim + mla.value_dim)
-    width = mla.index_heads * mla.index_dim
-    index = (mla.query_rank or h) * width + h * (mla.index_dim + mla.index_heads) * (width > 0)
+def _latent_parameters(model: Model, latent: LatentAttention) -> int:
+    """Parameters of latent attention: projections down and up, two norms, output, indexer."""
+    h, q, rank = model.hidden, model.query_width, latent.query_rank
+    query = h * rank + rank + rank * q if rank else h * q
+    down = h * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
+    up = latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
+    width = latent.index_heads * latent.index_dim
+    index = (rank or h) * width + h * (latent.index_dim + latent.index_heads) * (width > 0)
     return query + down + up + model.value_width * h + index
 
 
 def expert_parameters(model: Model) -> int:
-    """Parameters of one routed expert."""
+    """Count the parameters of one routed expert."""
     if model.experts is None:
         return 0
     matrices, ffn = 3 if model.gated_mlp else 2, model.experts.ffn
@@ -313,7 +325,7 @@ def expert_parameters(model: Model) -> int:
 
 
 def mlp_parameters(model: Model, *, moe: bool) -> int:
-    """Parameters of one layer's feed-forward part, dense or with experts and router."""
+    """Count the parameters of one layer's feed-forward part, dense or with experts and router."""
     h, matrices = model.hidden, 3 if model.gated_mlp else 2
     if not moe or model.experts is None:
         biases = (model.ffn * (matrices - 1) + h) * model.mlp_bias
@@ -325,13 +337,13 @@ def mlp_parameters(model: Model, *, moe: bool) -> int:
 
 
 def layer_norms(model: Model, *, moe: bool) -> int:
-    """Norms over the hidden width in one layer: half of them where it has one part only."""
+    """Count the norms over the hidden width in one layer: half as many if it has one part only."""
     parts = (model.mixer != "none") + bool(model.ffn or (moe and model.experts))
     return -(-model.norms * parts // 2)
 
 
 def layer_parameters(model: Model, *, moe: bool) -> int:
-    """Parameters of one layer: mixer, feed-forward part and norms."""
+    """Count the parameters of one layer: mixer, feed-forward part and norms."""
     mlp = mlp_parameters(model, moe=moe)
     norms = layer_norms(model, moe=moe) * model.norm_parameters
     return attention_parameters(model) + mlp + norms

@@ -1,4 +1,4 @@
-"""Parts that a model may have: experts, latent attention, recurrent mixers, kinds of layers."""
+"""Parts of models: experts, latent attention, recurrent mixers, and kinds of layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Mixer = Literal["attention", "recurrence", "none"]
 
 @dataclass(frozen=True)
 class Experts:
-    """Feed-forward layers of which each token visits a few.
+    """A mixture of experts: feed-forward parts of which each token visits a few.
 
     Attributes
     ----------
@@ -21,13 +21,13 @@ class Experts:
     ffn : int
         Inner width of one expert.
     shared_ffn : int
-        Inner width of the part that every token visits besides, 0 for none.
+        Inner width of the shared expert, which every token visits; 0 for none.
     shared_gate : bool
         Whether the shared expert's output is weighted by a learned gate.
     dense_layers : int
-        Leading layers that have a dense feed-forward part instead.
+        Number of leading layers that have a dense feed-forward part instead.
     router_bias : bool
-        Whether the router corrects its scores by one learned number an expert.
+        Whether the router adds one learned number for each expert to its scores.
     bias : bool
         Whether the products of an expert have biases.
     """
@@ -49,13 +49,13 @@ class LatentAttention:
     Attributes
     ----------
     query_rank : int
-        Width of the compressed query, 0 where queries are not compressed.
+        Width of the compressed query; 0 if queries are not compressed.
     kv_rank : int
-        Width of the compressed keys and values: what a cache holds, with ``rope_dim``.
+        Width of the compressed keys and values, which a cache stores with ``rope_dim`` columns.
     nope_dim, rope_dim, value_dim : int
-        Widths of a head: the part of keys without and with position, and the values.
+        Widths of a head: of the parts of its keys without and with position, and of its values.
     index_heads, index_dim : int
-        Heads of the indexer that picks the keys of sparse attention, and their width; 0 for none.
+        Heads of the indexer that selects the keys of sparse attention, and their width; 0 for none.
     """
 
     query_rank: int
@@ -78,9 +78,9 @@ class Recurrence:
     columns : int
         Columns of the projections from the hidden width.
     inner : int
-        Rows of the projection back to it.
+        Rows of the projection back to the hidden width.
     products : int
-        Weights of further matrix products, within the mixer.
+        Weights of further matrix products within the mixer.
     other : int
         Parameters that no product multiplies: convolutions, decays, norms, biases.
     state : int
@@ -97,13 +97,14 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class Layer:
-    """One kind of layer, of a model whose layers differ.
+    """A kind of layer, in a model whose layers may differ.
 
     Attributes
     ----------
     mixer : {"attention", "recurrence", "none"}
+        Part that mixes tokens.
     window : int
-        Keys that a query sees at most, 0 for all before it.
+        Largest number of keys that a query sees; 0 for all keys before it.
     experts : bool
         Whether the feed-forward part has experts.
     mlp : bool

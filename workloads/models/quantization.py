@@ -1,4 +1,4 @@
-"""The precision of stored weights, from ``quantization_config``: used, or refused by name."""
+"""Reader of the precision of stored weights from ``quantization_config``; others are refused."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ALGORITHMS = {
     "MXFP8": "fp8", "NVFP4": "fp4", "NVFP4_AWQ": "fp4", "W4A16_NVFP4": "fp4",
     "W4A8_NVFP4_FP8": "fp4",
 }  # fmt: skip
-"""Names that ModelOpt gives to its ways (``quant_algo``)."""
+"""ModelOpt's names of algorithms (``quant_algo``), and the precision of their weights."""
 TYPES = (
     (re.compile(r"(mx|nv)?(float|fp)4", re.I), "fp4"),
     (re.compile(r"(mx)?(float|fp)8", re.I), "fp8"),
 )
-"""Beginnings of torchao's and Quark's names of types."""
+"""Beginnings of torchao's and Quark's names of types, and the precision of each."""
 BITS = ("bits", "w_bit", "nbits", "num_bits", "quant_config.weight_quant_params.nbits")
 
 
 def stated_quantization(*places: Any) -> Any:
-    """Return the quantization that the first of these objects states, None for none.
+    """Return the quantization that the first of these objects states; None if none does.
 
     Examples
     --------
@@ -45,12 +45,12 @@ def stated_quantization(*places: Any) -> Any:
 def precision(stated: Any, model: str) -> str:
     """Return the precision of the stored weights: ``bf16``, ``fp8`` or ``fp4``.
 
-    Products are costed at this precision, also where a config quantizes weights alone.
+    Matrix products are costed at this precision, even if a config quantizes only the weights.
 
     Parameters
     ----------
     stated : dict, optional
-        The ``quantization_config`` of a config; None where it states none.
+        The ``quantization_config`` of a config; None if it has none.
     model : str
         Name of the model, for messages.
 
@@ -81,7 +81,7 @@ def precision(stated: Any, model: str) -> str:
 
 
 def _grouped(stated: dict[str, Any]) -> str | None:
-    """The precision of compressed-tensors' groups of weights, where all are floats alike."""
+    """Precision of compressed-tensors' groups of weights, if all have one floating-point type."""
     kinds = _kinds_of_groups(stated)
     if len(kinds) != 1:
         return None
@@ -101,7 +101,7 @@ def _kinds_of_groups(stated: Mapping[str, Any]) -> set[tuple[Any, Any]]:
 
 
 def _typed(stated: dict[str, Any]) -> str | None:
-    """The precision of the types that torchao, Quark and FP-Quant name, where all are alike."""
+    """Precision of the types that torchao, Quark and FP-Quant name, if all have the same one."""
     precisions = {
         next((name for pattern, name in TYPES if pattern.match(text)), None)
         for text in _types(stated)
@@ -110,7 +110,7 @@ def _typed(stated: dict[str, Any]) -> str | None:
 
 
 def _types(stated: Mapping[str, Any]) -> list[str]:
-    """Names of the types in which weights are stored, empty where a config names none."""
+    """Names of the types in which weights are stored; empty if the config names none."""
     read = Reader(stated, "")
     layers = [read.value("global_quant_config"), *_objects(stated.get("layer_quant_config"))]
     weights = [layer.get("weight") for layer in layers if isinstance(layer, dict)]
@@ -122,17 +122,18 @@ def _types(stated: Mapping[str, Any]) -> list[str]:
 
 
 def _objects(value: Any) -> list[Any]:
+    """Values of a JSON object; none for anything else."""
     return list(value.values()) if isinstance(value, dict) else []
 
 
 def _is_sparse(stated: dict[str, Any]) -> bool:
-    """Say whether weights are stored without their zeros, as 2:4 sparsity is."""
+    """Return whether weights are stored without their zeros, as in 2:4 sparsity."""
     form = Reader(stated, "").value("sparsity_config.format")
     return form is not None and form != "dense"
 
 
 def _details(stated: dict[str, Any]) -> str:
-    """Text on the bits and types of weights that a config states."""
+    """Words for a message on the bits and types of weights that a config states."""
     read = Reader(stated, "")
     bits = read.value(*BITS)
     if bits is None and (read.value("load_in_4bit") or read.value("load_in_8bit")):
