@@ -1,1 +1,1 @@
-"""Execution traces of other tools: read as recordings, replayed on any cluster, written back."""
+"""Execution traces of other tools, read as recordings, replayed on a cluster, or written."""

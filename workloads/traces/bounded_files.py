@@ -1,4 +1,4 @@
-"""Files from outside, read whole or refused: sizes are bounded, also after decompression."""
+"""Reader of trace files whose size is bounded, also after decompression."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from topologies.errors import InputError, file_fault
 from topologies.files import open_regular
 
 LARGEST_BYTES = 2**28
-"""Most that is read of one trace, after decompression [B]."""
+"""Largest trace that is read, after decompression [B]."""
 GZIP = b"\x1f\x8b"
 
 
 def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
-    """Return the bytes of a file, decompressed where it is gzip.
+    """Return the bytes of a file, decompressed if it is gzip.
 
     Raises
     ------
     InputError
-        When it cannot be read, is truncated or corrupt, or is larger than the bound; a bomb is
-        found out by inflating no more than the bound.
+        For a file that cannot be read, is truncated or corrupt, or is larger than the bound. No
+        more than the bound is decompressed, so that a decompression bomb is refused too.
     """
     try:
         with open(path, "rb", opener=open_regular) as raw:

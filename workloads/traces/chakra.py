@@ -1,4 +1,4 @@
-"""Reading Chakra execution traces: one ``.et`` file a rank."""
+"""Reader of Chakra execution traces: one ``.et`` file for each rank."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ from workloads.traces.recording import (
 MOST_RANKS = 10**7
 LONGEST_US = 2**61 // PS_PER_US
 NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
+MOST_VARINT_SHIFT = 35
+"""Bits of the length of a message, beyond which a file is not protobuf."""
 DEVICE, HOST_LANE, NETWORK = 0, 1, 2
 """Lanes of a rank: its chip, its host, its network."""
 KIND = {
@@ -49,7 +51,7 @@ STANDS_FOR = {
     "reduce": "broadcast", "gather": "all-gather", "scatter": "all-gather",
     "reduce-scatter-block": "reduce-scatter", "barrier": "all-reduce",
 }  # fmt: skip
-"""Collectives timed as one that moves the same bytes over the busiest link."""
+"""Collectives that are timed as another one, which moves the same bytes over the busiest link."""
 
 
 def read_chakra(paths: Sequence[Path]) -> Recording:
@@ -58,13 +60,13 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
     Parameters
     ----------
     paths : sequence of Path
-        One file a rank, numbered before ``.et``; a single file may have no number.
+        One file for each rank, with its number before ``.et``; a single file needs no number.
 
     Raises
     ------
     InputError
-        Naming file and node: broken protobuf, a rank that is missing, a node that is unknown or
-        there twice, a time that no clock shows.
+        For broken protobuf, a missing rank, an unknown or repeated node, and an impossible time.
+        The message names file and node.
     """
     by_rank = _ranks(paths)
     groups = groups_beside(paths)
@@ -89,7 +91,7 @@ def read_chakra(paths: Sequence[Path]) -> Recording:
 
 
 def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
-    """File of each rank, refused where one is missing or there twice."""
+    """File of each rank; a missing or repeated rank is refused."""
     if len(paths) == 1:
         number = NUMBERED.search(paths[0].name)
         rank = int(number[1]) if number else 0
@@ -109,8 +111,8 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
         by_rank[rank] = path
     missing = max(by_rank) + 1 - len(by_rank)
     if missing:
-        some = islice((rank for rank in count() if rank not in by_rank), min(8, missing))
-        shown = ", ".join(map(str, some)) + (" …" if missing > 8 else "")
+        first = islice((rank for rank in count() if rank not in by_rank), min(8, missing))
+        shown = ", ".join(map(str, first)) + (" …" if missing > 8 else "")
         raise InputError(
             f"{paths[0].parent}: rank{'s' * (missing > 1)} {shown} of {max(by_rank) + 1} "
             f"missing; there {'is' if len(by_rank) == 1 else 'are'} {len(by_rank)} files. Give all."
@@ -119,22 +121,26 @@ def _ranks(paths: Sequence[Path]) -> dict[int, Path]:
 
 
 def _check_count(by_rank: Mapping[int, Path]) -> None:
-    """Refuse more nodes than are read before any of them is decoded, one file at a time."""
+    """Refuse more nodes than are read, before any of them is decoded."""
     total = 0
     for path in by_rank.values():
-        for _ in _pieces(read_bounded(path), path):
+        for _ in _message_spans(read_bounded(path), path):
             total += 1
             if total > MOST_NODES + len(by_rank):  # one message of each file is no node
                 raise InputError(f"{path}: {too_many_nodes('the traces', MOST_NODES)}")
 
 
-def _pieces(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """First and last byte of each message."""
+def _message_spans(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the first byte of each message and the byte after it.
+
+    Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
+    high bit in every byte but the last.
+    """
     at, number = 0, 0
     while at < len(content):
         size = shift = 0
         while True:
-            if at >= len(content) or shift > 35:
+            if at >= len(content) or shift > MOST_VARINT_SHIFT:
                 raise InputError(f"{path}: broken protobuf at message {number}; it is cut short.")
             byte = content[at]
             size |= (byte & 127) << shift
@@ -153,16 +159,16 @@ def _pieces(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
 def _read(
     columns: Columns, rank: int, path: Path, content: bytes, groups: Mapping[str, tuple[int, ...]]
 ) -> str:
-    """Add the nodes of a rank; returns the version of the schema."""
-    pieces = list(_pieces(content, path))
-    version = _version(content[slice(*pieces[0])], path)
+    """Add the nodes of a rank, and return the version of the schema."""
+    spans = list(_message_spans(content, path))
+    version = _version(content[slice(*spans[0])], path)
     first, groups = len(columns), dict(groups)
     waits: dict[int, Sequence[int]] = {}
     # In files of older converters control dependencies are the operators around an operator,
     # many of them left out, and an operator may name itself.
     nested = "schema" in version
     node = schema.messages()["Node"]()
-    for number, (low, high) in enumerate(pieces[1:], start=1):
+    for number, (low, high) in enumerate(spans[1:], start=1):
         try:
             node.ParseFromString(content[low:high])
         except DecodeError:
@@ -186,7 +192,10 @@ def _read(
 
 
 def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence[int]]) -> None:
-    """Let the nodes from row ``first`` on wait for those that they name, earlier ones first."""
+    """Add the dependencies of the nodes from row ``first`` on, sorted so that each follows them.
+
+    ``waits`` has the numbers of the nodes that each node waits for.
+    """
     place = {number: row for row, number in enumerate(waits)}
     for number, dependencies in waits.items():
         unknown = next((dependency for dependency in dependencies if dependency not in place), None)
@@ -206,6 +215,7 @@ def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence
 
 
 def _version(content: bytes, path: Path) -> str:
+    """Version of the schema, from the first message of a file."""
     metadata = schema.messages()["GlobalMetadata"]()
     try:
         metadata.ParseFromString(content)
@@ -220,7 +230,7 @@ def _version(content: bytes, path: Path) -> str:
 
 
 def _value(attribute: Any) -> Any:
-    """Value of an attribute; a list for a message of values."""
+    """Value of an attribute, which may be a list."""
     chosen = attribute.WhichOneof("value")
     if chosen is None:
         return None
@@ -231,7 +241,7 @@ def _value(attribute: Any) -> Any:
 def _add(
     columns: Columns, rank: int, path: Path, node: Any, groups: Mapping[str, tuple[int, ...]]
 ) -> int:
-    """Add one node."""
+    """Add one node to its lane, and return its row."""
     stated = {attribute.name: _value(attribute) for attribute in node.attr}
     where = f"{path}: node {node.id} ({node.name[:60]})"
     kind = KIND.get(node.type)
@@ -247,14 +257,14 @@ def _add(
     host = bool(stated.get("is_cpu_op"))
     lane = HOST_LANE if host else DEVICE
     if kind == COLLECTIVE and "comm_type" not in stated:
-        kind = COMPUTE  # what the host does about a collective
+        kind = COMPUTE  # the host's call of a collective, which stands in a node of its own
     if kind == COMPUTE and host:
         kind = HOST
     if kind in (SEND, RECEIVE, COLLECTIVE):
         lane = NETWORK
         attributes["size_bytes"] = _whole(stated, "comm_size", where)
     if kind in (SEND, RECEIVE, COLLECTIVE) and _lacks(stated, kind, duration_ps, where):
-        # The recorded time is kept, and nobody is met: a group of this rank alone.
+        # It keeps its recorded time and waits for no other rank: its group is this rank alone.
         kind, attributes["group"] = COLLECTIVE, Group(f"rank {rank} alone", (rank,))
     elif kind == COLLECTIVE:
         attributes |= _collective(stated, where, groups)
@@ -268,13 +278,14 @@ def _add(
 
 
 def _peer(kind: int) -> str:
+    """Name of the attribute with the other rank of a message."""
     return "comm_dst" if kind == SEND else "comm_src"
 
 
 def _lacks(stated: Mapping[str, Any], kind: int, duration_ps: int, where: str) -> bool:
-    """Return whether communication lacks what it is timed by, and has a recorded time instead.
+    """Return whether communication lacks an attribute that it is timed by, and keeps its time.
 
-    PyTorch's traces do not say to whom a message goes.
+    PyTorch's traces do not say which rank a message goes to.
     """
     if kind == COLLECTIVE:
         barrier = stated.get("comm_type") == schema.COLLECTIVES.index("barrier")
@@ -289,6 +300,7 @@ def _lacks(stated: Mapping[str, Any], kind: int, duration_ps: int, where: str) -
 
 
 def _whole(stated: Mapping[str, Any], name: str, where: str) -> int:
+    """Value of an attribute that must be a whole number; 0 if it is not stated."""
     value = stated.get(name, 0)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -300,6 +312,7 @@ def _whole(stated: Mapping[str, Any], name: str, where: str) -> int:
 def _collective(
     stated: Mapping[str, Any], where: str, groups: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
+    """Operation and group of a collective, as fields of a node."""
     number = _whole(stated, "comm_type", where)
     if number >= len(schema.COLLECTIVES):
         raise InputError(f"{where}: comm_type {number} is unknown; give one of 0 to 9.")

@@ -1,8 +1,8 @@
-"""Writing Chakra execution traces, so that other simulators run the same work.
+"""Writer of Chakra execution traces, so that other simulators run the same work.
 
-A recording goes out as it came in. A training step goes out rank by rank: kernels with their
-duration, collectives with their size and process group, messages between pipeline stages. The
-members of the groups stand in ``comm_group.json`` beside the traces.
+Every rank has a file with its kernels and their durations, collectives with their size and process
+group, and messages to other ranks. The members of the groups stand in ``comm_group.json`` beside
+the files.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TYPE = {
 
 
 def write_chakra(recording: Recording, directory: str | Path, name: str = "trace") -> list[Path]:
-    """Write one ``.et`` file a rank; returns the files, in the order of the ranks.
+    """Write one ``.et`` file for each rank, and return the files in order of rank.
 
-    Durations are rounded to microseconds, the unit of the format; a lag becomes a compute node.
+    Durations are rounded to microseconds, the unit of the format. A lag becomes a compute node.
 
     Raises
     ------
     InputError
-        When the directory cannot be written, or holds traces already.
+        For a directory that cannot be written, or that holds traces already.
     """
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
@@ -75,7 +75,7 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
 
 
 def _group_names(recording: Recording) -> list[str]:
-    """A name for each group, its own where no other has it."""
+    """Name for each group: its own, with a number if another group has the same name."""
     stated = [group.name for group in recording.groups]
     return [
         name if stated.count(name) == 1 else f"{name or 'group'}.{place}"
@@ -84,7 +84,7 @@ def _group_names(recording: Recording) -> list[str]:
 
 
 def write_messages(path: Path, messages: Iterable[Any]) -> None:
-    """Write messages behind their lengths."""
+    """Write messages, each behind its length."""
     with path.open("wb") as file:
         for message in messages:
             content = message.SerializeToString()
@@ -92,6 +92,7 @@ def write_messages(path: Path, messages: Iterable[Any]) -> None:
 
 
 def _varint(value: int) -> bytes:
+    """Bytes of a whole number in protobuf's variable-length encoding."""
     digits = bytearray()
     while value > 127:
         digits.append(value & 127 | 128)
@@ -105,6 +106,7 @@ def _messages(
     before: dict[int, list[tuple[int, int]]],
     names: Sequence[str],
 ) -> Iterator[Any]:
+    """Yield the messages of one rank's file; ``before`` has the dependencies of each node."""
     yield schema.messages()["GlobalMetadata"](version=VERSION)
     lags = len(recording)
     for node in nodes:
@@ -124,7 +126,7 @@ def _messages(
 
 
 def _facts(recording: Recording, node: int, names: Sequence[str]) -> dict[str, Any]:
-    """Attributes of a node."""
+    """Attributes of a node's message."""
     kind, size = int(recording.kind[node]), int(recording.size_bytes[node])
     facts: dict[str, Any] = {"is_cpu_op": kind == HOST}
     if kind == COLLECTIVE and recording.operation[node] != UNKNOWN:
@@ -149,7 +151,7 @@ def _facts(recording: Recording, node: int, names: Sequence[str]) -> dict[str, A
 def node_message(
     number: int, name: str, kind: int, duration_ps: int, before: list[int], facts: dict[str, Any]
 ) -> Any:
-    """Return the message of one node; ``before`` are the numbers of those that it waits for."""
+    """Return the message of one node; ``before`` has the numbers of nodes that it waits for."""
     node = schema.messages()["Node"](
         id=number, name=name, type=kind, duration_micros=round(duration_ps / PS_PER_US)
     )

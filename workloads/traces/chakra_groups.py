@@ -1,4 +1,4 @@
-"""Process groups of Chakra traces: a file beside them, or what PyTorch wrote when it made them."""
+"""Process groups of Chakra traces, from a file beside them or from the node that lists them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from workloads.traces.bounded_files import read_bounded
 MADE = "process_group:init"
 """Part of the name of the node in which PyTorch lists its process groups."""
 LONGEST_LIST = 2**22
-"""Characters of a list of groups that are read."""
+"""Largest number of characters of a list of groups that is read."""
 Groups = dict[str, tuple[int, ...]]
 
 
 def groups_beside(paths: Sequence[Path]) -> Groups:
-    """Members of process groups from a JSON file beside the traces, as ASTRA-sim reads one.
+    """Return the members of process groups from JSON files beside the traces, as ASTRA-sim does.
 
     Raises
     ------
     InputError
-        For a file that is named after groups and cannot be read; others need not be of groups.
+        For a file with ``group`` in its name that cannot be read. Other files may hold other JSON.
     """
     groups: Groups = {}
     for folder in sorted({path.parent for path in paths}):
@@ -45,7 +45,7 @@ def groups_beside(paths: Sequence[Path]) -> Groups:
 
 
 def groups_made(node: Any) -> Groups:
-    """Members of the process groups that a node of PyTorch's lists, where it is that node."""
+    """Return the members of the process groups that a node lists, if it is PyTorch's list."""
     text = node.inputs.values
     if MADE not in node.name or not text or len(text) > LONGEST_LIST:
         return {}
@@ -54,10 +54,10 @@ def groups_made(node: Any) -> Groups:
         listed = json.loads(stated[0] if isinstance(stated, list | tuple) else stated)
     except (ValueError, SyntaxError, TypeError, IndexError, MemoryError, RecursionError):
         return {}
-    whole = (
+    entries = (
         [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     )
-    return _members((entry.get("pg_name", ""), _ranks(entry)) for entry in whole)
+    return _members((entry.get("pg_name", ""), _ranks(entry)) for entry in entries)
 
 
 def _ranks(group: Mapping[str, Any]) -> Any:
@@ -70,6 +70,7 @@ def _ranks(group: Mapping[str, Any]) -> Any:
 
 
 def _members(named: Any) -> Groups:
+    """Members by name of the groups whose list of ranks is sound."""
     return {
         str(name): tuple(ranks)
         for name, ranks in named

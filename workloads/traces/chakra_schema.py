@@ -1,7 +1,7 @@
-"""The protobuf messages of Chakra execution traces, described from the table of their fields.
+"""Protobuf messages of Chakra execution traces, built from a table of their fields.
 
 A file is a sequence of messages, each behind its length as a varint: one ``GlobalMetadata``, then
-the nodes. The description is built in memory, so no generated code is needed.
+the nodes. The classes of the messages are built in memory, so no generated code is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ SCALARS = {
     "bool": (27, Field.TYPE_BOOL), "string": (29, Field.TYPE_STRING),
     "bytes": (31, Field.TYPE_BYTES),
 }  # fmt: skip
-"""Types of an attribute's value; the list of each has the next number."""
+"""Types of an attribute's value: the field's number and its type. The field of a list of such
+values has the next number."""
 INVALID, METADATA, MEMORY_LOAD, MEMORY_STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(8)
 """Types of nodes."""
 COLLECTIVES = (
@@ -35,7 +36,7 @@ COLLECTIVES = (
 
 @cache
 def messages() -> dict[str, Any]:
-    """Classes of the messages ``GlobalMetadata``, ``Node`` and ``AttributeProto``."""
+    """Return the classes of the messages ``GlobalMetadata``, ``Node`` and ``AttributeProto``."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(_file())
     names = ("GlobalMetadata", "Node", "AttributeProto")

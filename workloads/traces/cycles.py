@@ -1,4 +1,4 @@
-"""The order of nodes that wait for others, and those that wait for each other, by name."""
+"""Topological order of nodes, and the refusal of nodes that wait for each other."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SHOWN = 6
 
 
 def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
-    """Return numbers of nodes such that each follows those that it waits for.
+    """Return numbers of nodes such that each node follows those that it waits for.
 
-    Of those that could come next the smallest does. Nodes of a cycle, and what follows them, are
-    left out.
+    If several nodes may come next, the one with the smallest number does. Nodes of a cycle, and
+    nodes that wait for them, are left out.
 
     Parameters
     ----------
     waits : mapping of int to sequence of int
-        Numbers of the nodes that each waits for, all of them keys.
+        Numbers of the nodes that each node waits for. All of them are keys as well.
 
     Examples
     --------
@@ -56,10 +56,18 @@ def check_acyclic(
 ) -> None:
     """Refuse nodes that wait for each other, within a rank or across collectives.
 
+    Parameters
+    ----------
+    recording : Recording
+    src, dst : int array (edges,)
+        Node ``dst`` waits for node ``src``. Numbers beyond the nodes are those of joins.
+    meets : sequence of sequence of int
+        Nodes of each join, in which the members of a collective meet.
+
     Raises
     ------
     InputError
-        With the nodes of one cycle.
+        The message has the nodes of one cycle.
     """
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
@@ -93,7 +101,7 @@ def check_acyclic(
 
 
 def _one_cycle(members: IntArray, src: IntArray, dst: IntArray) -> list[int]:
-    """Return one cycle among nodes of which each leads to every other."""
+    """One cycle among nodes of which each leads to every other."""
     inside = np.isin(src, members) & np.isin(dst, members)
     after = dict(zip(src[inside].tolist(), dst[inside].tolist(), strict=True))
     at, seen = int(members[0]), dict[int, int]()

@@ -1,4 +1,4 @@
-"""The work of a training step as a recording, for export to other simulators."""
+"""Recording of a simulated training step, for export to other simulators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def training_recording(step: Iteration) -> Recording:
     Raises
     ------
     InputError
-        For a folded step, or one of more ranks than are written.
+        For a folded step, or a step of more ranks than are written.
     """
     program = step.program
     if int(program.count.max()) > 1:
@@ -38,9 +38,9 @@ def training_recording(step: Iteration) -> Recording:
     if len(program) > MOST_RANKS:
         raise InputError(f"{len(program):,} ranks; at most {MOST_RANKS:,} are written.")
     columns = Columns()
-    talks = _talks(program)
+    communications = _communications(program)
     for row in range(len(program)):
-        _rank(columns, program, row, talks)
+        _add_rank(columns, program, row, communications)
     facts: dict[str, str | int | float] = {
         "format": "cluster-sim",
         "world": len(program),
@@ -49,12 +49,13 @@ def training_recording(step: Iteration) -> Recording:
     return columns.finish(dict.fromkeys(range(len(program)), step.cluster.name), facts)
 
 
-Talks = dict[tuple[int, int], tuple[int, int]]
+Communications = dict[tuple[int, int], tuple[int, int]]
+"""Exchange and group of each op that communicates, by its row and number."""
 
 
-def _talks(program: Program) -> Talks:
-    """Exchange and group of each row's op that communicates."""
-    talks: Talks = {}
+def _communications(program: Program) -> Communications:
+    """Find the exchange and group of each op that communicates."""
+    communications: Communications = {}
     for number, exchange in enumerate(program.exchanges):
         for stage, ops, places in program.roles(exchange):
             for group, members in enumerate(exchange.members.tolist()):
@@ -62,23 +63,23 @@ def _talks(program: Program) -> Talks:
                     row = members[place]
                     if program.stage[row] != stage:
                         continue
-                    talks |= {(row, op): (number, group) for op in ops.tolist()}
-    return talks
+                    communications |= {(row, op): (number, group) for op in ops.tolist()}
+    return communications
 
 
-def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
+def _add_rank(columns: Columns, program: Program, row: int, communications: Communications) -> None:
     """Add the ops of one rank, in program order."""
     stream = program.streams[int(program.stage[row])]
     rows = []
     for op, number in enumerate(stream.ops.step.tolist()):
         step = program.steps[number]
-        talk = talks.get((row, op))
-        if talk is None:
+        communication = communications.get((row, op))
+        if communication is None:
             kind = HOST if step.stream == HOST_STREAM else COMPUTE
             work = Node(kind, step.name, op, duration_ps=int(program.step_ps[number]))
             rows.append(columns.add(row, 0, work))
             continue
-        exchange, group = talk
+        exchange, group = communication
         members = [int(rank) for rank in program.exchanges[exchange].members[group]]
         if step.collective == "send":
             kind = SEND if step.name.endswith(".send") else RECEIVE
@@ -87,8 +88,8 @@ def _rank(columns: Columns, program: Program, row: int, talks: Talks) -> None:
             rows.append(columns.add(row, 0, message))
             continue
         name = f"{step.axis}.{exchange}.{group}"
-        called = step.collective if step.collective in OPERATIONS else "unknown"
-        operation = OPERATIONS.index(called)
+        known_name = step.collective if step.collective in OPERATIONS else "unknown"
+        operation = OPERATIONS.index(known_name)
         group_of_ranks = Group(name, tuple(sorted(members)))
         collective = Node(
             COLLECTIVE, step.name, op, size_bytes=step.size_bytes, operation=operation,

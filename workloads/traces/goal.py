@@ -1,4 +1,4 @@
-"""GOAL, the group operation assembly language of LogGOPSim: schedules of ranks as text.
+"""Reader and writer of GOAL, LogGOPSim's group operation assembly language, as text.
 
 ``rank R { … }`` holds lines ``label: calc NANOSECONDS``, ``label: send BYTESb to RANK tag T``,
 ``label: recv BYTESb from RANK tag T``, and ``label requires label`` (after its end) or
@@ -43,7 +43,7 @@ TALK = re.compile(
 )
 OPERATION = re.compile(r":\s*(?:calc|send|recv)\b")
 NUMBER = re.compile(r"\b\d{18,}")
-"""Numbers that no clock, memory or cluster has: of 18 digits and more."""
+"""Numbers of 18 digits and more, which no time, size or rank has."""
 NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 
 
@@ -53,7 +53,7 @@ def read_goal(paths: Sequence[Path]) -> Recording:
     Raises
     ------
     InputError
-        Naming file and line.
+        For a file that is no GOAL schedule. The message names file and line.
     """
     if len(paths) != 1:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
@@ -93,7 +93,7 @@ def read_goal(paths: Sequence[Path]) -> Recording:
 
 
 def _line(columns: Columns, rank: int, rows: dict[str, int], line: str, number: int) -> bool:
-    """Add one line of a rank; returns whether it was understood."""
+    """Add one line of a rank, and return whether it was understood."""
     if work := WORK.fullmatch(line):
         if int(work[2]) > LONGEST_NS:
             return False
@@ -119,7 +119,7 @@ def write_goal(recording: Recording, path: str | Path) -> None:
     Raises
     ------
     InputError
-        When it has collectives, for which GOAL has no word.
+        For a recording with collectives, which GOAL does not have.
     """
     if (recording.kind == COLLECTIVE).any():
         node = int(np.argmax(recording.kind == COLLECTIVE))
@@ -144,6 +144,7 @@ def write_goal(recording: Recording, path: str | Path) -> None:
 
 
 def _operation(recording: Recording, node: int) -> str:
+    """Line of a node: a calculation, or a message without regard to its recorded time."""
     kind, size = int(recording.kind[node]), int(recording.size_bytes[node])
     if kind in (SEND, RECEIVE):
         verb = "send" if kind == SEND else "recv"

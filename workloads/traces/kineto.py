@@ -1,85 +1,41 @@
-"""Reading the PyTorch profiler's JSON (Kineto): kernels, NCCL calls, streams and launch gaps.
-
-A replay must start each kernel for the reason for which it started: its stream was free, the host
-had launched it, or a collective had ended; communication also waits for the work that its thread
-launched before it. Host threads become chains of launches, spaced as recorded; a call that waits
-for the chip lets its thread go on after the work that it waited for; whatever delay is left over is
-kept as a lag behind the work that came before. With the recorded times of all kernels the replay
-takes exactly the recorded time.
-"""
+"""Reader of the PyTorch profiler's JSON (Kineto): kernels, NCCL calls, streams and launches."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
 from topologies.units import PS_PER_S, PS_PER_US
 from workloads.traces.bounded_files import read_bounded
+from workloads.traces.kineto_chain import Work, add_works
 from workloads.traces.kineto_communication import Communication, communications
 from workloads.traces.kineto_hosts import (
     Event,
     HostCall,
-    Thread,
-    add_launches,
-    blocked_calls,
     host_calls,
-    resume_threads,
 )
 from workloads.traces.recording import (
     COMPUTE,
-    HOST,
     LARGEST,
     MEMORY,
-    NOTHING,
     Columns,
-    Node,
     Recording,
 )
 
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 DEVICE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"', re.IGNORECASE)
 MOST_KERNELS = 900_000
-"""Kernels and copies that are read, of all ranks together; each has a launch beside it."""
+"""Largest number of kernels and copies of all ranks; each has a launch besides."""
 STEP = re.compile(r"ProfilerStep#(\d+)")
 RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 MOST_RANKS = 10**7
 LATEST_US = {"ts": 10**18, "dur": 2**60 // PS_PER_US}
-"""Largest time that is read of each field [µs]; clocks may count from 1970."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A kernel, copy or fill on a chip's stream, and when the host launched it [ps].
-
-    Attributes
-    ----------
-    thread : Thread, optional
-        That launched it, where the profile has the launch.
-    communications : tuple of Communication
-        Collectives and messages that it carries, empty for other work.
-    """
-
-    name: str
-    kind: int
-    stream: int
-    start_ps: int
-    duration_ps: int
-    thread: Thread | None
-    launched_ps: int
-    communications: tuple[Communication, ...]
-
-    @property
-    def end_ps(self) -> int:
-        """End of the work, as recorded."""
-        return self.start_ps + self.duration_ps
+"""Bound of the times in each field [µs]; clocks may count from 1970."""
 
 
 def read_kineto(paths: Sequence[Path]) -> Recording:
@@ -88,7 +44,8 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
     Raises
     ------
     InputError
-        Naming the file: no JSON, no accelerator activity, times that no clock shows, a rank twice.
+        For a file without JSON or accelerator activity, for impossible times, and for a rank with
+        two files. The message names the file.
     """
     _check_count(paths)
     columns, files = Columns(), dict[int, str]()
@@ -126,7 +83,7 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
 
 
 def _check_count(paths: Sequence[Path]) -> None:
-    """Refuse more work than is read before any of it is parsed, one file at a time."""
+    """Refuse more kernels than are read, before any file is parsed."""
     total = 0
     for path in paths:
         total += sum(1 for _ in DEVICE_EVENT.finditer(read_bounded(path)))
@@ -138,6 +95,7 @@ def _check_count(paths: Sequence[Path]) -> None:
 
 
 def _document(path: Path) -> dict[str, Any]:
+    """Object of a profile's JSON, which has a list of events."""
     content = read_bounded(path)
     try:
         document = json.loads(content)
@@ -152,6 +110,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _rank(document: Mapping[str, Any], path: Path, files: int) -> int:
+    """Rank that a profile is of, from its content or its name."""
     stated = document.get("distributedInfo")
     named = RANK.search(path.name)
     rank = stated.get("rank") if isinstance(stated, dict) else None
@@ -165,6 +124,7 @@ def _rank(document: Mapping[str, Any], path: Path, files: int) -> int:
 
 
 def _device(document: Mapping[str, Any]) -> str:
+    """Name of the accelerator that a profile states; empty if it states none."""
     devices = document.get("deviceProperties")
     listed = devices if isinstance(devices, list) else []
     names = [entry.get("name", "") for entry in listed if isinstance(entry, dict)]
@@ -172,7 +132,7 @@ def _device(document: Mapping[str, Any]) -> str:
 
 
 def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) -> tuple[int, int]:
-    """Add the work of one rank; returns the recorded span [ps] and the iterations in it."""
+    """Add the work of one rank, and return its recorded time [ps] and number of iterations."""
     events = [event for event in document["traceEvents"] if isinstance(event, dict)]
     complete = [event for event in events if event.get("ph") == "X"]
     device = [event for event in complete if str(event.get("cat", "")).lower() in DEVICE_KINDS]
@@ -191,12 +151,13 @@ def _read(columns: Columns, rank: int, path: Path, document: Mapping[str, Any]) 
         key=lambda work: (work.start_ps, work.launched_ps),
     )
     begin = min(min(work.start_ps for work in works), *(w.launched_ps for w in works))
-    _chain(columns, rank, works, waits, begin)
+    add_works(columns, rank, works, waits, begin)
     steps = {str(event["name"]) for event in complete if STEP.match(str(event.get("name", "")))}
     return max(work.end_ps for work in works) - begin, len(steps)
 
 
 def _time_ps(event: Event, field: str, path: Path) -> int:
+    """Time of an event's field in picoseconds; an impossible one is refused."""
     value = event.get(field, 0)
     if isinstance(value, str):
         try:
@@ -211,6 +172,7 @@ def _time_ps(event: Event, field: str, path: Path) -> int:
         )
     if isinstance(value, int):
         return int(value * PS_PER_US)
+    # In two parts, as picoseconds since 1970 exceed the precision of a float.
     whole = math.floor(value)
     return int(whole * PS_PER_US + round((value - whole) * PS_PER_US))
 
@@ -226,6 +188,7 @@ def _work(
     communications: tuple[Communication, ...],
     path: Path,
 ) -> Work:
+    """Work that an event of the device describes."""
     start, category = _time_ps(event, "ts", path), str(event.get("cat", "")).lower()
     args = _args(event)
     correlation = args.get("correlation")
@@ -241,118 +204,3 @@ def _work(
         launched_ps=start if launch is None else min(launch.start_ps, start),
         communications=communications,
     )
-
-
-def _chain(
-    columns: Columns,
-    rank: int,
-    works: Sequence[Work],
-    waits: Mapping[Thread, Sequence[HostCall]],
-    begin_ps: int,
-) -> None:
-    """Add host calls and work with the edges that give every start its reason."""
-    streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
-    start = columns.add(rank, 0, Node(HOST, "begin", 0))
-    blocked = blocked_calls(works, waits)
-    launches = add_launches(columns, rank, works, blocked, begin_ps, start)
-    last_on: dict[int, tuple[int, Work]] = {}
-    rows: list[int] = []
-    communicated: tuple[int, Work] | None = None
-    inputs = _inputs(works)
-    for number, work in enumerate(works):
-        launched_ps = work.launched_ps if number in launches else begin_ps
-        before = [(launches.get(number, start), launched_ps)]
-        if work.stream in last_on:
-            source, earlier = last_on[work.stream]
-            before.append((source, earlier.end_ps))
-        if communicated is not None:
-            source, earlier = communicated
-            if earlier.stream != work.stream and earlier.end_ps <= work.start_ps:
-                before.append((source, earlier.end_ps))
-        if number in inputs:
-            before.append((rows[inputs[number]], works[inputs[number]].end_ps))
-        row = _add(columns, rank, streams[work.stream], work, number, before)
-        rows.append(row)
-        last_on[work.stream] = row, work
-        if work.communications:
-            communicated = row, work
-    resume_threads(columns, works, rows, blocked, launches)
-
-
-def _inputs(works: Sequence[Work]) -> dict[int, int]:
-    """Return the work that each communication waits for, by their numbers.
-
-    NCCL lets its stream wait for the stream of its caller, hence for the work that the same thread
-    launched last. Work that was still running can be none of it.
-    """
-    launched: dict[Thread | None, list[tuple[int, int]]] = defaultdict(list)
-    for number, work in enumerate(works):
-        if not work.communications:
-            launched[work.thread].append((work.launched_ps, number))
-    for places in launched.values():
-        places.sort()
-    inputs = {}
-    for number, work in enumerate(works):
-        places = launched.get(work.thread, []) if work.communications and work.thread else []
-        before = bisect_left(places, (work.launched_ps, -1))
-        if before and works[places[before - 1][1]].end_ps <= work.start_ps:
-            inputs[number] = places[before - 1][1]
-    return inputs
-
-
-def _link(columns: Columns, row: int, start_ps: int, before: Sequence[tuple[int, int]]) -> None:
-    """Let work wait for all of these; the one that ended last keeps the delay that is left."""
-    latest = max(end for _, end in before)
-    for source, end in before:
-        lag = max(0, start_ps - end) if end == latest else 0
-        columns.link(source, row, lag)
-
-
-def _add(
-    columns: Columns,
-    rank: int,
-    lane: int,
-    work: Work,
-    number: int,
-    before: Sequence[tuple[int, int]],
-) -> int:
-    """Add work behind what it waits for; returns the row at which all of it has ended."""
-    if not work.communications:
-        row = columns.add(rank, lane, Node(work.kind, work.name, number, work.duration_ps))
-        _link(columns, row, work.start_ps, before)
-        return row
-    rows = []
-    shares = _shares(work)
-    for part, duration_ps in zip(work.communications, shares, strict=True):
-        node = Node(
-            part.kind, work.name, number, duration_ps,
-            size_bytes=part.size_bytes, operation=part.operation, group=part.group,
-            peer=part.peer, tag=part.tag,
-        )  # fmt: skip
-        rows.append(columns.add(rank, lane, node))
-        _link(columns, rows[-1], work.start_ps, before)
-    if len(rows) == 1:
-        return rows[0]
-    end = columns.add(rank, lane, Node(NOTHING, work.name, number))
-    for row in rows:
-        columns.link(row, end)
-    return end
-
-
-def _shares(work: Work) -> list[int]:
-    """Part of a kernel's time for each of its communications [ps].
-
-    Those of a kind follow each other and take all of it, in proportion to their sizes.
-    """
-    parts = work.communications
-    totals: dict[int, int] = {}
-    passed: dict[int, int] = {}
-    for part in parts:
-        totals[part.kind] = totals.get(part.kind, 0) + max(1, part.size_bytes)
-    shares = []
-    for part in parts:
-        total, begun = totals[part.kind], passed.get(part.kind, 0)
-        passed[part.kind] = begun + max(1, part.size_bytes)
-        ends = [work.duration_ps * size // total for size in (begun, passed[part.kind])]
-        shares.append(ends[1] - ends[0])
-    return shares

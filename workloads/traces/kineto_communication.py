@@ -1,4 +1,4 @@
-"""Communication in a PyTorch profile: what each NCCL kernel moves, and between whom."""
+"""Communication in a PyTorch profile: size and members of each NCCL kernel's collectives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.traces.recording import COLLECTIVE, OPERATIONS, RECEIVE, SEND, UN
 KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
 KERNEL_NAME = re.compile(r"(?:nccl|rccl)\w*?kernel_(\w+)", re.IGNORECASE)
 MESSAGE = re.compile(r"(send|recv)\b(?:\s*\d+\s*(?:->|<-)\s*(\d+))?", re.IGNORECASE)
-"""A message as a profile names it: ``send``, or ``send 0->1`` with ranks of its group."""
+"""Name of a message in a profile: ``send``, or ``send 0->1`` with ranks of its group."""
 ELEMENT_BYTES = {
     "float": 4, "float32": 4, "int": 4, "half": 2, "float16": 2, "bfloat16": 2, "c10::bfloat16": 2,
     "c10::half": 2, "double": 8, "long": 8, "long int": 8, "int64": 8, "byte": 1, "char": 1,
@@ -29,17 +29,19 @@ ELEMENT_BYTES = {
     "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 MOST_RANKS = 2**20
-"""Ranks of a group; a larger number is no number of ranks."""
+"""Largest group; a larger number in a profile is not taken for a number of ranks."""
 LATEST_US = 10**18
+"""Latest time that is read [µs]."""
 ROUNDED_US = 1
-"""Profiles in whole microseconds end a call up to this long before a launch in it [µs]."""
+"""Time by which a profile in whole microseconds may end a call before a launch within it [µs]."""
 NAMES = (
     ("allreduce", "all-reduce"), ("reducescatter", "reduce-scatter"), ("allgather", "all-gather"),
     ("alltoall", "all-to-all"), ("broadcast", "broadcast"), ("gather", "all-gather"),
     ("scatter", "all-gather"), ("barrier", "all-reduce"), ("reduce", "broadcast"),
 )  # fmt: skip
-"""Beginnings of names, without separators, and the collective that is timed for each."""
+"""Beginnings of names without separators, and the collective that is timed for each."""
 Facts = Mapping[str, Any]
+"""Arguments that the profiler recorded beside a call or a kernel."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,15 @@ class Communication:
     kind : int
         ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
     size_bytes : int
-        Size as nccl-tests count it, 0 where the profile states none.
+        Size as nccl-tests count it [B]; 0 if the profile states none.
     operation : int
-        Collectives: one of ``OPERATIONS``; ``UNKNOWN`` keeps the recorded time.
+        Number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded time.
     group : Group, optional
-        Collectives: who takes part; None where the profile does not tell.
-    peer, tag : int
-        Messages: the other rank, and a number that tells process groups apart.
+        Ranks that take part in a collective; None if the profile does not say.
+    peer : int
+        Other rank of a message.
+    tag : int
+        Number of a message that differs between process groups.
     """
 
     kind: int
@@ -70,7 +74,7 @@ class Communication:
 
 @dataclass(frozen=True)
 class StatedCall:
-    """A call of the host that states what is communicated, from its start to its end [µs]."""
+    """A call of the host that states a communication, from its start to its end [µs]."""
 
     start_us: float
     end_us: float
@@ -84,11 +88,24 @@ def communications(
     document: Mapping[str, Any],
     path: Path,
 ) -> dict[int, tuple[Communication, ...]]:
-    """Communication of each of these kernels that is one, by its place.
+    """Return the communications of each NCCL kernel, by its place in ``device``.
 
     Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A kernel
-    that ends a group of calls (``batch_isend_irecv``) carries all of them; kernels without any of
-    this keep their recorded time.
+    that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel without any of
+    this keeps its recorded time.
+
+    Parameters
+    ----------
+    complete : sequence of mapping
+        All events of the profile that have a duration.
+    device : sequence of mapping
+        Events of the device among them.
+    launches : mapping of int to HostCall
+        Launches by correlation.
+    document : mapping
+        The whole profile, which may list ranks and process groups.
+    path : Path
+        File of the profile, for messages.
     """
     groups, world = _groups(document), _world(document)
     kernels = {
@@ -103,30 +120,31 @@ def communications(
         if _is_named(facts):
             calls = [{**(calls[0] if len(calls) == 1 else {}), **facts}]
         parts = [_communication(call, name, groups, world, path) for call in calls or [facts]]
-        communications_at[place] = _together(parts)
+        communications_at[place] = _joined(parts)
     return communications_at
 
 
 def _args(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of what an event states beside its times; empty where that is no object."""
+    """Copy of an event's arguments; empty if it has none."""
     args = event.get("args")
     return dict(args) if isinstance(args, dict) else {}
 
 
 def _is_named(facts: Facts) -> bool:
-    """Say whether facts name a collective or a message."""
+    """Return whether facts name a collective or a message."""
     name = str(facts.get("Collective name", ""))
     return bool(MESSAGE.match(name) or _operation(name))
 
 
 def _world(document: Mapping[str, Any]) -> int:
+    """Ranks of the job; 0 if the profile does not say."""
     stated = document.get("distributedInfo")
     size = stated.get("world_size") if isinstance(stated, dict) else None
     return size if isinstance(size, int) and 0 < size <= MOST_RANKS else 0
 
 
 def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Ranks of the process groups that the profile lists."""
+    """Ranks of the process groups that the profile lists, by name."""
     stated = document.get("distributedInfo")
     listed = stated.get("pg_config") if isinstance(stated, dict) else None
     groups = {}
@@ -138,22 +156,22 @@ def _groups(document: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _ranks(listed: Any) -> tuple[int, ...]:
-    """Ranks of a list, or of its text; empty where the profiler cut it short."""
+    """Ranks of a list, or of its text; empty if the profiler cut the text short."""
     if isinstance(listed, str):
         try:
             listed = json.loads(listed)
         except (ValueError, RecursionError):
             return ()
-    whole = isinstance(listed, list) and all(isinstance(rank, int) for rank in listed)
-    return tuple(listed) if whole else ()
+    sound = isinstance(listed, list) and all(isinstance(rank, int) for rank in listed)
+    return tuple(listed) if sound else ()
 
 
 def _stated_calls(
     complete: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], list[StatedCall]]:
-    """Calls of each host thread that state communication, by their start.
+    """Calls of each host thread that state communication, sorted by their start.
 
-    A call within another adds its facts to those of the outer one.
+    A call within another one adds its facts to the outer call's.
     """
     calls: dict[tuple[str, str], list[StatedCall]] = defaultdict(list)
     for event in complete:
@@ -163,17 +181,17 @@ def _stated_calls(
         args = _args(event)
         if name.startswith("nccl:"):
             args.setdefault("Collective name", name.removeprefix("nccl:"))
-        start, lasts = event.get("ts"), event.get("dur", 0)
-        if not isinstance(start, int | float) or not isinstance(lasts, int | float):
+        start, duration = event.get("ts"), event.get("dur", 0)
+        if not isinstance(start, int | float) or not isinstance(duration, int | float):
             continue
-        if _is_named(args) and max(abs(start), abs(lasts)) < LATEST_US:
-            call = StatedCall(float(start), float(start) + float(lasts), args)
+        if _is_named(args) and max(abs(start), abs(duration)) < LATEST_US:
+            call = StatedCall(float(start), float(start) + float(duration), args)
             calls[thread_of(event)].append(call)
     return {thread: _outermost(listed) for thread, listed in calls.items()}
 
 
 def _outermost(calls: Sequence[StatedCall]) -> list[StatedCall]:
-    """Return calls that no other contains, with the facts of those inside."""
+    """Calls that no other call contains, with the facts of the calls inside them."""
     outer: list[StatedCall] = []
     for call in sorted(calls, key=lambda call: (call.start_us, -call.end_us)):
         if outer and call.end_us <= outer[-1].end_us:
@@ -188,10 +206,10 @@ def _calls_of_kernels(
     kernels: Mapping[int, Mapping[str, Any]],
     launches: Mapping[int, HostCall],
 ) -> dict[int, list[Facts]]:
-    """Facts of the calls that each kernel carries out, by its place.
+    """Facts of the calls that each kernel carries out, by the kernel's place.
 
-    They are those of the call that launched it, or else of all calls on its thread since the last
-    launch: NCCL launches a group of calls at the end of the group.
+    They are those of the call that launched the kernel, or else of all calls on its thread since
+    the last launch, as NCCL launches a group of calls at the end of the group.
     """
     launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for place, event in kernels.items():
@@ -213,17 +231,17 @@ def _calls_of_kernels(
     return called
 
 
-def _together(parts: Sequence[Communication]) -> tuple[Communication, ...]:
-    """Join the collectives of one kernel that are alike; messages stay apart."""
+def _joined(parts: Sequence[Communication]) -> tuple[Communication, ...]:
+    """Communications of one kernel, with equal collectives of several sizes joined to one."""
     sizes: dict[Communication, int] = {}
     messages = []
     for part in parts:
         if part.kind == COLLECTIVE:
-            alike = replace(part, size_bytes=0)
-            sizes[alike] = sizes.get(alike, 0) + part.size_bytes
+            sizeless = replace(part, size_bytes=0)
+            sizes[sizeless] = sizes.get(sizeless, 0) + part.size_bytes
         else:
             messages.append(part)
-    return (*(replace(alike, size_bytes=size) for alike, size in sizes.items()), *messages)
+    return (*(replace(sizeless, size_bytes=size) for sizeless, size in sizes.items()), *messages)
 
 
 def _communication(
@@ -233,6 +251,7 @@ def _communication(
     world: int,
     path: Path,
 ) -> Communication:
+    """Communication that facts state; one that cannot be timed keeps its recorded time."""
     name = str(facts.get("Collective name", ""))
     if message := MESSAGE.match(name):
         return _message(facts, message, _group(facts, groups, world, ""))
@@ -250,7 +269,7 @@ def _communication(
 
 
 def _message(facts: Facts, named: re.Match[str], group: Group) -> Communication:
-    """Return a message to or from another rank; its recorded time is kept where that is unknown."""
+    """Message to or from another rank; it keeps its recorded time if the rank is unknown."""
     sends = named[1].lower() == "send"
     size = _size_bytes(facts, None, 0)
     peer = facts.get("Dst Rank" if sends else "Src Rank")
@@ -265,14 +284,16 @@ def _message(facts: Facts, named: re.Match[str], group: Group) -> Communication:
 
 
 def _operation(name: str) -> str | None:
-    plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((operation for start, operation in NAMES if plain.startswith(start)), None)
+    """Collective that a name begins with; None if it begins with none."""
+    letters = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((operation for start, operation in NAMES if letters.startswith(start)), None)
 
 
 def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
-    """Bytes as nccl-tests count them: the larger of input and output; None where not stated.
+    """Size as nccl-tests count it, the larger of input and output [B]; None if not stated.
 
-    A call without both states its input alone, of which an all-gather returns one from each rank.
+    Older calls state the shape of their input only. The output of an all-gather has one such input
+    from each rank.
     """
     counts = [facts.get("In msg nelems"), facts.get("Out msg nelems")]
     stated = [count for count in counts if isinstance(count, int) and 0 <= count < 2**48]
@@ -296,9 +317,10 @@ def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
 def _group(
     facts: Facts, groups: Mapping[str, tuple[int, ...]], world: int, operation: str
 ) -> Group:
-    """Group of a call: listed beside it, by a group's name, by its size, or all ranks.
+    """Group of a call: its list of ranks, a group of its name, a group of its size, or all ranks.
 
-    Calls of no stated group may belong to several, of which only the operation tells.
+    Calls without a stated group may belong to several groups, so those of each operation are taken
+    for a group of their own.
     """
     name = str(facts.get("Process Group Name", ""))
     size = facts.get("Group size")

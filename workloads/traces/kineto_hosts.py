@@ -13,14 +13,15 @@ from workloads.traces.recording import HOST, Columns, Node
 CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
 """Categories of calls with which the host drives a chip."""
 WAITS = re.compile(r"(Device|Stream|Event)Synchronize|hipMemcpyWithStream|cudaMemcpy$|hipMemcpy$")
+"""Names of calls that return only after the chip has finished its work."""
 Event = Mapping[str, Any]
 Thread = tuple[str, str]
-"""Process and thread."""
+"""Process and thread of a call."""
 
 
 @dataclass(frozen=True)
 class HostCall:
-    """A call that drives the chip, on its thread, from its start to its end [ps]."""
+    """A call of a host thread that drives the chip, from its start to its end [ps]."""
 
     thread: Thread
     start_ps: int
@@ -28,15 +29,15 @@ class HostCall:
 
 
 class LaunchedWork(Protocol):
-    """Work of the chip, as far as host threads have to do with it."""
+    """Work of the chip with its launch by a host thread."""
 
     @property
     def thread(self) -> Thread | None:
-        """Thread that launched it, None where the profile has no launch."""
+        """Thread that launched the work; None if the profile has no launch."""
 
     @property
     def launched_ps(self) -> int:
-        """Time at which it was launched [ps]."""
+        """Time at which the work was launched [ps]."""
 
     @property
     def end_ps(self) -> int:
@@ -51,13 +52,14 @@ def thread_of(event: Event) -> Thread:
 def host_calls(
     complete: Sequence[Event], time_ps: Callable[[Event, str], int]
 ) -> tuple[dict[int, HostCall], dict[Thread, list[HostCall]]]:
-    """Return launches by their correlation, and the calls of each thread that wait.
+    """Return launches by their correlation, and each thread's calls that wait for the chip.
 
     Parameters
     ----------
-    complete : sequence of events
-    time_ps : callable
-        Time of an event's field ``ts`` or ``dur`` [ps], or a refusal.
+    complete : sequence of mapping
+        Events that have a duration.
+    time_ps : function of (event, field)
+        Function that returns an event's ``ts`` or ``dur`` [ps].
     """
     launches: dict[int, HostCall] = {}
     waits: dict[Thread, list[HostCall]] = defaultdict(list)
@@ -86,9 +88,10 @@ def add_launches(
     begin_ps: int,
     start: int,
 ) -> dict[int, int]:
-    """Add one node a launch, each thread a chain spaced as recorded; row of each work's launch.
+    """Add a node for each launch, and return the row of each work's launch.
 
-    Time for which a thread waited for the chip is left out of the spacing.
+    The launches of a thread form a chain with the recorded time between them. The time for which
+    the thread waited for the chip is left out, as it may be another one on another cluster.
     """
     by_thread: dict[Thread, list[int]] = defaultdict(list)
     for number, work in enumerate(works):
@@ -112,7 +115,17 @@ def add_launches(
 
 @dataclass(frozen=True)
 class Blocked:
-    """A call that waited for the chip: from, to, the work that it waited for, and its end [ps]."""
+    """A host call that waited for the chip.
+
+    Attributes
+    ----------
+    begun_ps, over_ps : int
+        Start and end of the call [ps].
+    work : int
+        Number of the work that the call waited for.
+    awaited_ps : int
+        End of that work [ps].
+    """
 
     begun_ps: int
     over_ps: int
@@ -123,7 +136,7 @@ class Blocked:
 def blocked_calls(
     works: Sequence[LaunchedWork], waits: Mapping[Thread, Sequence[HostCall]]
 ) -> dict[Thread, list[Blocked]]:
-    """Return the calls of each thread that waited, with the last work that ended within them."""
+    """Return each thread's calls that waited, with the last work that ended during the call."""
     ends = sorted(range(len(works)), key=lambda number: works[number].end_ps)
     blocked: dict[Thread, list[Blocked]] = {}
     for thread, calls in waits.items():
@@ -145,7 +158,7 @@ def resume_threads(
     blocked: Mapping[Thread, Sequence[Blocked]],
     launch_rows: Mapping[int, int],
 ) -> None:
-    """Let the first launch after a waiting call follow the work that the call waited for."""
+    """Let the first launch after a call that waited depend on the work that the call waited for."""
     launches: dict[Thread | None, list[int]] = defaultdict(list)
     for number in launch_rows:
         launches[works[number].thread].append(number)

@@ -1,9 +1,9 @@
-"""Lowering a recording onto a cluster: nodes to ops, collectives by our algorithms.
+"""Lowering of a recording to a schedule on a cluster, where collectives are simulated.
 
 Rank r works on chip r. Nodes of a lane run one at a time, in the order that their dependencies
-allow. The members of a collective meet in a join, then each holds its network lane for the time
-that the collective takes on the chips of the group, as ``cluster-sim collective`` times it. A
-message holds the sender's network lane; its receive ends once the message has arrived. Messages
+allow. The members of a collective meet in a join. Then each member holds its network lane for the
+time that the collective takes on the chips of the group, as ``cluster-sim collective`` computes it.
+A message holds the sender's network lane; its receive ends once the message has arrived. Messages
 to ranks without a trace are sent all the same.
 """
 
@@ -23,6 +23,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.traces.cycles import check_acyclic
+from workloads.traces.matching import collective_calls, matched_messages
 from workloads.traces.recording import (
     COLLECTIVE,
     COMPUTE,
@@ -37,6 +38,7 @@ from workloads.traces.recording import (
     Recording,
 )
 
+# Kind of resource that nodes of each kind run on.
 LANE_KINDS = {COMPUTE: "engine", MEMORY: "engine", HOST: "host", NOTHING: "engine",
               COLLECTIVE: "cc", SEND: "send", RECEIVE: "recv"}  # fmt: skip
 
@@ -50,7 +52,8 @@ class Lowered:
     schedule : Schedule
         Ops in the order of the nodes, then the joins in which collectives meet.
     kept : mapping of str to int
-        Names of nodes whose recorded time was kept for want of a size, and how many there are.
+        Names of communications that keep their recorded time, as they state no size, with the
+        number of each.
     """
 
     schedule: Schedule
@@ -69,12 +72,12 @@ def lower(
     Parameters
     ----------
     recording : Recording
-        Its durations are those of the cluster's chips; see :mod:`workloads.traces.scaling`.
+        Recording with durations on the cluster's chips, see :mod:`workloads.traces.scaling`.
     cluster : Cluster
     communication : {"simulated", "recorded"}
-        Whether communication takes the time that it takes on the cluster, or the recorded one.
+        Whether communication takes its simulated time on the cluster, or the recorded one.
     stretch : float
-        Factor on simulated times of communication.
+        Factor on the simulated times of communication.
 
     Raises
     ------
@@ -86,7 +89,7 @@ def lower(
     check_acyclic(recording, recording.src, recording.dst, ())
     members = _members(recording, cluster)
     duration, kept = _durations(recording, cluster, members, communication, stretch)
-    meets = _meets(recording)
+    meets = collective_calls(recording)
     src, dst, lag = _edges(recording, meets)
     ops = len(recording) + len(meets)
     kind = np.full(ops, JOIN, np.uint8)
@@ -110,6 +113,7 @@ def lower(
 
 
 def _check_ranks(recording: Recording, cluster: Cluster) -> None:
+    """Refuse a trace of more ranks than the cluster has chips."""
     world = max(int(recording.facts.get("world", 0)), int(recording.rank.max(initial=0)) + 1)
     world = max([world, *(max(group.ranks, default=0) + 1 for group in recording.groups)])
     if world > cluster.chips:
@@ -120,18 +124,18 @@ def _check_ranks(recording: Recording, cluster: Cluster) -> None:
 
 
 def _members(recording: Recording, cluster: Cluster) -> list[IntArray]:
-    """Ranks of each group: as stated, else those that call it, else all of the cluster.
+    """Ranks of each group: those that it lists, else those that call it, else all ranks.
 
-    A trace of one rank that does not say who takes part stands for all of the cluster.
+    In the trace of a single rank, a group without a list has all chips of the cluster.
     """
     ranks = recording.ranks
-    everybody = ranks if len(ranks) > 1 else np.arange(cluster.chips)
+    all_ranks = ranks if len(ranks) > 1 else np.arange(cluster.chips)
     members = []
     for number, group in enumerate(recording.groups):
         callers = np.unique(recording.rank[recording.group == number])
         named = group.name and len(ranks) > 1
-        usual = callers if named else everybody
-        members.append(np.array(group.ranks, np.int64) if group.ranks else usual)
+        unlisted = callers if named else all_ranks
+        members.append(np.array(group.ranks, np.int64) if group.ranks else unlisted)
     return members
 
 
@@ -142,10 +146,10 @@ def _durations(
     communication: str,
     stretch: float,
 ) -> tuple[IntArray, dict[str, int]]:
-    """Time of every node [ps], and the names of those that keep their recorded time.
+    """Time of every node [ps], and the names of communications that keep their recorded time.
 
-    A receive whose sender has no trace keeps its recorded time, which holds its wait for the
-    sender, or takes as long as its message.
+    A receive whose sender has no trace keeps its recorded time, which includes the wait for the
+    sender. Without a recorded time it takes as long as its message.
     """
     duration = recording.duration_ps.copy()
     kept: dict[str, int] = defaultdict(int)
@@ -169,6 +173,7 @@ def _durations(
 
 
 def _call(recording: Recording, node: int) -> tuple[int, ...]:
+    """Key that communications with equal simulated times share."""
     columns = (recording.kind, recording.operation, recording.group, recording.size_bytes)
     key = tuple(int(column[node]) for column in columns)
     if recording.kind[node] != COLLECTIVE:
@@ -179,6 +184,7 @@ def _call(recording: Recording, node: int) -> tuple[int, ...]:
 def _communication_ps(
     recording: Recording, node: int, cluster: Cluster, members: Sequence[IntArray]
 ) -> int:
+    """Simulated time of a collective or message on the cluster [ps]."""
     size = int(recording.size_bytes[node])
     if recording.kind[node] != COLLECTIVE:
         ends = np.array([recording.rank[node], recording.peer[node]], np.int64)
@@ -198,85 +204,17 @@ def _communication_ps(
     return duration_ps(CollectiveCall(operation, ChipGroup(cluster, ranks), size))
 
 
-def _meets(recording: Recording) -> list[tuple[int, ...]]:
-    """Nodes of each call of a collective: the k-th of a group on each of its ranks.
-
-    Collectives of no group are of one rank alone, as nobody knows with whom they meet.
-
-    Raises
-    ------
-    InputError
-        When members call different collectives, or not equally often.
-    """
-    ranks = recording.ranks
-    calls: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    grouped = (recording.kind == COLLECTIVE) & (recording.group >= 0)
-    for node in np.flatnonzero(grouped).tolist():
-        calls[int(recording.group[node])][int(recording.rank[node])].append(node)
-    meets: list[tuple[int, ...]] = []
-    traced = ranks.tolist()
-    present = set(traced)
-    for group, by_rank in calls.items():
-        stated = recording.groups[group].ranks
-        _check_members(recording, group, by_rank)
-        members = [rank for rank in (stated or traced) if rank in present]
-        if not stated and recording.groups[group].name:
-            members = sorted(by_rank)  # a named group without members: those that call it
-        _check_calls(recording, group, by_rank, members)
-        meets += zip(*(by_rank[rank] for rank in members), strict=True)
-    for nodes in meets:
-        _check_alike(recording, nodes)
-    return [nodes for nodes in meets if len(nodes) > 1]
-
-
-def _check_members(recording: Recording, group: int, by_rank: dict[int, list[int]]) -> None:
-    members = set(recording.groups[group].ranks)
-    stranger = next((rank for rank in by_rank if members and rank not in members), None)
-    if stranger is not None:
-        raise InputError(
-            f"{recording.place(by_rank[stranger][0])} is of group {recording.groups[group].name}, "
-            f"in which rank {stranger} is not. Name the file after its rank, as rank3.json, or "
-            "correct the group."
-        )
-
-
-def _check_calls(
-    recording: Recording, group: int, by_rank: dict[int, list[int]], members: list[int]
-) -> None:
-    counts = {rank: len(by_rank.get(rank, ())) for rank in members}
-    fewest, most = min(counts, key=lambda r: counts[r]), max(counts, key=lambda r: counts[r])
-    if counts[fewest] < counts[most]:
-        node = by_rank[most][counts[fewest]]
-        name = recording.groups[group].name or "of all ranks"
-        raise InputError(
-            f"{recording.place(node)} waits for rank {fewest}, which calls {counts[fewest]} "
-            f"collectives of group {name} where rank {most} calls {counts[most]} "
-            f"({recording.files.get(fewest, '')}). Give traces of the same iterations."
-        )
-
-
-def _check_alike(recording: Recording, nodes: Sequence[int]) -> None:
-    first = nodes[0]
-    for node in nodes[1:]:
-        if recording.operation[node] != recording.operation[first]:
-            names = [OPERATIONS[int(recording.operation[call])] for call in (first, node)]
-            raise InputError(
-                f"{recording.place(node)} is {names[1]} where rank {recording.rank[first]} calls "
-                f"{names[0]} ({recording.place(first)}). Collectives of a group must match."
-            )
-
-
 def _edges(
     recording: Recording, meets: Sequence[Sequence[int]]
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Dependencies of nodes, with members waiting in joins and receives for their sends."""
+    """Dependencies of the schedule: members wait in joins, and receives for their sends."""
     meet = np.full(len(recording), -1, np.int64)
     for number, nodes in enumerate(meets):
         meet[list(nodes)] = len(recording) + number
     joined = meet[recording.dst] >= 0
     dst = np.where(joined, meet[recording.dst], recording.dst)
     members = np.flatnonzero(meet >= 0)
-    sends, receives = _messages(recording)
+    sends, receives = matched_messages(recording)
     none = np.zeros(len(members) + len(sends), np.int64)
     return (
         np.concatenate([recording.src, meet[members], sends]),
@@ -285,66 +223,20 @@ def _edges(
     )
 
 
-def _messages(recording: Recording) -> tuple[IntArray, IntArray]:
-    """Each send and its receive, matched in order by ends and tag.
-
-    Raises
-    ------
-    InputError
-        When one has no partner.
-    """
-    waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    present = set(recording.ranks.tolist())
-    world = max(int(recording.facts.get("world", 0)), len(present))
-    for node in np.flatnonzero(recording.kind == SEND).tolist():
-        rank, peer = int(recording.rank[node]), int(recording.peer[node])
-        if peer in present:
-            waiting[rank, peer, int(recording.tag[node])].append(node)
-    pairs: list[tuple[int, int]] = []
-    for node in np.flatnonzero(recording.kind == RECEIVE).tolist():
-        rank, peer = int(recording.rank[node]), int(recording.peer[node])
-        sent = waiting.get((peer, rank, int(recording.tag[node])))
-        if sent:
-            pairs.append((sent.pop(0), node))
-            _check_fits(recording, *pairs[-1])
-        elif peer in present or (len(present) > 1 and not 0 <= peer < world):
-            raise InputError(
-                f"{recording.place(node)} receives from rank {peer} with tag "
-                f"{recording.tag[node]}, but nothing of that is sent. Give matching traces."
-            )
-    unread = next((nodes[0] for nodes in waiting.values() if nodes), None)
-    if unread is not None:
-        raise InputError(
-            f"{recording.place(unread)} sends to rank {recording.peer[unread]} with tag "
-            f"{recording.tag[unread]}, but nothing of that is received. Give matching traces."
-        )
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
-
-
-def _check_fits(recording: Recording, send: int, receive: int) -> None:
-    """Refuse a message that is longer than its receive, where that states a size."""
-    sent, room = int(recording.size_bytes[send]), int(recording.size_bytes[receive])
-    if 0 < room < sent:
-        raise InputError(
-            f"{recording.place(receive)} has room for {room:,} bytes of a message of {sent:,} "
-            f"({recording.place(send)}). Give matching traces."
-        )
-
-
 def _resources(recording: Recording, timed: BoolArray) -> tuple[IntArray, Resources]:
-    """A resource for every kind of work and lane of each rank."""
+    """Resource of every timed node: one for each kind of work on each lane of each rank."""
     kinds = tuple(dict.fromkeys(LANE_KINDS.values()))
     number = np.array([kinds.index(LANE_KINDS[kind]) for kind in range(len(KINDS))])[recording.kind]
     triples = np.stack([number, recording.rank, recording.lane])
-    picked, where = np.unique(triples[:, timed], axis=1, return_inverse=True)
+    distinct, where = np.unique(triples[:, timed], axis=1, return_inverse=True)
     resource = np.full(len(recording), -1, np.int64)
     resource[timed] = where.reshape(-1)
-    table = Resources.table("engine", picked[1], lane=picked[2])
-    return resource, replace(table, kinds=kinds, kind=picked[0].astype(np.uint8))
+    table = Resources.table("engine", distinct[1], lane=distinct[2])
+    return resource, replace(table, kinds=kinds, kind=distinct[0].astype(np.uint8))
 
 
 def _labels(recording: Recording, meets: Sequence[Sequence[int]]) -> dict[str, IntArray | Codes]:
+    """Labels of every node and join."""
     first = np.array([nodes[0] for nodes in meets], np.int64)
     what = np.concatenate([recording.kind, np.full(len(meets), len(KINDS))])
     names = recording.name

@@ -1,8 +1,8 @@
-"""Reading JSON summaries of neuron-profile and Neuron Explorer.
+"""Reader of JSON summaries of neuron-profile and Neuron Explorer.
 
-A summary gives the active time of each engine and no order, so engines are taken to work beside
-each other, and the time in which none of the longest works to be spent before them. Collectives
-have no sizes there and keep their time.
+A summary gives the active time of each engine and no order. So engines are assumed to work at the
+same time, and the rest of the total time, beyond that of the busiest engine, to come before them.
+Collectives have no sizes there and keep their time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ ENGINES = (
     ("dma_active_time", "DMA", MEMORY),
     ("cc_op_active_time", "collectives", COLLECTIVE),
 )
-"""Field of a summary, name of the node, kind of work."""
+"""Engines: the field of a summary, the name of the node, and the kind of its work."""
 CORE_ENGINES = 4
-"""The first of them, of which a core has one each: none is active for longer than the whole."""
+"""Number of the first engines, of which a core has one each, so that none is active for longer
+than the total time."""
 ROUNDED = 1.01
-"""Share of the whole for which a summary may round an engine's time up to."""
+"""Largest share of the total time to which a summary may round an engine's active time."""
 
 
 def is_summary(document: Any) -> bool:
@@ -49,7 +50,7 @@ def is_summary(document: Any) -> bool:
 
 
 def _summaries(document: Any) -> dict[str, Mapping[str, Any]]:
-    """Summaries by the hash of their model; one without a hash stands by itself."""
+    """Summaries of a document by the hash of their model; a single one may have no hash."""
     if not isinstance(document, dict):
         return {}
     if "total_time" in document:
@@ -62,12 +63,12 @@ def _summaries(document: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def read_neuron_profile(paths: Sequence[Path]) -> Recording:
-    """Read summaries, one file a rank.
+    """Read summaries, one file for each rank.
 
     Raises
     ------
     InputError
-        Naming the file, for what is no summary, and times that no clock shows.
+        For a file that is no summary, and for impossible times. The message names the file.
     """
     columns, files, recorded_s = Columns(), dict[int, str](), 0.0
     for rank, path in enumerate(paths):
@@ -95,7 +96,7 @@ def read_neuron_profile(paths: Sequence[Path]) -> Recording:
 def _rank(
     columns: Columns, rank: int, path: Path, summaries: Mapping[str, Mapping[str, Any]]
 ) -> float:
-    """Add the models of a rank, one after the other; returns their time [s]."""
+    """Add the models of a rank, one after the other, and return their total time [s]."""
     before: list[int] = []
     total_s = 0.0
     for number, (name, summary) in enumerate(summaries.items()):
@@ -125,6 +126,7 @@ def _rank(
 
 
 def _seconds(summary: Mapping[str, Any], field: str, path: Path) -> float:
+    """Time of a field [s]; 0 if the summary does not have it."""
     value = summary.get(field, 0)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value < LONGEST_S:

@@ -1,4 +1,4 @@
-"""The Recording: the work of ranks in a trace of any tool, as columns."""
+"""``Recording``: the work of all ranks in a trace of any tool, as columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)
 """Kinds of nodes."""
 KINDS = ("nothing", "compute", "memory", "send", "receive", "collective", "host")
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "unknown")
-"""Collectives that can be timed, and those whose recorded time is kept."""
+"""Collectives that can be timed; an unknown one keeps its recorded time."""
 UNKNOWN = OPERATIONS.index("unknown")
 MOST_NODES = 2_000_000
-"""Nodes that are read, of all ranks together."""
+"""Largest number of nodes that are read, of all ranks together."""
 LARGEST = 2**62
-"""Bound of every number of a node; what is beyond fits no clock, memory or cluster."""
+"""Bound of every number of a node; no time, size or rank is as large."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Group:
     Attributes
     ----------
     name : str
-        Its name in the trace.
+        Name of the group in the trace.
     ranks : tuple of int
-        Global ranks, empty for all of the cluster.
+        Global ranks of the members; empty if the trace does not list them.
     """
 
     name: str
@@ -43,25 +43,30 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Nodes of all ranks, one after the other, and the nodes that each waits for.
+    """Work of all ranks as nodes, with the nodes that each of them waits for.
 
     Attributes
     ----------
-    rank, lane : int array (nodes,)
-        Global rank, and stream within it; nodes of a lane run one at a time.
+    rank : int array (nodes,)
+        Global rank of each node, ascending.
+    lane : int array (nodes,)
+        Stream within the rank; nodes of a lane run one at a time.
     kind : int array (nodes,)
-        One of ``KINDS``.
+        Kind of each node, as a number in ``KINDS``.
     duration_ps : int array (nodes,)
-        As recorded, 0 where the trace states none [ps].
-    size_bytes, flops : int array (nodes,)
-        Bytes communicated or moved, and floating-point operations; 0 where not stated.
+        Recorded duration [ps]; 0 if the trace states none.
+    size_bytes : int array (nodes,)
+        Bytes that a node communicates or moves [B]; 0 if not stated.
+    flops : int array (nodes,)
+        Floating-point operations; 0 if not stated.
     name : Codes
+        Name of each node.
     operation : int array (nodes,)
-        Collectives: one of ``OPERATIONS``.
+        Number of a collective in ``OPERATIONS``.
     group : int array (nodes,)
-        Collectives: index into ``groups``, else -1.
+        Number of a collective's group in ``groups``; -1 for other nodes.
     peer, tag : int array (nodes,)
-        Sends and receives: the other rank, and the tag that tells messages apart.
+        Other rank of a send or receive, and the tag that distinguishes messages.
     number : int array (nodes,)
         Number of the node in its file.
     src, dst, lag_ps : int array (edges,)
@@ -70,8 +75,9 @@ class Recording:
     files : mapping of int to str
         File of each rank.
     facts : mapping
-        ``format``, ``version``, ``world`` (ranks of the job, 0 where not stated), ``chip`` (that it
-        was recorded on, empty where not stated), ``iterations``, ``recorded_s``.
+        Facts on the whole trace: ``format``, ``version``, ``world`` (ranks of the job; 0 if not
+        stated), ``chip`` (on which it was recorded; empty if not stated), ``iterations``,
+        ``recorded_s``.
     """
 
     rank: IntArray
@@ -108,32 +114,36 @@ class Recording:
         return np.unique(self.rank)
 
     def place(self, node: int) -> str:
-        """Text on the place of a node, for messages: file, number, name."""
+        """Return file, number and name of a node, as text for messages."""
         name = self.name.names[int(self.name.code[node])]
         file = self.files.get(int(self.rank[node]), "trace")
         return f"{file}: node {self.number[node]} ({name[:60]})"
 
 
 class Node(NamedTuple):
-    """One entry of a trace; a tuple, because traces hold millions of them.
+    """One entry of a trace.
+
+    It is a tuple, as traces have millions of entries.
 
     Attributes
     ----------
     kind : int
-        One of ``KINDS``.
+        Number of its kind in ``KINDS``.
     name : str
     number : int
         Number of the node in its file.
     duration_ps : int
-        As recorded, 0 where the trace states none [ps].
-    size_bytes, flops : int
-        Bytes communicated or moved, and floating-point operations; 0 where not stated.
+        Recorded duration [ps]; 0 if the trace states none.
+    size_bytes : int
+        Bytes that it communicates or moves [B]; 0 if not stated.
+    flops : int
+        Floating-point operations; 0 if not stated.
     operation : int
-        Collectives: one of ``OPERATIONS``.
+        Number of a collective in ``OPERATIONS``.
     group : Group, optional
-        Collectives: the ranks that take part.
+        Ranks that take part in a collective.
     peer, tag : int
-        Sends and receives: the other rank, and the tag that tells messages apart.
+        Other rank of a send or receive, and the tag that distinguishes messages.
     """
 
     kind: int
@@ -149,10 +159,13 @@ class Node(NamedTuple):
 
 
 class Columns:
-    """Columns of a recording while it is being read, row by row; 96 bytes a node, 24 an edge."""
+    """Builder of a recording, to which readers add nodes and dependencies one by one.
+
+    A node takes 96 bytes and a dependency 24.
+    """
 
     WIDTH = 12
-    """Numbers of a node."""
+    """Numbers of each node."""
 
     def __init__(self) -> None:
         self.cells = array("q")
@@ -164,12 +177,12 @@ class Columns:
         return len(self.cells) // self.WIDTH
 
     def add(self, rank: int, lane: int, node: Node) -> int:
-        """Add a node to a lane of a rank; returns its row.
+        """Add a node to a lane of a rank, and return its row.
 
         Raises
         ------
         InputError
-            When the traces have more nodes than are read, and for a number that no column holds.
+            For more nodes than are read, and for a number that does not fit a column.
         """
         row = len(self)
         if row >= MOST_NODES:
@@ -187,17 +200,17 @@ class Columns:
         return row
 
     def link(self, src: int, dst: int, lag_ps: int = 0) -> None:
-        """Let one node wait for another."""
+        """Let node ``dst`` start no sooner than ``lag_ps`` after the end of node ``src``."""
         self.edges.extend((src, dst, lag_ps))
 
     def reorder(self, first: int, order: Sequence[int]) -> None:
-        """Put the nodes from row ``first`` on into this order, before any edge names them."""
+        """Put the nodes from row ``first`` on into an order, before they have dependencies."""
         begin = first * self.WIDTH
         table = np.array(self.cells[begin:], np.int64).reshape(-1, self.WIDTH)
         self.cells[begin:] = array("q", table[np.asarray(order)].tobytes())
 
     def finish(self, files: Mapping[int, str], facts: Mapping[str, str | int | float]) -> Recording:
-        """Return the recording of all that was added, its ranks in ascending order."""
+        """Return the recording of all added nodes, with ranks in ascending order."""
         table = np.array(self.cells, np.int64).reshape(-1, self.WIDTH)
         edges = np.array(self.edges, np.int64).reshape(-1, 3)
         order = np.argsort(table[:, 0], kind="stable")
@@ -215,7 +228,7 @@ class Columns:
 
 
 def too_many_nodes(named: str, most: int) -> str:
-    """Return the message for traces that are longer than what is read."""
+    """Return the message for traces with more nodes than are read."""
     return (
         f"{named} have more than {most:,} nodes, the most that are read. Profile fewer "
         "iterations, or give fewer ranks."

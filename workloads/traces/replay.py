@@ -1,4 +1,4 @@
-"""Replaying execution traces of other tools on a cluster."""
+"""Replay of other tools' execution traces on a cluster."""
 
 from __future__ import annotations
 
@@ -40,33 +40,36 @@ from workloads.traces.scaling import Scaled, scaled
 MOST_FILES = 100_000
 PARTS = ("compute", "memory", "exposed_communication", "host")
 PART_OF = {COMPUTE: 0, NOTHING: 0, MEMORY: 1, COLLECTIVE: 2, SEND: 2, RECEIVE: 2, HOST: 3}
+"""Part of an iteration, as a number in ``PARTS``, that nodes of each kind count to."""
 LEVEL = 0.8
+"""Probability with which the interval should hold the measured time."""
 COMMUNICATION_SPREAD = 0.2
-"""Error of simulated communication that the interval allows for, either way (assumed)."""
+"""Relative error of simulated communication that the interval allows for (assumed)."""
 STEP_SPREAD = 0.02
-"""Difference between one run of the same step and the next, either way (assumed): no interval is
-narrower, also where all kernels are as recorded and hide the communication."""
+"""Relative difference between runs of the same step (assumed). No interval is narrower, even if all
+kernels are as recorded and hide the communication."""
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A trace on a cluster.
+    """Result of the replay of a trace on a cluster.
 
     Attributes
     ----------
     recording : Recording
-        With the compute times that were replayed.
+        The trace, with the compute times that were replayed.
     cluster : Cluster
     trace : Trace
-    how : str
-        Whether compute times are ``recorded`` or ``scaled`` by the roofline.
+    how : {"recorded", "scaled"}
+        Whether compute times are recorded ones or scaled by the roofline.
     source : str
-        Chip that it was recorded on, empty where unknown.
+        Chip that the trace was recorded on; empty if unknown.
     unmapped : mapping of str to int
-        Names of nodes that kept their recorded time, and how many there are.
+        Names of communications that kept their recorded time, and the number of each.
     low_s, high_s : float
         Interval of the time of an iteration [s].
     simulate_s : float
+        Wall-clock time of the simulation [s].
     """
 
     recording: Recording
@@ -81,20 +84,20 @@ class Replay:
 
     @property
     def iterations(self) -> int:
-        """Iterations that the trace holds."""
+        """Number of iterations in the trace."""
         return int(self.recording.facts.get("iterations", 1))
 
     @property
     def iteration_s(self) -> float:
-        """Time of one iteration [s]: of all that the trace holds, over their number."""
+        """Time of one iteration, the mean of those in the trace [s]."""
         return self.trace.total_s / self.iterations
 
     @property
     def breakdown_s(self) -> dict[str, float]:
-        """Mean time over ranks of each part of an iteration [s]; sums to ``iteration_s``.
+        """Time of each part of an iteration, mean over ranks [s]; sums to ``iteration_s``.
 
-        Each instant of a rank counts as the first that is on: compute, memory, communication;
-        then what the host does, and waiting.
+        Each instant of a rank counts to the first part that is active, in the order compute,
+        memory, communication, host; an instant without any counts as waiting.
         """
         ranks, group = np.unique(self.recording.rank, return_inverse=True)
         nodes = len(self.recording)
@@ -110,12 +113,13 @@ class Replay:
 
 
 def read_traces(paths: Sequence[str | Path]) -> Recording:
-    """Read traces of one job: files, or directories of them.
+    """Read the traces of one job, from files or directories.
 
     Raises
     ------
     InputError
-        Naming file and node, for anything that is no trace or contradicts itself.
+        For files that are no traces, or that contradict themselves. The message names file and
+        node.
     """
     files = _files([Path(path) for path in paths])
     kinds = {_kind(path) for path in files}
@@ -133,7 +137,7 @@ def read_traces(paths: Sequence[str | Path]) -> Recording:
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
-    """Files to read; of a directory its .et files, else its JSON and GOAL files."""
+    """Files to read; in a directory its .et files, or else its JSON files, or else GOAL files."""
     files: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -156,6 +160,7 @@ def _files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _kind(path: Path) -> str:
+    """Tool that a trace comes from, by the file's name or content."""
     name = path.name.removesuffix(".gz")
     if name.endswith(".et"):
         return "Chakra"
@@ -171,7 +176,7 @@ def _kind(path: Path) -> str:
     try:
         return "neuron-profile" if is_summary(json.loads(read_bounded(path))) else "Kineto"
     except (ValueError, RecursionError):
-        return "Kineto"  # whose reader says what is wrong
+        return "Kineto"  # its reader says what is wrong
 
 
 def replay(
@@ -188,16 +193,17 @@ def replay(
     Parameters
     ----------
     paths : sequence of paths
-        Chakra ``.et`` files, one a rank; JSON of the PyTorch profiler or of neuron-profile; GOAL.
+        Chakra ``.et`` files, one for each rank; JSON of the PyTorch profiler or of neuron-profile;
+        a GOAL file.
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     recorded_on : str, optional
-        Chip that the trace was recorded on, where it does not say.
+        Chip that the trace was recorded on, for a trace that does not say.
     compute : {"auto", "recorded", "scaled"}, default "auto"
-        Whether kernels keep their time or are scaled by the roofline; ``auto`` scales where both
-        chips are known and differ.
+        Whether kernels keep their recorded time or are scaled by the roofline. ``auto`` scales them
+        if both chips are known and differ.
     communication : {"simulated", "recorded"}, default "simulated"
-        Whether collectives run by our algorithms on the cluster, or keep their recorded time.
+        Whether collectives are simulated on the cluster or keep their recorded time.
     engine : {"fast", "reference"}, default "fast"
 
     Returns
@@ -233,9 +239,9 @@ def replay(
 def _replayed(times: Scaled, cluster: Cluster, communication: str, engine: str) -> Replay:
     """Run a recording whose kernels have their times on this cluster."""
     lowered = lower(times.recording, cluster, communication=communication)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     trace = run(lowered.schedule, engine=engine)
-    simulate_s = time.perf_counter() - begun
+    simulate_s = time.perf_counter() - start
     count = int(times.recording.facts.get("iterations", 1))
     low_s, high_s = _interval(times, cluster, communication, trace.total_s)
     return Replay(
@@ -254,7 +260,7 @@ def _replayed(times: Scaled, cluster: Cluster, communication: str, engine: str) 
 def _interval(
     times: Scaled, cluster: Cluster, communication: str, total_s: float
 ) -> tuple[float, float]:
-    """Times of a whole trace at both ends of the likely range of its parts [s]."""
+    """Time of the whole trace with likely shortest and with likely longest parts [s]."""
     ends = []
     for recording, factor in (
         (times.fast, 1 - COMMUNICATION_SPREAD),
@@ -266,7 +272,7 @@ def _interval(
 
 
 def replay_document(played: Replay, engine: str) -> dict[str, Any]:
-    """All results under the keys of the command line."""
+    """Return all results under the keys of the command line's JSON."""
     recording = played.recording
     facts = recording.facts
     document: dict[str, Any] = {

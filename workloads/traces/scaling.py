@@ -1,8 +1,8 @@
-"""Compute times of a recording on another chip, by the roofline of both.
+"""Compute times of a recording on another chip, by the rooflines of both chips.
 
-A kernel is limited by arithmetic or by memory, and its name tells which: matrix products and
-attention scale with the peak of the matrix engine in bf16, everything else with the bandwidth of
-memory. The truth of a single kernel lies between the two ratios, which gives the interval.
+A kernel is limited by arithmetic or by memory, and its name tells which. Matrix products and
+attention scale with the peak of the matrix engine in bf16, all other kernels with the bandwidth of
+memory. The true ratio of a kernel lies between these two, which gives the interval.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ DEVICES = (
     (r"GB200", "gb200"), (r"B200", "b200"), (r"trn3|Trainium3", "trn3-gen2"),
     (r"trn2|Trainium2", "trn2"), (r"trn1|Trainium1|Trainium", "trn1"),
 )  # fmt: skip
-"""Names that profilers give to chips of the catalogue."""
+"""Profilers' names of chips, and the chip of the catalogue that each is."""
 NODES = (COMPUTE, MEMORY)
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A recording with the compute times of a cluster's chips, and how sure they are.
+    """A recording with compute times on a cluster's chips, and their likely range.
 
     Attributes
     ----------
-    recording, fast, slow : Recording
-        With likely times, and with those of the more and the less favourable ratio.
-    how : str
-        ``recorded`` or ``scaled``.
+    recording : Recording
+        The recording with likely times.
+    fast, slow : Recording
+        The recording with the more, and with the less favourable ratio for all kernels.
+    how : {"recorded", "scaled"}
     source : str
-        Chip that it was recorded on, empty where unknown.
+        Chip that it was recorded on; empty if unknown.
     """
 
     recording: Recording
@@ -64,14 +65,14 @@ def scaled(
     recording : Recording
     cluster : Cluster
     recorded_on : str
-        Chip of the catalogue; by default the one that the trace names.
+        Chip of the catalogue; by default the chip that the trace names.
     compute : {"auto", "recorded", "scaled"}
-        ``auto`` scales where both chips are known and differ.
+        ``auto`` scales if both chips are known and differ.
 
     Raises
     ------
     InputError
-        For an unknown chip, and where a time is needed that no chip is known for.
+        For an unknown chip, and for times that cannot be computed without knowing a chip.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)
@@ -92,20 +93,20 @@ def scaled(
 
 
 def _times(recording: Recording, ratio: Any) -> Recording:
-    """The recording with the times of kernels multiplied, at least 1 ps each."""
-    picked = np.isin(recording.kind, NODES) & (recording.duration_ps > 0)
-    longer = np.maximum(1, np.rint(recording.duration_ps * ratio)).astype(np.int64)
-    return replace(recording, duration_ps=np.where(picked, longer, recording.duration_ps))
+    """Recording with the times of kernels multiplied by a ratio, to at least 1 ps each."""
+    kernels = np.isin(recording.kind, NODES) & (recording.duration_ps > 0)
+    multiplied = np.maximum(1, np.rint(recording.duration_ps * ratio)).astype(np.int64)
+    return replace(recording, duration_ps=np.where(kernels, multiplied, recording.duration_ps))
 
 
 def _timed(recording: Recording, catalogue: Catalogue, chip: str) -> Recording:
-    """Time nodes that state operations or bytes instead of a duration, on the cluster's chip."""
-    bare = np.isin(recording.kind, NODES) & (recording.duration_ps == 0)
-    bare &= (recording.flops > 0) | ((recording.kind == MEMORY) & (recording.size_bytes > 0))
-    if not bare.any():
+    """Recording with times on the cluster's chip for nodes that state operations or bytes only."""
+    untimed = np.isin(recording.kind, NODES) & (recording.duration_ps == 0)
+    untimed &= (recording.flops > 0) | ((recording.kind == MEMORY) & (recording.size_bytes > 0))
+    if not untimed.any():
         return recording
     if not chip:
-        node = int(np.argmax(bare))
+        node = int(np.argmax(untimed))
         raise InputError(
             f"{recording.place(node)} states operations or bytes but no duration, and the cluster "
             "has no chip to time them on. Replay it on a machine of the catalogue."
@@ -115,20 +116,22 @@ def _timed(recording: Recording, catalogue: Catalogue, chip: str) -> Recording:
         recording.size_bytes / catalogue.value(chip, "hbm_bandwidth"),
     )
     picoseconds = np.maximum(1, np.ceil(work_s * PS_PER_S)).astype(np.int64)
-    return replace(recording, duration_ps=np.where(bare, picoseconds, recording.duration_ps))
+    return replace(recording, duration_ps=np.where(untimed, picoseconds, recording.duration_ps))
 
 
 def _peak(catalogue: Catalogue, chip: str) -> float:
+    """Matrix peak of a chip in bf16 [FLOP/s]."""
     quantity = "bf16_matmul" if catalogue.has(chip, "bf16_matmul") else "bf16_peak"
     return catalogue.value(chip, quantity)
 
 
 def _named(device: str) -> str:
-    """Chip of the catalogue that a profiler's device is, empty for another."""
+    """Chip of the catalogue that a profiler's name stands for; empty for an unknown name."""
     return next((chip for named, chip in DEVICES if re.search(named, device)), "")
 
 
 def _source(chip: str, catalogue: Catalogue) -> str:
+    """Return the chip itself, or refuse a chip that the catalogue does not have."""
     if chip and not (catalogue.has(chip, "hbm_bandwidth") and catalogue.has(chip, "bf16_peak")):
         chips = [part for part in catalogue.parts() if catalogue.has(part, "bf16_peak")]
         raise InputError(
