@@ -1,8 +1,8 @@
-"""Options of a fleet: its demand, its machines, the policy, limits, the night, and money.
+"""Options of a fleet: its demand, its machines, the policy, limits, and money.
 
 ``cluster-sim fleet`` and ``lend`` make options of the described fields, ``cs.run_fleet`` and
-``cs.lend`` take the same words as keywords. Nothing large is imported here, so that a command line
-knows its options at once.
+``cs.lend`` take them as keywords. Nothing large is imported here, so that the command line starts
+quickly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from topologies.options import option
 
 SPECULATION = (
-    "Tokens that a draft proposes for one pass to verify, the probability that one is accepted, "
-    "and the draft: a model, or its share of the model's time (0: a look-up)"
+    "Tokens that a draft proposes for one pass to verify, the probability that each is accepted, "
+    "and the draft: a model, or its time as a share of the model's (0: a look-up)"
 )
-"""Help text of ``--speculate``, which a replica and a fleet have alike."""
+"""Help text of ``--speculate``, which ``serve`` and ``fleet`` share."""
 MOST_DAYS = 36_525.0
 MOST = 1e9
-"""Keeps infinity out of options that are finite numbers."""
+"""Largest value of options that must be finite."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class DemandInputs:
         ),
     )
     service: str | None = field(
-        default=None, metadata=option("Keep one service of a demand of several")
+        default=None, metadata=option("Only service to keep, where a demand has several")
     )
     weight: tuple[float, ...] = field(
         default=(),
-        metadata=option("Share of each demand, in their order", least=0, most=MOST),
+        metadata=option("Share of the requests for each --demand, in order", least=0, most=MOST),
     )
     average: str = field(
         default="1min",
@@ -65,7 +65,8 @@ class DemandInputs:
         default=(),
         metadata=option(
             "Change of the scaled demand: growth=30%, spike@2d02:00x3/30min, "
-            "failover@3d12:00+12h, launch@2d09:00=30% or monday; repeated, scenarios side by side",
+            "failover@3d12:00+12h, launch@2d09:00=30% or monday; may be repeated for several "
+            "scenarios side by side",
             metavar="CHANGE",
         ),
     )
@@ -73,15 +74,15 @@ class DemandInputs:
         default=None,
         metadata=option(
             "Scale the demand so that its busiest hour needs this share of the fleet",
-            default="0.9 for bundled demands, counts of files unchanged",
+            default="0.9 for bundled demands; a file with counts is not scaled",
         ),
     )
     peak: float | None = field(default=None, metadata=option("Older name of --scale-to-peak"))
     batch_share: str | None = field(
         default=None,
         metadata=option(
-            "Share of the requests that may wait, such as 20%: a batch tier on units that serving "
-            "does not need",
+            "Share of the requests that may wait, such as 20%; they form a batch tier on units "
+            "that serving does not need",
             metavar="SHARE",
             default="none",
         ),
@@ -89,45 +90,20 @@ class DemandInputs:
     batch_demand: str | None = field(
         default=None,
         metadata=option(
-            "Requests that may wait beside the demand, as --demand takes them",
+            "Further requests that may wait, in place of a share of --demand",
             metavar="FILE.csv|NAME",
             default="none",
         ),
     )
     batch_deadline: str = field(
         default="24h",
-        metadata=option("Time within which a batch request is answered, or expires"),
+        metadata=option("Time after which a batch request that was not answered expires"),
     )
 
     @property
     def peak_share(self) -> float | None:
-        """Share of the fleet that the busiest hour is scaled to, if one was asked for."""
+        """Share of the fleet that the busiest hour is scaled to need; None if not stated."""
         return self.peak if self.scale_to_peak is None else self.scale_to_peak
-
-
-@dataclass(frozen=True)
-class NightInputs:
-    """The night: until when, at which service level, how sure."""
-
-    until: str = field(
-        default="06:00",
-        metadata=option("Time of day (UTC) at which all units serve again", metavar="HH:MM"),
-    )
-    begin: str | None = field(
-        default=None,
-        metadata=option(
-            "Time of day (UTC) at which lending begins",
-            name="from",
-            metavar="HH:MM",
-            default="the end of the history",
-        ),
-    )
-    confidence: str = field(
-        default="95%", metadata=option("Share of nights on which the service level is kept")
-    )
-    window: str = field(
-        default="1h", metadata=option("Time between two changes of the number of lent units")
-    )
 
 
 @dataclass(frozen=True)
@@ -141,14 +117,16 @@ class FleetInputs:
     model: str = field(
         default="llama-3.1-405b",
         metadata=option(
-            "Model that is served, and trained by the default jobs; several with shares of the "
-            "requests as llama-3.1-405b=20%,llama-3.1-8b=80%"
+            "Model that is served, and trained by the default jobs; several are written with "
+            "their shares of the requests: llama-3.1-405b=20%,llama-3.1-8b=80%"
         ),
     )
     tp: int | None = field(
         default=None,
         metadata=option(
-            "Tensor-parallel degree of a replica", least=1, default="a server, or more to fit"
+            "Tensor-parallel degree of a replica",
+            least=1,
+            default="the chips of a server, or more where the model does not fit",
         ),
     )
     precision: str = field(
@@ -162,7 +140,7 @@ class FleetInputs:
         default="ttft=6s,tpot=175ms",
         metadata=option(
             "Limits of time to first token and time per output token, and the share of requests "
-            "that keeps them, such as ttft=2s,tpot=50ms,share=99.9%"
+            "that must keep them, such as ttft=2s,tpot=50ms,share=99.9%"
         ),
     )
     chunk: int | None = field(
@@ -170,14 +148,14 @@ class FleetInputs:
         metadata=option(
             "Tokens of a chunk of prefill; 0 processes whole prompts",
             least=0,
-            default="512, of mixtures 8192",
+            default="512, for mixtures of experts 8192",
         ),
     )
     prefix_cache: str | None = field(
         default=None,
         metadata=option(
-            "Share of prompts' tokens that a replica's prefix cache holds once it is full, such as "
-            "50%; it is empty after a change of role",
+            "Share of the prompt tokens that a replica's prefix cache holds once it is full, such "
+            "as 50%; the cache is empty after a change of role",
             metavar="SHARE",
             default="none",
         ),
@@ -193,8 +171,8 @@ class FleetInputs:
     disaggregate: str | None = field(
         default=None,
         metadata=option(
-            "Prefill and decode replicas of groups that fill a unit, or take several; keys and "
-            "values go over",
+            "Disaggregated serving: prefill and decode replicas of a group, such as 1:3; groups "
+            "fill a unit or take several",
             metavar="P:D",
             default="every replica does both",
         ),
@@ -209,29 +187,33 @@ class FleetInputs:
     training: Path | None = field(
         default=None,
         metadata=option(
-            "Training jobs", metavar="FILE.csv", default="long runs, gangs, evaluation"
+            "Training jobs",
+            metavar="FILE.csv",
+            default="pre-training runs, post-training gangs and evaluation",
         ),
     )
     post_training: str | None = field(
         default=None,
         metadata=option(
-            "Run the default post-training jobs as reinforcement learning: rollouts wait for the "
-            "newest weights, or use those of one step before",
+            "Run the default post-training jobs as reinforcement learning, whose rollouts wait for "
+            "the newest weights, or use those of the step before",
             choices=("lockstep", "one-behind"),
-            default="gangs that train",
+            default="plain training",
         ),
     )
     failures: str = field(
         default="on",
         metadata=option(
-            "Failures: on takes servers out one by one, domains also racks, scale-up domains and "
-            "power feeds, and lets optical links, switches and software stop training",
+            "Failures of single servers; with domains also of racks, scale-up domains and power "
+            "feeds, and of links, switches and software that stop training",
             choices=("on", "off", "domains"),
         ),
     )
     cache: Path | None = field(
         default=None,
-        metadata=option("Keep capacity tables in this folder, not among kept files", metavar="DIR"),
+        metadata=option(
+            "Folder for capacity tables, in place of the cache of the package", metavar="DIR"
+        ),
     )
 
 
@@ -248,38 +230,58 @@ class PolicyInputs:
     )
     headroom: float | None = field(
         default=None,
-        metadata=option("Capacity above the need, as a share of the need", least=0, most=MOST),
+        metadata=option(
+            "Capacity above the need, as a share of the need",
+            least=0,
+            most=MOST,
+            default="that of the policy",
+        ),
     )
     hysteresis: float | None = field(
         default=None,
         metadata=option(
-            "Load below which threshold gives a unit up, relative; 0 follows the load",
+            "Share of the serving units that must be idle before policy threshold gives any up",
             least=0,
             most=MOST,
+            default="0.05",
         ),
     )
     hold: str | None = field(
         default=None,
-        metadata=option("Time that a unit stays idle before threshold gives it up, such as 10min"),
+        metadata=option(
+            "Time for which units must be idle before policy threshold gives them up",
+            default="15min",
+        ),
     )
     quantile: float = field(
         default=0.999,
-        metadata=option("Quantile of its past errors that forecast covers", least=0, most=1),
+        metadata=option(
+            "Quantile of past forecast errors that policies forecast and mpc cover",
+            least=0,
+            most=1,
+        ),
     )
-    night: str = field(default="0-8", metadata=option("Hours (UTC) that clock takes for the night"))
+    night: str = field(default="0-8", metadata=option("Hours (UTC) of the night of policy clock"))
     night_share: float = field(
         default=0.5,
-        metadata=option("Share of the day's units that clock keeps at night", least=0, most=1),
+        metadata=option(
+            "Share of the day's units that policy clock keeps at night", least=0, most=1
+        ),
     )
     static_units: float | None = field(
         default=None,
-        metadata=option("Units that serve under static", least=0, most=MOST),
+        metadata=option(
+            "Units that serve under policy static",
+            least=0,
+            most=MOST,
+            default="the need of the busiest hour",
+        ),
     )
     price_share: float = field(
         default=0.5,
         metadata=option(
-            "Share of the coming day, the cheapest, in which price trains; mpc: of the unit-time "
-            "that serving leaves",
+            "Cheapest share of the coming day in which policy price trains; for mpc a share of the "
+            "unit-time that serving leaves",
             least=0,
             most=1,
         ),
@@ -287,23 +289,32 @@ class PolicyInputs:
     power_cap: float | None = field(
         default=None,
         metadata=option(
-            "Draw of the site that power-cap and mpc keep to", unit="MW", least=0, most=MOST
+            "Most power that the site may draw, for policies power-cap and mpc",
+            unit="MW",
+            least=0,
+            most=MOST,
         ),
     )
     cap: int = field(default=0, metadata=option("Most units that serve; 0 for all", least=0))
     changes_per_minute: int = field(
         default=0,
-        metadata=option("Changes that the control plane starts in a minute; 0: any", least=0),
+        metadata=option(
+            "Most role changes that the control plane orders in a minute; 0 for any number",
+            least=0,
+        ),
     )
     lease: str = field(
         default="0s", metadata=option("Least time for which units are lent to training")
     )
     notice: str = field(
         default="inf",
-        metadata=option("Notice that training gets before units leave; inf waits for a checkpoint"),
+        metadata=option(
+            "Notice that a training job gets before it loses units; inf waits for its checkpoint"
+        ),
     )
     compare: bool = field(
-        default=True, metadata=option("Run oracle and static as well, for comparison")
+        default=True,
+        metadata=option("Run the policy with foresight and static as well, for comparison"),
     )
 
 
@@ -315,13 +326,14 @@ class LimitInputs:
         default=None,
         metadata=option(
             "Time that every role change takes, such as 5min, 0s or inf",
-            default="the sum of its steps in the catalogue",
+            default="the sum of the catalogue's times of its phases",
         ),
     )
     weights: str = field(
         default="nvme",
         metadata=option(
-            "Place that weights are loaded from", choices=("store", "nvme", "host", "peer")
+            "Source of weights: the shared store, local NVMe, host memory or other units",
+            choices=("store", "nvme", "host", "peer"),
         ),
     )
     floor: int = field(default=0, metadata=option("Fewest units that serve", least=0))
@@ -346,7 +358,7 @@ class MoneyInputs:
     token_price: float = field(
         default=0.0,
         metadata=option(
-            "Price at which served tokens are sold; 0: not given",
+            "Price at which served tokens are sold; 0 for none",
             unit="USD per million",
             least=0,
             most=MOST,
@@ -364,14 +376,14 @@ class MoneyInputs:
     carbon: float = field(
         default=0.0,
         metadata=option(
-            "Carbon intensity of the grid; 0: not given", unit="g/kWh", least=0, most=MOST
+            "Carbon intensity of the grid; 0 for none", unit="g/kWh", least=0, most=MOST
         ),
     )
 
 
 @dataclass(frozen=True)
 class Question:
-    """All that a fleet is asked."""
+    """All options of a fleet, by group."""
 
     fleet: FleetInputs = field(default_factory=FleetInputs)
     demand: DemandInputs = field(default_factory=DemandInputs)

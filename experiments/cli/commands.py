@@ -1,4 +1,4 @@
-"""The commands of ``cluster-sim``: a name, the module loaded at its first use, and a summary.
+"""Commands of ``cluster-sim``: a name, the module loaded at its first use, and a summary.
 
 A new command is one line here and one module with a function of the command's name; see
 ``docs/how-to/add-a-command.md``.
@@ -54,7 +54,7 @@ COMMANDS = (
     Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
     Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
-    Command("lend", "lend", "Say how many units can be lent tonight, and how sure that is."),
+    Command("lend", "lend", "Say how many units can be lent tonight, at a stated confidence."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),
     Command("sweep", "sweep", "Run a table of parameters on all processors.", resumes=True),
     Command("validate", "validate", "Compare predictions with published measurements."),

@@ -10,14 +10,13 @@ from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from workloads.fleet_options import (
-    DemandInputs,
     FleetInputs,
     LimitInputs,
     MoneyInputs,
-    NightInputs,
     PolicyInputs,
     Question,
 )
+from workloads.lend_options import HistoryInputs, NightInputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 def lend(
     night: NightInputs,
     fleet: FleetInputs,
-    demand: DemandInputs,
+    demand: HistoryInputs,
     limits: LimitInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
-    """Say how many units can be lent tonight, and how sure that is.
+    """Say how many units can be lent tonight, at a stated confidence.
 
-    The demand is the history and ends now. The same rule is tried on every night of the history.
+    The demand is a history that ends now. The same method is tested on every night of the history.
     """
     from workloads.demand.trace import MINUTES_PER_DAY
     from workloads.fleet.from_options import notes, scenario_from
@@ -48,7 +47,7 @@ def lend(
     fleet_question = Question(
         replace(fleet, slo=limits_only(fleet.slo)),
         replace(demand, days=math.inf if demand.days is None else demand.days),
-        PolicyInputs(policy="static"),  # lending needs none
+        PolicyInputs(policy="static"),  # not used: lending asks no policy
         limits,
         MoneyInputs(),
     )
@@ -72,13 +71,14 @@ def lend(
 
 
 def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
-    """Interval of the lent unit-hours from that of a unit's capacity."""
+    """Return the interval of the lent unit-hours, from that of a unit's capacity."""
     from workloads.fleet.lending.on_cluster import lent_interval
 
     return {"interval": lent_interval(loan, scenario).document()}
 
 
 def _print(document: Mapping[str, Any]) -> None:
+    """Print the loans, and the facts about the answer below them."""
     level = f"{document['confidence']:.4g}"
     rows = [
         [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
@@ -91,7 +91,7 @@ def _print(document: Mapping[str, Any]) -> None:
     )
     tested = document["backtest"]
     usd = document["usd"]
-    shortfall = tested["hindsight_unit_hours"] or 1.0
+    hindsight = tested["hindsight_unit_hours"] or 1.0
     facts = [
         ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
         ["80 % interval, by a unit's capacity", _ends(document["interval"])],
@@ -102,7 +102,7 @@ def _print(document: Mapping[str, Any]) -> None:
         ["nights of the history answered", f"{tested['nights']:,}"],
         ["of them demand exceeded the answer", f"{tested['violated']:,}"],
         ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
-        ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / shortfall:.1%}"],
+        ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / hindsight:.1%}"],
         ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
     ]

@@ -16,6 +16,7 @@ import cluster_sim as cs
 from experiments.cli.main import app
 from experiments.cli.run_job import JobInputs
 from experiments.cli.serve import DeploymentInputs, ReplicaInputs, RequestInputs
+from topologies.options import described
 from workloads.fleet.keywords import OLDER, TAKEN, FleetWords, LendWords, question_of
 from workloads.fleet.lending.front import NightWords
 from workloads.fleet_options import (
@@ -23,11 +24,11 @@ from workloads.fleet_options import (
     FleetInputs,
     LimitInputs,
     MoneyInputs,
-    NightInputs,
     PolicyInputs,
 )
 from workloads.job.plan import JobPlan
 from workloads.job.words import WORDS, plan_with
+from workloads.lend_options import HistoryInputs, NightInputs
 from workloads.serving.options import ServeWords
 
 FLEET = "trn2-ultraserver:20"
@@ -44,9 +45,14 @@ def test_every_option_of_a_fleet_is_a_word() -> None:
 
 
 def test_every_option_of_lending_is_a_word() -> None:
-    asked = _options(FleetInputs, DemandInputs, LimitInputs, NightInputs)
-    # The history is a parameter, and a what-if of what has been would be none.
-    assert asked - {"what_if"} == (
+    options = {
+        name
+        for kind in (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
+        for name in described(kind)
+    }
+    # A what-if changes the run after the history, which lending does not have.
+    assert "what_if" not in options
+    assert options == (
         set(NightWords.__annotations__) | (set(TAKEN) - {"policy", "compare"})
     ) - set(OLDER)
     assert set(LendWords.__annotations__) < set(NightWords.__annotations__)

@@ -1,8 +1,9 @@
-"""Closed forms of what a fleet can lend and what its serving costs, for questions of small changes.
+"""Closed forms for the capacity that a fleet can lend and its cost of serving.
 
-A simulation answers a change of one per cent with its luck; this does not. It knows the demand, as
-the policy ``oracle`` does: units serve from when they have to be ordered until their role has been
-changed back, and so many are broken as break in the mean. Units are not rounded.
+They answer questions about small changes: a change of one per cent is lost among the random
+failures of a simulation, and there are none here. The demand is known, as for the policy
+``oracle``: a unit counts as serving from the moment at which it has to be ordered until its role
+has been changed back. The mean number of broken units is taken off. Units are not rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from workloads.fleet.setup.serving import services_from
 
 MINUTE_S = 60.0
 REQUESTS = 800
-"""Requests of the runs behind a capacity table; differences of tables need fewer than tables."""
+"""Simulated requests behind each point of a capacity table.
+
+Fewer than for a table that is shown: two tables of the same requests differ with little noise.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Expectation:
     lendable_share : float
         Share of the chip-hours that serving can lend.
     usd_per_million_tokens : float or None
-        Price of the chip-hours that are not lent, for each million of tokens asked for; None where
-        the machine has no price.
+        Price of the chip-hours that are not lent, per million tokens of the demand [USD]; None
+        where the machine has no price.
     """
 
     lendable_share: float
@@ -61,30 +65,30 @@ def expected(scenario: Scenario) -> Expectation:
 
 
 def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
-    """Return the expectation with other numbers of the catalogue, the demand as it is.
+    """Return the expectation under other values of the catalogue and the same demand.
 
-    A shape that was scaled to the fleet keeps its size, so that a faster unit means fewer units.
+    A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
 
     Parameters
     ----------
     base : Scenario
     cluster : Cluster
-        The same machine with other numbers.
+        The machine of the scenario with the other values.
     costs : ChangeCosts
-        Costs of changes with those numbers.
+        Costs of role changes with the other values.
     """
     services = services_from(base.demand, cluster, base.models, base.serving, requests=REQUESTS)
     failures = base.fleet.failures
     if failures is not None:
         failures = failures_from(cluster, services, domains=bool(failures.domains))
-    moved = replace(
+    changed = replace(
         base,
         cluster=cluster,
         services=services,
         fleet=replace(base.fleet, costs=costs, failures=failures),
         economics=Economics.of(cluster),
     )
-    return expected(moved)
+    return expected(changed)
 
 
 def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float) -> FloatArray:
@@ -109,40 +113,47 @@ def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float
     >>> lent_units(need, 4.0, lead_s=60.0, back_s=30.0).tolist()
     [4.0, 4.0, 4.0, 0.0, 0.0, 2.0, 4.0, 4.0, 4.0, 4.0]
     """
-    kept = np.sum([_kept(row, lead_s / MINUTE_S, back_s / MINUTE_S) for row in need], axis=0)
+    kept = np.sum([_kept_units(row, lead_s / MINUTE_S, back_s / MINUTE_S) for row in need], axis=0)
     result: FloatArray = np.maximum(working - kept, 0.0)
     return result
 
 
-def _kept(need: FloatArray, lead: float, back: float) -> FloatArray:
-    """Largest need of the minutes ahead and behind; linear between whole minutes."""
+def _kept_units(need: FloatArray, lead: float, back: float) -> FloatArray:
+    """Units of a pool that serve or change role in each minute; (minutes,).
+
+    That is the largest need from ``back`` minutes before to ``lead`` minutes after.
+    """
     if not math.isfinite(lead + back):
         return np.full(len(need), need.max())
-    ahead = _between(lead, lambda minutes: _largest(need, minutes, 0))
-    behind = _between(back, lambda minutes: _largest(need, 0, minutes))
+    ahead = _interpolated(lead, lambda minutes: _window_maximum(need, minutes, 0))
+    behind = _interpolated(back, lambda minutes: _window_maximum(need, 0, minutes))
     return np.maximum(ahead, behind)
 
 
-def _largest(need: FloatArray, ahead: int, behind: int) -> FloatArray:
-    """Largest need from so many minutes behind to so many ahead, at most the whole run."""
+def _window_maximum(need: FloatArray, ahead: int, behind: int) -> FloatArray:
+    """Largest need from ``behind`` minutes before each minute to ``ahead`` minutes after it.
+
+    One of the two is 0. A window is at most as long as the run.
+    """
     from scipy import ndimage  # slow to import
 
     size = min(ahead + behind, len(need) - 1) + 1
     # scipy centres a window; the origin moves it so that it ends, or begins, at the minute itself.
     origin = (size - 1) // 2 if behind else -(size // 2)
-    moved: FloatArray = ndimage.maximum_filter1d(need, size, mode="nearest", origin=origin)
-    return moved
+    maxima: FloatArray = ndimage.maximum_filter1d(need, size, mode="nearest", origin=origin)
+    return maxima
 
 
-def _between(minutes: float, window: Callable[[int], FloatArray]) -> FloatArray:
-    low = math.floor(minutes)
-    part = minutes - low
-    short = window(low)
-    return short if not part else (1 - part) * short + part * window(low + 1)
+def _interpolated(minutes: float, window: Callable[[int], FloatArray]) -> FloatArray:
+    """Value of a function of whole minutes between two of them, linearly."""
+    whole = math.floor(minutes)
+    fraction = minutes - whole
+    shorter = window(whole)
+    return shorter if not fraction else (1 - fraction) * shorter + fraction * window(whole + 1)
 
 
 def broken_share(failures: Failures | None) -> float:
-    """Share of a fleet's servers that are under repair, in the mean.
+    """Mean share of a fleet's servers that are under repair.
 
     Examples
     --------

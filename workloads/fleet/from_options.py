@@ -1,4 +1,4 @@
-"""The options of a fleet, read into a scenario and a run of it."""
+"""Scenarios and runs of a fleet from its command-line options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FAILURES = ("on", "off", "domains")
 
 
 def scenario_from(question: Question, catalogue: Catalogue, seed: int) -> Scenario:
-    """Build everything that the options say about the fleet, but its policy.
+    """Build the scenario that the options describe: everything about the fleet but its policy.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def scenario_from(question: Question, catalogue: Catalogue, seed: int) -> Scenar
 
 
 def check_question(question: Question) -> None:
-    """Refuse words that are wrong whatever the cluster and the demand are.
+    """Check the options that can be judged before the cluster and the demand are read.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def scenario_on(
 
 
 def _serving(fleet: FleetInputs) -> Serving:
-    """Return the service that the units of the fleet provide."""
+    """Return the settings of serving from the options of the fleet."""
     return Serving(
         slo=parse_slo(fleet.slo),
         tp=fleet.tp,
@@ -122,14 +122,14 @@ def _serving(fleet: FleetInputs) -> Serving:
 
 
 def _economics(cluster: Cluster, money: MoneyInputs) -> Economics:
-    """Prices and power of a cluster's machine, with what the options say about money."""
+    """Prices and power of a cluster's machine, those of the options before the catalogue's."""
     economics = Economics.of(cluster, carbon_g_per_kwh=money.carbon)
     discount = economics.batch_discount if money.batch_discount is None else money.batch_discount
     return replace(economics, usd_per_million_tokens=money.token_price, batch_discount=discount)
 
 
 def _batch(inputs: DemandInputs) -> BatchTier | None:
-    """Read the batch tier; a deadline alone gives none."""
+    """Read the batch tier; None without a share or a demand, which a deadline alone is not."""
     if inputs.batch_share is None and inputs.batch_demand is None:
         if inputs.batch_deadline != DemandInputs.batch_deadline:
             raise InputError(
@@ -158,7 +158,7 @@ def models_of(text: str) -> list[Share]:
 
 
 def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> FleetRun:
-    """Run a scenario under the policy of a name, set up as the options say.
+    """Run a scenario under a policy by its name, with the policy's settings from the options.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> 
 
 
 def notes(built: Scenario, question: Question) -> list[str]:
-    """Remarks on the inputs that a reader of the results should know."""
+    """Remarks on the inputs that a reader of the results should see."""
     policy = question.policy.policy
     history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [*built.demand.notes, *serving_notes(built.cluster, built.services)]
@@ -204,6 +204,7 @@ def notes(built: Scenario, question: Question) -> list[str]:
 
 
 def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
+    """Return a reader of the price file for a run's start and minutes; None without a file."""
     cap = math.inf if money.price_cap is None else money.price_cap
     path = money.price
     if path is not None:
@@ -214,19 +215,19 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
 
 
 def read_demand(demand: Demand | str | Sequence[str], question: Question) -> Demand:
-    """Return a demand as it is, or what names and the other words about the demand say.
+    """Return a demand as it is, or read the one that names and the options describe.
 
     Raises
     ------
     InputError
-        For an unknown name, and for words about names beside a demand that has been read.
+        For an unknown name, and for options of reading beside a demand that has been read.
     """
     if not isinstance(demand, Demand):
         names = (demand,) if isinstance(demand, str) else tuple(demand)
         return demand_of(replace(question.demand, demand=names))
-    usual = Question().demand
+    default = Question().demand
     for name in ("service", "weight", "average"):
-        if getattr(question.demand, name) != getattr(usual, name):
+        if getattr(question.demand, name) != getattr(default, name):
             raise InputError(
                 f"{name} is a word about demands by name, and this one has been read; give its "
                 "name or file, or change the Demand itself."
@@ -242,7 +243,7 @@ def read_models(model: Model | str | None) -> list[Share]:
 
 
 def demand_of(inputs: DemandInputs) -> Demand:
-    """Return the demand that names or files, a service, weights and averages describe."""
+    """Read a demand by its names or files, service, weights and averaging time."""
     minutes = _seconds(inputs.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
@@ -257,6 +258,7 @@ def demand_of(inputs: DemandInputs) -> Demand:
 
 
 def _limits(inputs: LimitInputs, policy: PolicyInputs) -> Limits:
+    """Return the limits on role changes, some of which are options of policies."""
     return Limits(
         floor=inputs.floor,
         cap=policy.cap,
@@ -269,7 +271,7 @@ def _limits(inputs: LimitInputs, policy: PolicyInputs) -> Limits:
 
 
 def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
-    """Return what changes of role cost by the options."""
+    """Return the costs of role changes: the catalogue's, or one fixed time of the options."""
     by_source = ChangeCosts.of(cluster, source=inputs.weights)
     if inputs.change_time is None:
         return by_source
@@ -277,10 +279,12 @@ def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
 
 
 def _seconds(text: str, option: str) -> float:
+    """Read a duration; ``never`` and ``inf`` are infinite."""
     return math.inf if text.strip() in NEVER else parse_seconds(text, option)
 
 
 def _noise(text: str) -> float | str:
+    """Read a noise level: a relative spread, or the word ``measured`` as it is."""
     if text in ("none", "measured"):
         return 0.0 if text == "none" else text
     try:
@@ -292,6 +296,7 @@ def _noise(text: str) -> float | str:
 
 
 def _hours(text: str) -> tuple[float, float]:
+    """Read a span of hours such as ``22-6``."""
     try:
         first, last = (float(part) for part in text.split("-"))
     except ValueError:

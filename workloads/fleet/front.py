@@ -1,4 +1,4 @@
-"""A fleet in one call: from a cluster, a demand and a policy to the use of every chip-hour."""
+"""Fleet in one call: from a cluster, a demand and a policy to the use of every chip-hour."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class FleetResult:
     Attributes
     ----------
     scenario : Scenario
-        Everything that the run was given.
+        Inputs of the run.
     run : FleetRun
-        The record of every minute.
+        Record of every minute.
     settings : PolicyInputs
-        The policy and its settings.
+        Name and settings of the policy.
     seed : int
     """
 
@@ -63,12 +63,15 @@ class FleetResult:
 
     @cached_property
     def regret(self) -> dict[str, float]:
-        """Training against foresight and a split that never changes, which are run for it."""
-        usual = replace(self.settings, headroom=None)
+        """Training compared with the bound of foresight and with a split that never changes.
+
+        Both are run for the comparison, each with its usual headroom.
+        """
+        settings = replace(self.settings, headroom=None)
         bound = bound_of(self.settings.policy)
         others = [
             summary(
-                run_under(self.scenario, name, usual, self.seed),
+                run_under(self.scenario, name, settings, self.seed),
                 self.scenario.economics,
                 self.scenario.prices,
             )
@@ -114,17 +117,18 @@ def run_fleet(
         A cluster or its name, as :func:`cluster_sim.cluster` takes it; its scale-up domains are
         the units that change between serving and training.
     demand : Demand, str or sequence of str
-        A bundled demand by name, or a CSV file; several run side by side.
+        A bundled demand by name, or a CSV file; several arrive side by side.
     policy : Policy or str
         A name that ``cluster-sim fleet --policy`` takes, or a policy of your own.
     model : Model or str, optional
-        Served, and trained by the default jobs; by default Llama-3.1-405B. Several with shares of
-        the requests as ``"llama-3.1-405b=20%,llama-3.1-8b=80%"``.
+        The model that is served, and trained by the default jobs; by default Llama-3.1-405B.
+        Several are written with their shares of the requests:
+        ``"llama-3.1-405b=20%,llama-3.1-8b=80%"``.
     days : float, optional
         Length of the run [days]; by default up to a week.
     scale_to_peak : float, optional
-        Share of the fleet that the busiest hour needs; by default a demand with counts of its own
-        stands as it is, and a bundled one is scaled to 0.9.
+        Share of the fleet that the busiest hour is scaled to need; by default a demand with counts
+        of requests runs as it is, and a bundled one is scaled to 0.9.
     seed : int
         The only source of randomness.
     **words
@@ -152,8 +156,8 @@ def run_fleet(
     question = question_of(words, options, policy=named, days=days, scale_to_peak=scale_to_peak)
     check_question(question)
     requests, models = read_demand(demand, question), read_models(model)
-    usual = scenario_on(as_cluster(cluster), requests, models, question, seed)
-    built, settings = _one_what_if(usual, question.demand.what_if), question.policy
+    base = scenario_on(as_cluster(cluster), requests, models, question, seed)
+    built, settings = _after_what_if(base, question.demand.what_if), question.policy
     return FleetResult(built, _run_under(built, policy, settings, seed), settings, seed)
 
 
@@ -166,8 +170,8 @@ def _run_under(
     return run(built, policy, seed=seed)
 
 
-def _one_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
-    """Return the scenario after a what-if, or as it is without one."""
+def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:
+    """Return a scenario changed by its what-if, or as it is where there is none."""
     if len(texts) > 1:
         raise InputError(
             f"{len(texts)} what-ifs for one run; join them with commas to one, or call run_fleet "

@@ -1,4 +1,4 @@
-"""The words of ``cluster-sim fleet`` and ``lend`` as keywords of Python functions."""
+"""Options of ``cluster-sim fleet`` and ``lend`` as keywords of Python functions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OLDER = {
 }
 """Older keywords, which are read as their newer names."""
 TIMES = ("average", "hold", "lease", "notice", "change_time", "batch_deadline", "window")
-"""Words whose plain numbers are seconds."""
+"""Keywords whose plain numbers are seconds."""
 TAKEN = ("cluster", "demand", "model", "policy", "days", "scale_to_peak", "peak", "compare")
-"""Options that the functions have as parameters, or need no word for."""
+"""Options that are no keywords: the functions have them as parameters, or do not need them."""
 Inputs = TypeVar("Inputs")
 
 
@@ -92,21 +92,21 @@ class FleetWords(LendWords, total=False):
 
 
 def question_of(words: Mapping[str, Any], options: Sequence[str], **stated: Any) -> Question:
-    """Return what keywords ask of a fleet.
+    """Return the question about a fleet that keywords describe.
 
     Parameters
     ----------
     words : mapping of str to object
-        Options as keywords; None leaves one at its default.
+        Options as keywords; an option whose value is None keeps its default.
     options : sequence of str
-        Words that the function takes, for its error message.
+        Keywords that the function takes.
     **stated
         Options that are parameters of the function.
 
     Raises
     ------
     InputError
-        For a word that there is not, and a value that its option refuses.
+        For a keyword that is not among the options, and a value that its option refuses.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def question_of(words: Mapping[str, Any], options: Sequence[str], **stated: Any)
         if name not in options:
             near = suggestion(name, options)
             raise InputError(
-                f"a fleet has no word {shown(name)!r}.{near} Words are those of --help."
+                f"a fleet has no option {shown(name)!r}.{near} Options are those of --help."
             )
     values = {OLDER.get(name, name): value for name, value in {**words, **stated}.items()}
     values = {name: value for name, value in values.items() if value is not None}
@@ -134,7 +134,7 @@ def question_of(words: Mapping[str, Any], options: Sequence[str], **stated: Any)
 
 
 def read_options(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
-    """Return options of one kind from the values that are among them."""
+    """Fill a dataclass of options with those values that are fields of it."""
     return kind(
         **{
             each.name: _read(each, values[each.name])
@@ -145,7 +145,7 @@ def read_options(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
 
 
 def _read(described: Field[Any], value: Any) -> Any:
-    """Return a value as its option would give it."""
+    """Return a Python value in the form that its option has on the command line."""
     name, option = described.name, described.metadata[KEY]
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in TIMES and number:
@@ -159,7 +159,7 @@ def _read(described: Field[Any], value: Any) -> Any:
 
 
 def _check(name: str, option: Option, value: Any) -> None:
-    """Refuse what the command line refuses: other choices, numbers beyond limits, no numbers."""
+    """Check a value against the choices and limits of its option, as the command line does."""
     choices = option.choices() if callable(option.choices) else option.choices
     if choices and value not in choices:
         near = suggestion(str(value), [str(each) for each in choices])

@@ -1,4 +1,4 @@
-"""Policies by name, set up for a scenario."""
+"""Policies by name, configured for a scenario."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.fleet.scenario import Scenario
 def policy_of(
     name: str, scenario: Scenario, settings: Settings | None = None, **changes: Any
 ) -> Policy:
-    """Return a policy by name, or a user's from a file, set up for a scenario.
+    """Return a policy by name, or a user's from a file, configured for a scenario.
 
     Parameters
     ----------

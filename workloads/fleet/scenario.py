@@ -1,4 +1,4 @@
-"""A scenario: cluster, demand and model turned into everything that a fleet run needs."""
+"""Scenario of a fleet: cluster, demand and model turned into everything that a run needs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ class Period:
     Attributes
     ----------
     days : float, optional
-        Length; by default up to a week, infinity for all of the demand.
+        Length [days]; by default up to a week, infinity for all of the demand.
     start_day : float
-        First day; what lies before is history that policies know.
+        Day of the demand on which the run begins [days]. Earlier days are history, which policies
+        know.
     scale_to_peak : float, optional
-        Share of the fleet that the busiest hour of the run shall need. By default counts stand as
-        they are, and shapes without a size of their own are scaled to 0.9.
+        Share of the fleet that the busiest hour of the run is scaled to need. By default a demand
+        with counts of requests runs as it is, and one that is only a shape is scaled to 0.9.
     noise : float or "measured"
-        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is.
+        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is,
+        "measured" the spread of the demand itself.
     seed : int
         Seed of the noise.
     """
@@ -63,22 +65,25 @@ class Period:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """Operation of a fleet; numbers that are left out are the catalogue's.
+    """Conditions under which a fleet operates; values left out come from the catalogue.
 
     Attributes
     ----------
     costs : ChangeCosts, optional
+        Durations and rates of role changes.
     limits : Limits, optional
+        Bounds on role changes that hold under every policy.
     failing : bool
-        Whether anything breaks.
+        Whether servers fail.
     domains : bool
-        Whether racks, scale-up domains and power feeds break as well as servers, and links,
+        Whether racks, scale-up domains and power feeds fail as well as servers, and links,
         switches and software stop training.
     post_training : str
-        Empty, or ``lockstep`` or ``one-behind``: how the default post-training jobs run.
+        Empty, or ``lockstep`` or ``one-behind``: the way in which the default post-training jobs
+        run.
     economics : Economics, optional
     tariff : function of (start, minutes), optional
-        Prices of electricity for a run from a moment on.
+        Returns the prices of electricity for a run that starts at a time (UTC) and lasts so long.
     batch : BatchTier, optional
         Requests that may wait.
     """
@@ -99,18 +104,29 @@ class Scenario:
 
     Attributes
     ----------
+    cluster : Cluster
     horizon : Horizon
-        Demand and history before noise, scaled.
-    demand : Demand
-        The requests that arrive.
+        Demand of the run and the history before it, scaled but without noise.
+    period : Period
+    spread : float array (services,) or float
+        Relative spread of the noise on the demand; 0 for none.
     sizing : Sizing
-        The demand before noise against the fleet.
+        The demand without noise against the fleet.
+    demand : Demand
+        The requests that arrive, noise included.
+    services : tuple of Service
+    jobs : tuple of TrainingJob
     fleet : Fleet
         Its units, the costs and limits of their changes, their failures.
+    economics : Economics
+    tariff : function of (start, minutes), optional
+        See :class:`Operation`; ``prices`` are what it returns for this run.
     tier : BatchTier, optional
-        Requests that may wait; ``batch`` is what they come to in this run.
+        Requests that may wait; ``batch`` are the requests of this tier in this run.
+    own_batch : Demand, optional
+        Requests of a tier that has a demand of its own, cut to the run and scaled.
     models : tuple of Model
-        One for each service, or none where a rate stands for them.
+        One for each service, or none where ``serving`` states a rate in their place.
     serving : Serving
     """
 
@@ -134,22 +150,25 @@ class Scenario:
 
     @property
     def history(self) -> Demand | None:
-        """Knowledge that policies have of the time before the run."""
+        """Demand before the run, which policies know; None where the run begins with the data."""
         return self.horizon.history
 
     @property
     def need(self) -> FloatArray:
-        """Units that each minute needs, by pool of equal weights; (pools, minutes)."""
+        """Units that each minute needs in each pool of services that share weights.
+
+        The shape is (pools, minutes).
+        """
         return by_pool(units_needed(self.demand, self.services), pools_from(self.services))
 
     @property
     def scaling(self) -> str:
-        """Sentence on how the demand was scaled; empty where it was not."""
+        """Sentence that says how the demand was scaled; empty where it was not."""
         return scale_note(self.sizing, absolute=self.demand.absolute, units=self.cluster.domains)
 
     @property
     def lead_s(self) -> float:
-        """Expected time until a unit that trained serves [s]."""
+        """Expected time from an order until a unit that trained serves [s]."""
         return lead_s(self.fleet.change_costs, self.services)
 
     def at(self, horizon: Horizon) -> Scenario:
@@ -176,21 +195,21 @@ def scenario(
     training: str | Path | None = None,
     operation: Operation | None = None,
 ) -> Scenario:
-    """Make a scenario.
+    """Build the scenario of a fleet.
 
     Parameters
     ----------
     cluster : Cluster
         Its scale-up domains are the units that change role.
     demand : Demand
-        Counts stand as they are; a shape is scaled, see :class:`Period`.
+        Counts of requests are taken as they are; a shape is scaled, see :class:`Period`.
     model : Model, or sequence of Share, optional
-        Served; the largest is trained by the default jobs. Several models divide the demand, see
-        :func:`workloads.fleet.setup.mixture.divided`.
+        The model that is served, and trained by the default jobs. Several models divide the
+        demand, see :func:`workloads.fleet.setup.mixture.divided`; the jobs train the largest.
     serving : Serving, optional
     period : Period, optional
     training : path, optional
-        Jobs, see :func:`workloads.fleet.inputs.job_file.read_jobs`.
+        File of training jobs, see :func:`workloads.fleet.inputs.job_file.read_jobs`.
     operation : Operation, optional
 
     Examples
@@ -208,7 +227,7 @@ def scenario(
     services = services_from(window.demand, cluster, models, serving)
     jobs = night_work(cluster, models, training, services, window.demand, operation.post_training)
     horizon, sized = _scaled(window, services, cluster.domains, period)
-    quiet = Scenario(
+    without_noise = Scenario(
         cluster,
         horizon,
         period,
@@ -225,7 +244,8 @@ def scenario(
         models=models,
         serving=serving,
     )
-    return quiet.at(horizon)
+    # The same step as for a what-if draws the noise, reads the prices and adds the batch work.
+    return without_noise.at(horizon)
 
 
 def _divided(
@@ -245,7 +265,7 @@ def _own_batch(tier: BatchTier | None, period: Period, factor: float) -> Demand 
 
 
 def _fleet(cluster: Cluster, services: Sequence[Service], operation: Operation) -> Fleet:
-    """Return the units of a cluster as they are operated."""
+    """Return the units of a cluster with the costs, limits and failures of its operation."""
     failures = None
     if operation.failing:
         failures = failures_from(cluster, services, domains=operation.domains)
@@ -259,17 +279,19 @@ def _fleet(cluster: Cluster, services: Sequence[Service], operation: Operation) 
 
 
 def _limits(limits: Limits, services: Sequence[Service]) -> Limits:
-    """Return the limits with blocks of whole groups of prefill and decode replicas."""
+    """Return the limits with blocks enlarged to whole groups of prefill and decode replicas."""
     return replace(limits, block=math.lcm(limits.block, block_of(services)))
 
 
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
-    """Scenarios side by side, the base first, then one for each what-if.
+    """Return the base scenario and one for each what-if, all with their names.
 
     Parameters
     ----------
+    base : Scenario
+        It comes first in the list.
     texts : sequence of str
-        See :mod:`workloads.demand.what_if_text`.
+        What-ifs, see :mod:`workloads.demand.what_if_text`.
     """
     return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
 
@@ -289,20 +311,24 @@ def run(scenario: Scenario, policy: Policy, *, seed: int = 0) -> FleetRun:
 
 
 def _signals(scenario: Scenario) -> Signals:
-    """Return history, prices and what a unit draws at the site, for policies to see."""
+    """Return what policies see beside the load: history, prices, and the draw of a unit."""
     economics = scenario.economics
-    watts = scenario.cluster.chips_per_domain * economics.pue
+    # Economics has watts of a chip; the site draws PUE times that for all chips of a unit.
+    site_chips = scenario.cluster.chips_per_domain * economics.pue
     return Signals(
         history=scenario.history,
         held=None if scenario.prices is None else scenario.prices.dear,
         prices_usd_per_mwh=_prices_ahead(scenario),
-        unit_busy_w=economics.busy_w * watts,
-        unit_idle_w=economics.idle_w * watts,
+        unit_busy_w=economics.busy_w * site_chips,
+        unit_idle_w=economics.idle_w * site_chips,
     )
 
 
 def _prices_ahead(scenario: Scenario) -> FloatArray:
-    """Prices of the run and of the day after it, where the tariff knows that."""
+    """Prices of the run and, where the tariff covers it, of the day after; (minutes,) [USD/MWh].
+
+    A policy that looks a day ahead needs that day until the last minute of the run.
+    """
     if scenario.prices is None or scenario.tariff is None:
         return np.empty(0)
     demand = scenario.demand
@@ -317,20 +343,20 @@ def _scaled(
 ) -> tuple[Horizon, Sizing]:
     """Scale the demand of a run and of the time before it, and compare it with the fleet."""
     factor = scale_factor(horizon.demand, services, units, scale_to_peak=period.scale_to_peak)
-    before = None if horizon.history is None else horizon.history.times(factor)
+    history = None if horizon.history is None else horizon.history.times(factor)
     demand = horizon.demand.times(factor)
-    return Horizon(demand, before), sizing(demand, services, units, scale=factor)
+    return Horizon(demand, history), sizing(demand, services, units, scale=factor)
 
 
 def _window(demand: Demand, period: Period) -> Horizon:
     """Cut the run, and the history before it, out of a demand."""
     days, start_day = period.days, period.start_day
     first = round(start_day * MINUTES_PER_DAY)
-    left = demand.minutes - first
+    remaining = demand.minutes - first
     if days is None:
-        length = min(left, MINUTES_PER_WEEK)
+        length = min(remaining, MINUTES_PER_WEEK)
     else:
-        length = left if math.isinf(days) else round(days * MINUTES_PER_DAY)
+        length = remaining if math.isinf(days) else round(days * MINUTES_PER_DAY)
     whole_weeks = demand.minutes % MINUTES_PER_WEEK == 0 and length % MINUTES_PER_WEEK == 0
     if length > MINUTES_PER_WEEK and whole_weeks and first + length > demand.minutes:
         demand = demand.repeated(first + length)
@@ -340,12 +366,12 @@ def _window(demand: Demand, period: Period) -> Horizon:
             f"{demand.minutes / MINUTES_PER_DAY:g} days; choose fewer days or an earlier start. "
             "A demand of whole weeks is repeated for a run of whole weeks."
         )
-    before = demand.between(0, first) if first else None
-    return Horizon(demand.between(first, first + length), before)
+    history = demand.between(0, first) if first else None
+    return Horizon(demand.between(first, first + length), history)
 
 
 def _noisy(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
-    """Draw the requests of each minute; the same seed gives every what-if the same luck."""
+    """Draw the requests of each minute; the same seed draws the same noise for every what-if."""
     if not np.any(spread):
         return demand
     return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)

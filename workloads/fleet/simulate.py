@@ -1,4 +1,4 @@
-"""Running a fleet: demand, services, jobs and a policy give a record of every minute."""
+"""Simulation of a fleet: demand, services, jobs and a policy give a record of every minute."""
 
 from __future__ import annotations
 
@@ -40,31 +40,33 @@ class FleetRun:
     Attributes
     ----------
     demand : Demand
-        As served, in whole requests.
+        Requests that arrived, in whole numbers.
     services : tuple of Service
     units, chips_per_unit : int
     load : float array (services, minutes)
-        Units that the demand needed, at the rate under the SLO.
+        Units that the demand needed, at the rate that a unit sustains under the SLO.
     rate_max_per_s : float array (services, minutes)
         Requests that one unit serves at saturation [1/s].
     servers : int
-        Servers of a unit, where they fail one by one; else 1.
+        Servers of a unit where each fails on its own; else 1.
     spent_server_ms : int64 array (minutes + 1, accounts)
         Server-time by role up to each minute's start; serving by pool from account 12 on.
     service_units : float array (minutes, services)
         Mean units that worked for each service.
     pools : tuple of Pool
-        Services that share weights, and so their units.
+        Groups of services that share weights, and therefore units.
     queues : tuple of Queue
+        One for each pool.
     jobs : tuple of (TrainingJob, Tally)
-        Evaluation not among them.
+        Training jobs without evaluation.
     finished_s : tuple of float
-        When each of them was done, infinity where it was not [s].
+        Time at which each of these jobs was done, infinity where it was not [s].
     evaluation : TrainingJob or None
     changes : tuple of Change
+        Role changes in order of time.
     failures : int
     failures_by_domain : dict
-        The same by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
+        Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
         optical link, software.
     loaded_bytes : float
         Read from and written to the shared store [B].
@@ -116,9 +118,9 @@ def simulate(
 ) -> FleetRun:
     """Run a fleet through a demand.
 
-    The fleet begins as the policy's first answer has it, at no cost. When a change of role takes
-    longer than the whole run no policy can change anything, and the fleet is the static split that
-    serves the busiest hour.
+    The fleet begins in the roles of the policy's first decision, at no cost. Where a change of role
+    takes longer than the whole run, no policy can change anything: the fleet then keeps the static
+    split that serves the busiest hour.
 
     Parameters
     ----------
@@ -135,7 +137,7 @@ def simulate(
     batch : BatchWork, optional
         Requests that may wait, see :mod:`workloads.fleet.processes.batch`.
     signals : Signals, optional
-        Earlier demand, prices and power that policies see; minutes in which training stands still.
+        What policies see (earlier demand, prices, power), and the minutes without training.
     rng : numpy.random.Generator, optional
         The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
 
@@ -157,12 +159,12 @@ def simulate(
     whole = in_whole_requests(demand)
     inputs = inputs_of(whole, services, signals or Signals())
     world = opened(whole, services, jobs, fleet, rng or np.random.default_rng(0), batch)
-    record = _lived(world, inputs, policy, fleet.failures)
-    return _finished(world, whole, inputs, record, fleet.chips_per_unit)
+    record = _run_to_end(world, inputs, policy, fleet.failures)
+    return _result(world, whole, inputs, record, fleet.chips_per_unit)
 
 
-def _lived(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
-    """Run a fleet to the end of its demand, and return its records."""
+def _run_to_end(world: World, inputs: Inputs, policy: Policy, failures: Failures | None) -> Record:
+    """Run the control loop and the failures until the demand ends, and return the records."""
     if never_changes(world):
         policy = static(best_static(inputs.load[:, inputs.history :]))
     minutes = inputs.rate_max_per_s.shape[1]
@@ -178,13 +180,14 @@ def _lived(world: World, inputs: Inputs, policy: Policy, failures: Failures | No
     return record
 
 
-def _finished(
+def _result(
     world: World,
     demand: Demand,
     inputs: Inputs,
     record: Record,
     chips_per_unit: int,
 ) -> FleetRun:
+    """Collect the result from the world at the end of a run."""
     return FleetRun(
         demand=demand,
         services=world.services,

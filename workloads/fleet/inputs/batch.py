@@ -18,11 +18,11 @@ class BatchTier:
     Attributes
     ----------
     share : float
-        Part of the demand's requests that may wait; they leave the interactive service.
+        Share of the demand's requests that may wait; the interactive services lose them.
     demand : Demand, optional
-        Requests that may wait beside the demand, instead of a share of it.
+        Requests that may wait and arrive on top of the demand, instead of a share of it.
     deadline_s : float
-        Time within which a request is answered; one that is not expires [s].
+        Time within which a request has to be answered; after it the request expires [s].
     """
 
     share: float = 0.0
@@ -43,7 +43,7 @@ class BatchTier:
 
     @property
     def deadline_minutes(self) -> int:
-        """Whole minutes within which a request is answered."""
+        """Whole minutes within which a request has to be answered."""
         return int(self.deadline_s // MINUTE_S)
 
 
@@ -56,7 +56,8 @@ class BatchWork:
     demand : Demand
         One service, as long as the run.
     rate_per_s : float array (minutes,)
-        Requests that one saturated unit answers, with that minute's lengths [1/s].
+        Requests that one saturated unit answers, at the prompt and output lengths of that minute
+        [1/s].
     deadline_minutes : int
     """
 

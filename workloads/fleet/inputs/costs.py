@@ -14,9 +14,10 @@ from workloads.job.peers import PeerLinks
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
 """A recovery that takes no time."""
-AT_ANY_RATE = PeerLinks()
+UNLIMITED_PEERS = PeerLinks()
+"""Links between host memories that take no time."""
 SOURCES = ("store", "nvme", "host", "peer")
-"""Where weights come from: shared storage, local NVMe, the host's page cache, other units."""
+"""Sources of weights: shared storage, local NVMe, the host's page cache, other units."""
 
 
 @dataclass(frozen=True)
@@ -26,34 +27,35 @@ class ChangeCosts:
     Attributes
     ----------
     drain_s : float
-        From serving or evaluation: stop admission and finish what runs.
+        Time to stop admission and finish running requests, before serving or evaluation ends.
     mode_switch_s, runtime_start_s : float
-        Joining or splitting the servers of a unit; starting the runtime.
+        Time to join or split the servers of a unit; time to start the runtime.
     compile_hit_s, compile_miss_s, miss_share : float
-        Fetching a compiled model from the cache, compiling it, and how often the latter happens.
+        Time to fetch a compiled model from the cache; time to compile it; share of changes that
+        have to compile.
     warm_up_s : float
-        First requests are slow; the unit counts as capacity after this.
+        Time of the first, slow requests, after which the unit counts as capacity.
     pause_s, restore_s : float
-        Training state from HBM to host memory and back.
+        Time to move training state from HBM to host memory, and back.
     resize_s, restart_s : float
-        Whole-gang stall when replicas join or leave, and at a start from a checkpoint.
+        Stall of the whole gang when replicas join or leave, and at a start from a checkpoint.
     checkpoint_stall_s, snooze_s : float
         Stall of the gang at a periodic checkpoint; least time between growths of an elastic job.
     source : str
-        One of ``SOURCES``.
+        Source of weights, one of ``SOURCES``.
     load_bytes_per_s : float
-        Rate at which one unit draws from that source [B/s].
+        Rate at which one unit reads from that source [B/s].
     store_bytes_per_s : float
         Bandwidth that the shared store gives to all units together [B/s].
     store_client_bytes_per_s : float
-        Rate at which one unit can draw from, or write to, the shared store [B/s].
+        Rate at which one unit can read from, or write to, the shared store [B/s].
     servers : int
         Servers of a unit, each of which holds a part of a training job's state.
     recovery : Recovery
-        From a failure of a training job to its next step, as in :mod:`workloads.job`; reading the
-        state comes on top.
+        Times from a failure of a training job to its next step, as in :mod:`workloads.job`, without
+        the time to read the state.
     peers : PeerLinks
-        Way between the host memories of servers, for jobs that keep copies there.
+        Links between the host memories of servers, for jobs that keep copies there.
     """
 
     drain_s: float
@@ -75,7 +77,7 @@ class ChangeCosts:
     miss_share: float = 0.0
     servers: int = 1
     recovery: Recovery = AT_ONCE
-    peers: PeerLinks = AT_ANY_RATE
+    peers: PeerLinks = UNLIMITED_PEERS
 
     @classmethod
     def from_catalogue(
@@ -84,9 +86,9 @@ class ChangeCosts:
         *,
         source: str = "nvme",
         catalogue: Catalogue | None = None,
-        peers: PeerLinks = AT_ANY_RATE,
+        peers: PeerLinks = UNLIMITED_PEERS,
     ) -> Self:
-        """Read the costs for units of so many servers, each of which loads its own weights.
+        """Read the costs for units of ``servers`` servers, each of which loads its own weights.
 
         Raises
         ------
@@ -129,7 +131,7 @@ class ChangeCosts:
 
     @classmethod
     def of(cls, cluster: Cluster, *, source: str = "nvme") -> Self:
-        """Costs of units that are scale-up domains of a cluster."""
+        """Return the costs of units that are scale-up domains of a cluster."""
         servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
         catalogue = cluster.catalogue or shipped_catalogue()
         peers = PeerLinks.of(cluster, catalogue)
@@ -137,12 +139,13 @@ class ChangeCosts:
 
     @classmethod
     def fixed(cls, seconds: float) -> Self:
-        """Costs with so many seconds of loading for every change in either direction.
+        """Return costs by which every change, in either direction, takes a fixed time.
 
         Zero makes changes free; infinity forbids them.
         """
         if math.isnan(seconds) or seconds < 0:
             raise InputError(f"a change time of {seconds} s is below 0; give 0 or more.")
+        # The start of the runtime is the one part that both directions have.
         return cls(
             drain_s=0.0,
             mode_switch_s=0.0,
@@ -173,7 +176,7 @@ class ChangeCosts:
         return self.drain_s + self.join_s + self.restart_s
 
     def to_serving_s(self, weights_bytes: float, units: int = 1) -> float:
-        """Time until so many units, changed at once from training, serve [s]."""
+        """Time until ``units`` units, changed from training at the same time, serve [s]."""
         return (
             self.pause_s
             + self.mode_switch_s
@@ -184,7 +187,7 @@ class ChangeCosts:
         )
 
     def load_s(self, weights_bytes: float, units: int = 1) -> float:
-        """Time to load weights on so many units at once [s].
+        """Time to load weights on ``units`` units at the same time [s].
 
         Examples
         --------

@@ -14,7 +14,7 @@ from workloads.table_file import read_table
 MAX_JOBS = 1000
 MAX_BYTES = 5 * 10**6
 LARGEST = 10**18
-"""Largest number of a cell, more than any tokens, bytes or units."""
+"""Largest number of a cell, above any count of tokens, bytes or units."""
 
 COLUMNS = (
     "name",
@@ -44,13 +44,13 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
     """Read jobs from a CSV file, with the fields of
     :class:`workloads.fleet.inputs.jobs.TrainingJob`.
 
-    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` counts at
-    ``units``; ``iteration_s`` may stand instead, the time of one step of ``step_tokens`` at
-    ``units``; where neither stands, a fleet with a model takes that model's. ``count`` repeats a
-    row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or ``warm``;
-    ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``. ``post_training`` is empty,
-    ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h`` are hours from the start of the
-    run, ``work_tokens`` ends a job.
+    ``name`` and ``units`` are required; empty cells take the default. ``tokens_per_s`` is the
+    throughput on ``units`` units; instead of it ``iteration_s`` may state the time of one step of
+    ``step_tokens`` tokens. A job with neither trains a model of the fleet at that model's rate.
+    ``count`` repeats a row. ``checkpoint`` is ``async`` or ``peer``, ``standby`` is ``cold`` or
+    ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``. ``post_training``
+    is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h`` are hours from the
+    start of the run. A job ends after ``work_tokens`` tokens.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
 
 
 def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
-    """The job of one row, as often as it counts."""
+    """Return the jobs of one row, which are alike but for their names."""
     units = _whole(cells, "units", 0, where)
     evaluation = _switch(cells, "evaluation", where)
     step_tokens = _number(cells, "step_tokens", 1.0, where)
@@ -128,6 +128,7 @@ def _jobs(cells: Mapping[str, str], where: str) -> list[TrainingJob]:
 
 
 def _number(cells: Mapping[str, str], name: str, default: float, where: str) -> float:
+    """Read a number from a cell; ``where`` names file and row in the error."""
     text = cells.get(name, "").strip()
     try:
         value = float(text) if text else default

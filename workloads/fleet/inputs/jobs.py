@@ -21,40 +21,42 @@ STANDBYS = ("cold", "warm")
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A job of whole units.
+    """A training or evaluation job that runs on whole units.
 
     Attributes
     ----------
     name : str
     units : int
-        Most units it can use.
+        Most units that the job can use.
     min_units : int
-        Fewest units it runs on; equal to ``units`` for a fixed gang.
+        Fewest units that the job runs on; equal to ``units`` for a fixed gang.
     step_units : int
-        It grows and shrinks by so many: one data-parallel replica.
+        Units by which the job grows and shrinks: one data-parallel replica.
     tokens_per_s : tuple of (units, tokens per second)
-        Throughput at some sizes, log-interpolated between them: from simulated iterations. Empty
-        where it is not known; then progress is counted in unit-seconds, and no tokens are told.
+        Throughput at some sizes, from simulated iterations; interpolated between sizes, linearly in
+        the logarithms. Empty where it is not known: progress is then counted in unit-seconds, and
+        no tokens are reported.
     step_tokens : float
         Tokens of one optimizer step.
     reclaim : str
-        One of ``RECLAIMS``.
+        Way in which the job gives units back, one of ``RECLAIMS``.
     priority : int
-        Smaller starts first and gives back last.
+        Jobs with a smaller number start first and give units back last.
     checkpoint_every_s : float, optional
         Interval of periodic checkpoints [s]; by default the catalogue's, half an hour.
     state_bytes : float
         Training state that a checkpoint writes [B].
     checkpoint : str
-        One of ``CHECKPOINTS``: after a failure the state comes from the shared store, or from
+        One of ``CHECKPOINTS``: after a failure the state is read from the shared store, or from
         copies in the host memory of other units (:mod:`workloads.job.peers`).
     standby : str
-        One of ``STANDBYS``: whether processes stay up, so that a failure after which no unit that
-        did other work has to join costs a shorter restart.
+        One of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is shorter
+        if no unit has to join from other work.
     arrives_s, deadline_s : float
-        When it may begin, and when it should be done [s from the start of the run].
+        Time at which the job may begin, and by which it should be done [s from the start of the
+        run].
     work_tokens : float
-        Tokens after which it is done; endless by default.
+        Tokens after which the job is done; by default it never ends.
     post_training : str
         Empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and updates, see
         :mod:`workloads.fleet.inputs.post_training`.
@@ -129,18 +131,18 @@ class TrainingJob:
 
     @property
     def rated(self) -> bool:
-        """Return whether the throughput is known."""
+        """Whether the throughput is known."""
         return self.phases is not None or bool(self.tokens_per_s)
 
     @property
     def fixed(self) -> bool:
-        """Return whether the job is a gang of one size."""
+        """Whether the job is a gang of one size."""
         return self.min_units == self.units
 
     def rate(self, units: int) -> float:
-        """Tokens per second on so many units, in proportion outside the sizes given.
+        """Tokens per second on a number of units, in proportion outside the sizes given.
 
-        Unit-seconds per second where the throughput is not known.
+        Where the throughput is not known, the rate is in unit-seconds per second.
         """
         if units <= 0:
             return 0.0
@@ -156,7 +158,7 @@ class TrainingJob:
         return float(math.exp(np.interp(math.log(units), np.log(sizes), np.log(rates))))
 
     def fits(self, units: int) -> int:
-        """Largest size it can take out of so many units; 0 below its least."""
+        """Largest size that the job can take out of ``units`` units; 0 if they are too few."""
         size = min(units, self.units)
         if size < self.min_units:
             return 0
@@ -168,8 +170,9 @@ def default_jobs(units: int, *, step_tokens: float = 1.0) -> tuple[TrainingJob, 
 
     Four pre-training runs of up to an eighth of the fleet each grow and shrink by replicas of
     1/128; eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day;
-    evaluation takes what is left. The sizes are assumptions: nobody publishes them.
+    evaluation takes the rest. The sizes are assumptions: nobody publishes them.
     """
+    # Below 64 units a gang of 1/64 would have no unit, so one elastic run has half of the fleet.
     few = units < 64
     runs = [
         TrainingJob(
@@ -200,7 +203,7 @@ def default_jobs(units: int, *, step_tokens: float = 1.0) -> tuple[TrainingJob, 
 
 
 def evaluation_job(units: int, tokens_per_unit_s: float | None = None) -> TrainingJob:
-    """Deferrable batch inference on up to so many units, after every other job."""
+    """Return deferrable batch inference on up to ``units`` units, after every other job."""
     return TrainingJob(
         "evaluation",
         units=units,

@@ -27,11 +27,11 @@ class Split:
     Attributes
     ----------
     rollout_units, update_units : int
-        On one unit alone both take turns.
+        Units for rollouts, and for updates; with one unit alone it is the same unit in turn.
     rollout_s, update_s, transfer_s, step_s : float
-        Parts of a step, and the step in the steady state [s].
+        Durations of the parts of a step, and of the step in the steady state [s].
     tokens_per_s : float
-        Trained tokens.
+        Trained tokens per second.
     """
 
     rollout_units: int
@@ -55,11 +55,11 @@ class PostTraining:
     Attributes
     ----------
     rollout_tokens_per_s, update_tokens_per_s : float
-        Rates of one unit that makes rollouts, and of one that updates.
+        Rate of one unit that makes rollouts, and of one that updates the weights [1/s].
     transfer_s : float
-        From the end of an update until all rollout units hold its weights [s].
+        Time from the end of an update until all rollout units hold its weights [s].
     step_tokens : float
-        Tokens of a step's rollouts, prompts and answers.
+        Tokens of the rollouts of one step, prompts and answers together.
     mode : str
         ``lockstep`` or ``one-behind``.
     """
@@ -85,7 +85,7 @@ class PostTraining:
             )
 
     def on(self, rollout_units: int, update_units: int) -> Split:
-        """Return the steady state of so many rollout units and update units.
+        """Return the steady state with a number of rollout units and of update units.
 
         Examples
         --------
@@ -101,10 +101,10 @@ class PostTraining:
         return self._split(rollout_units, update_units, rollout_s, update_s, step_s)
 
     def best(self, units: int) -> Split:
-        """Return the fastest division of so many units.
+        """Return the fastest division of ``units`` units between rollouts and updates.
 
-        Of ties the one with fewer units for rollouts. One unit alone makes rollouts and updates in
-        turn, whatever the mode.
+        Among equally fast ones, the division with fewer rollout units is returned. One unit alone
+        makes rollouts and updates in turn, whatever the mode.
 
         Raises
         ------
@@ -121,12 +121,16 @@ class PostTraining:
         return min(splits, key=lambda split: (split.step_s, split.rollout_units))
 
     def _candidates(self, units: int) -> range:
-        """Divisions around the continuous optimum of either mode, in which the best lies."""
+        """Numbers of rollout units near the continuous optimum of the mode.
+
+        The best whole number is among them.
+        """
         rollout, update = self.rollout_tokens_per_s, self.update_tokens_per_s
         if self.mode == LOCKSTEP:
             share = math.sqrt(update) / (math.sqrt(update) + math.sqrt(rollout))
         else:
-            # B/(x R) = B/((N - x) T) + w, a quadratic in x with one root between 0 and N.
+            # A step is shortest where both sides take as long: B/(x R) = B/((N - x) T) + w, a
+            # quadratic in x, the rollout units, with one root between 0 and N.
             work = self.step_tokens
             linear = work / rollout + work / update + self.transfer_s * units
             square = linear**2 - 4 * self.transfer_s * work * units / rollout

@@ -1,4 +1,4 @@
-"""Electricity by the hour: the cost of a run's power, and the minutes too expensive to train."""
+"""Prices of electricity: the cost of a run's power, and the minutes too expensive to train."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from workloads.table_file import read_table
 
 COLUMNS = ("hour", "time", "usd_per_mwh")
 CYCLES = (24, 168)
-"""Hours that a file without dates may have: a day, or a week from Monday 00:00 UTC."""
+"""Numbers of rows of a file without dates: the hours of a day, or of a week from Monday UTC."""
 MAX_BYTES = 5 * 10**6
 J_PER_MWH = 3.6e9
 HIGHEST_USD_PER_MWH = 1_000_000
-"""Beyond any price of a market, in either direction."""
+"""Limit beyond any market's price, above and below zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Prices:
     ----------
     usd_per_mwh : float array (minutes,)
     cap_usd_per_mwh : float
-        Above it nothing trains or evaluates; serving goes on.
+        Price above which nothing trains or evaluates; serving goes on.
     """
 
     usd_per_mwh: FloatArray
@@ -43,15 +43,16 @@ class Prices:
         return np.asarray(self.usd_per_mwh > self.cap_usd_per_mwh)
 
     def cost_usd(self, power_w: FloatArray) -> float:
-        """Cost of a draw in each minute [USD]."""
+        """Cost of a run that draws ``power_w`` in each minute [USD]."""
         return float(np.sum(power_w * 60.0 * self.usd_per_mwh) / J_PER_MWH)
 
 
 def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math.inf) -> Prices:
-    """Read prices for a run of so many minutes from ``start`` (UTC).
+    """Read the prices of a run that begins at ``start`` (UTC) and lasts ``minutes``.
 
-    The file has ``usd_per_mwh`` and either ``hour``, 0 to 23 of every day or 0 to 167 of every week
-    from Monday 00:00 UTC, or ``time``, from which on each price holds until the next.
+    The file has a column ``usd_per_mwh`` and one of two others. ``hour`` counts 0 to 23 in a day or
+    0 to 167 in a week from Monday 00:00 UTC, which then repeats; ``time`` is the moment from which
+    a price holds until the next.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math
 
 
 def _by_hour(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
-    """Row that holds in each minute, of a day or a week that repeats."""
+    """Row of the price of each minute, from a day or a week that repeats; (minutes,)."""
     hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
     order = np.argsort(hours)
     if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
@@ -93,7 +94,10 @@ def _by_hour(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDAr
 
 
 def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
-    """Row that holds in each minute, of dated prices; the last holds as long as the one before."""
+    """Row of the price of each minute, from prices with dates; (minutes,).
+
+    The last price holds for as long as the one before it did.
+    """
     times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
     moments = pd.DatetimeIndex(times.dt.tz_localize(None))
     steps = np.diff(moments.asi8)

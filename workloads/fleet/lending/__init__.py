@@ -1,8 +1,8 @@
 """Lending of units: how many can be lent tonight, for how long, and with which confidence.
 
-Start with :func:`lend`. It works from a history of demand alone: it cuts the history into nights,
-states an expectation for each from what was known before it, and calibrates the margin on top so
-that the stated confidence is what the nights of the history bear out.
+Start with :func:`lend`. It needs a history of demand and nothing else: it cuts the history into
+nights, states the expected demand of each from the nights before it, and calibrates a margin on top
+of the expectation until the nights of the history bear out the stated confidence.
 """
 
 from workloads.fleet.lending.answer import Loan, Night, Terms, Window, lend

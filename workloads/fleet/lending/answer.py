@@ -24,20 +24,20 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Night:
-    """The night question's terms: its end, its service level, its confidence.
+    """Terms of the night question: the end of the night, its service level, its confidence.
 
     Attributes
     ----------
     until : str
         Time of day, UTC, at which all units serve again: ``06:00``.
     begin : str
-        Time of day at which lending may begin; empty: at once, when the history ends.
+        Time of day at which lending may begin; empty for the end of the history.
     share : float
-        Share of the night's minutes in which demand must stay within what is kept.
+        Share of the night's minutes in which demand must stay within the units kept for serving.
     confidence : float
-        Share of nights in which that must hold.
+        Share of nights on which ``share`` must be met.
     window_minutes : int
-        The number of units changes at most so often.
+        Length of the windows in which the number of lent units is constant [minutes].
     """
 
     until: str = "06:00"
@@ -54,7 +54,7 @@ class Night:
                 )
 
     def span(self, end: pd.Timestamp) -> tuple[int, int]:
-        """Minutes from the end of the history to the night, and its length."""
+        """Minutes from the end of the history to the night, and the length of the night."""
         now = end.hour * 60 + end.minute
         lead = (minute_of_day(self.begin) - now) % MINUTES_PER_DAY if self.begin else 0
         minutes = (minute_of_day(self.until) - now - lead) % MINUTES_PER_DAY
@@ -70,9 +70,10 @@ class Terms:
     units, chips_per_unit : int
         Size of the fleet.
     reserve_units : int
-        Units that are never lent: expected to be under repair, or kept back.
+        Units that are never lent, because they may be under repair or are kept back.
     start_s, reclaim_s : float
-        From serving until training runs; from the order until a unit that trained serves [s].
+        Time until a unit that served trains, and from an order until a unit that trained serves
+        [s].
     tokens_per_unit_s : float
         Training throughput of one unit [tokens/s].
     usd_per_chip_s : float
@@ -95,13 +96,13 @@ class Terms:
 
     @property
     def most_units(self) -> float:
-        """Units that are not in reserve; nothing more can serve."""
+        """Most units that can serve: all that are not in reserve."""
         return float(max(self.units - self.reserve_units, 0))
 
 
 @dataclass(frozen=True)
 class Window:
-    """Units that are free from one moment to another; minutes count from the night's beginning."""
+    """Units that are free from minute ``first`` to minute ``last`` of the night."""
 
     first: int
     last: int
@@ -117,9 +118,9 @@ class Loan:
     begin : Timestamp
         Beginning of the night, UTC.
     windows : tuple of Window
-        Numbers of units that are free, and when.
+        Numbers of free units, one window after the other.
     runs : tuple of Window
-        The same as whole loans: so many units without a break from ``first`` to ``last``.
+        The same units as loans, each without a break from ``first`` to ``last``; they overlap.
     batch : BatchNeed, optional
         Part of the loans that requests of a batch tier need.
     """
@@ -140,12 +141,12 @@ class Loan:
 
     @property
     def history_nights(self) -> int:
-        """Nights of the history from whose errors the margin is learned."""
+        """Number of nights from whose errors the margin is learned."""
         return len(self.errors.before(len(self.nights)))
 
     @property
     def note(self) -> str:
-        """Sentence on a confidence that the history is too short for; empty where it is not."""
+        """Sentence for a confidence that the history is too short for; else empty."""
         nights = self.history_nights
         if self.question.confidence <= surest(nights):
             return ""
@@ -158,12 +159,12 @@ class Loan:
 
     @property
     def unit_hours(self) -> float:
-        """Unit-hours that are lent."""
+        """Unit-hours that are lent tonight."""
         return sum(run.units * (run.last - run.first) for run in self.runs) / 60.0
 
     @property
     def training_tokens(self) -> float:
-        """Tokens that the loans train, without batch work and the time that changes take."""
+        """Tokens that the loans train, after batch work and role changes have taken their time."""
         lost_s = self.terms.start_s + self.terms.reclaim_s
         useful_s = sum(
             run.units * max(0.0, (run.last - run.first) * 60.0 - lost_s) for run in self.runs
@@ -174,16 +175,19 @@ class Loan:
 
     @property
     def usd(self) -> float | None:
-        """Value of the lent chip-hours at the machine's price; None without one [USD]."""
+        """Value of the lent chip-hours at the machine's price [USD]; None without a price."""
         price = self.terms.chips_per_unit * self.terms.usd_per_chip_s * HOUR_S
         return self.unit_hours * price if price else None
 
     def moment(self, minute: int) -> str:
-        """A minute of the night as a time, UTC."""
+        """Return a minute of the night as a time, UTC."""
         return str((self.begin + pd.Timedelta(minutes=minute)).strftime("%Y-%m-%dT%H:%M"))
 
     def lent_and_hindsight(self) -> tuple[FloatArray, FloatArray]:
-        """Unit-hours that each night of the backtest lent, and could have lent; (answered,)."""
+        """Unit-hours lent on each night of the backtest, and lent in hindsight; both (answered,).
+
+        Hindsight keeps for serving what each window turned out to need.
+        """
         width = np.diff(self.nights.edges) / 60.0
         need = self.nights.need[self.tested.number]
         foresight = np.maximum.reduceat(need, self.nights.edges[:-1], axis=1)
@@ -196,7 +200,7 @@ class Loan:
         """The answer by its keys in the command line's JSON."""
         lent, hindsight = self.lent_and_hindsight()
         violated = int(self.tested.violated.sum())
-        # A unit is ordered back so much earlier that it serves when its window ends.
+        # Whole minutes by which a unit is ordered back early, so that it serves at its loan's end.
         early = int(-(-self.terms.reclaim_s // 60))
         return {
             "windows": [
@@ -255,7 +259,7 @@ class Loan:
 
 
 def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan:
-    """Answer the night question from a history that ends now.
+    """Answer the night question from a history of demand that ends now.
 
     Parameters
     ----------
@@ -278,7 +282,7 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
 
     >>> day = np.repeat([20.0, 80.0], [480, 960])
     >>> loan = lend(np.tile(day, 14), "2024-01-01T00:00", Night("08:00"), Terms(100))
-    >>> [(loan.moment(one.first), one.units) for one in loan.windows]
+    >>> [(loan.moment(window.first), window.units) for window in loan.windows]
     [('2024-01-15T00:00', 80)]
     """
     history = np.asarray(need, float)
@@ -307,25 +311,25 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
 
 
 def at_capacity(loan: Loan, factor: float) -> npt.NDArray[np.int64]:
-    """Units free in each window if a unit serves so many times the predicted rate."""
+    """Units free in each window if a unit serves ``factor`` times the predicted rate."""
     return free_units(loan.terms, loan.tested.coming / factor)
 
 
 def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
-    """Units that are free in each window of the same night at another confidence."""
+    """Units free in each window of the same night at another confidence."""
     tested = backtest(loan.errors, confidence=confidence, limit=loan.terms.most_units)
     return free_units(loan.terms, tested.coming)
 
 
 def free_units(terms: Terms, kept: FloatArray) -> npt.NDArray[np.int64]:
-    """Whole blocks of units that are free beside those that are kept and the reserve."""
+    """Units that are free beside those kept for serving and the reserve, in whole blocks."""
     serving = np.maximum(kept, terms.floor_units)
     blocks = np.floor((terms.units - terms.reserve_units - serving) / terms.block + 1e-9)
     return np.maximum(blocks, 0).astype(np.int64) * terms.block
 
 
 def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
-    """Join neighbouring windows of the same number of units.
+    """Join neighbouring windows with the same number of units.
 
     Examples
     --------
@@ -342,9 +346,9 @@ def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
 
 
 def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
-    """Divide a number of units that changes into loans without a break, the longest first.
+    """Divide a changing number of units into loans without a break, the longest first.
 
-    Units that are wanted back first are those that were lent last.
+    Units that were lent last are given back first.
 
     Examples
     --------
@@ -353,7 +357,7 @@ def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
 Window(first=60, last=120, units=2)]
     """
     result: list[Window] = []
-    open_loans: list[tuple[int, int]] = []
+    open_loans: list[tuple[int, int]] = []  # begin and size, the last begun on top
     level = 0
     for moment, count in zip(edges, [*units, 0], strict=True):
         while level > count:

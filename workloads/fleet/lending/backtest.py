@@ -1,4 +1,4 @@
-"""Backtest of lending: the answer for every night of the history, compared with the night."""
+"""Backtest of lending: the answer for every night of the history, compared with its demand."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from workloads.fleet.lending.expectation import FORMS, expectations
 from workloads.fleet.lending.nights import Nights
 
 FEWEST = 3
-"""Errors that a margin is learned from."""
+"""Least number of past errors from which a margin is learned."""
 MEMORY = 0.95
-"""Weight of what a form cost, a night later."""
+"""Factor by which the loss of a form counts less with every night."""
 FADING = 0.5
-"""Part of what exceeded an answer that is still added to the margin a night later."""
+"""Factor by which an excess that is added to the margin shrinks with every night."""
 
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """Walk through the history: every night is answered from the nights before it alone.
+    """Answers for the nights of a history, each from the nights before it alone.
 
     Attributes
     ----------
     number : int array (answered,)
-        Which nights could be answered, counted from the first of the history.
+        Numbers of the nights that could be answered, counted from the first of the history.
     capacity : float array (answered, windows)
         Units kept for serving.
     violated : bool array (answered,)
-        Whether demand exceeded that in more minutes than the SLO allows.
+        Whether demand exceeded the capacity in more minutes than the SLO allows.
     missed : float array (answered,)
         Share of the night's demand beyond the capacity.
     coming : float array (windows,)
-        Units to keep in the coming night, more than there are where demand is expected to be so.
+        Units to keep in the coming night. They may exceed the fleet, as expected demand may.
     form : str
-        Expectation that the coming night uses.
+        Form of the expectation that the coming night uses.
     """
 
     number: npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class Backtest:
 
 @dataclass(frozen=True, eq=False)
 class NightErrors:
-    """Expectations for all nights, and the logarithms by which the demand exceeded them.
+    """Expectations for all nights, and the errors of the past ones as logarithms.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class NightErrors:
     share : float
         Share of a night's minutes in which demand has to stay within the capacity.
     first : int
-        First night that has an earlier one to be expected from.
+        First night that has an earlier one to derive an expectation from.
     expected : list of float array (forms, windows)
         Expected need from night ``first`` on, the coming night last.
     errors : float array (nights - first, forms)
@@ -76,12 +76,12 @@ class NightErrors:
     errors: FloatArray
 
     def before(self, number: int) -> FloatArray:
-        """Errors of the nights that had ended when this one was decided on; (nights, forms)."""
+        """Errors of the nights that had ended when a night was decided on; (nights, forms)."""
         return self.errors[: max(int(self.nights.ended[number]) - self.first, 2)]
 
 
 def night_errors(nights: Nights, share: float) -> NightErrors:
-    """Expect every night of a history from the nights before it, and compare.
+    """Return every night's expectation from the nights before it, and its error.
 
     Raises
     ------
@@ -107,11 +107,11 @@ def night_errors(nights: Nights, share: float) -> NightErrors:
 def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> Backtest:
     """Answer every night from those before it, and the coming night from all.
 
-    Of several forms of the expectation, each night uses the one whose answers would have cost least
-    in the nights before: what they kept, and what they were exceeded by over the risk (the pinball
-    loss of a quantile). The risk is corrected by what happened to the answers that were given, and
-    what exceeded an answer is added to the next margins, half as much every night, because a level
-    that has risen once is seldom at its end.
+    Among the forms of the expectation, each night uses the one with the least loss on the nights
+    before. The loss of a night is the capacity kept, plus the excess of demand over it divided by
+    the risk (the pinball loss of a quantile), both as logarithms. The risk is corrected after each
+    night by whether its answer was exceeded. The excess itself is added to the next margins, half
+    as much every night, because demand that has risen once often goes on rising.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> 
     confidence : float
         Share of nights in which demand has to stay within the capacity.
     limit : float
-        Units that there are; nothing more can be kept.
+        Size of the fleet without its reserve; no more units can be kept.
     """
     nights, wanted_risk = nights_errors.nights, 1 - confidence
     risk, loss, excess = AIM * wanted_risk, np.zeros(len(FORMS)), np.zeros(len(FORMS))
@@ -131,8 +131,8 @@ def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> 
             answer = answers[judged]
             over = nights_errors.errors[answer.number - nights_errors.first] - answer.margins
             risk = corrected(risk, wanted_risk, violated=bool(over[answer.form] > 0))
-            cost = np.log(answer.kept.mean(axis=1)) + np.maximum(over, 0.0) / wanted_risk
-            loss = MEMORY * loss + cost
+            night_loss = np.log(answer.kept.mean(axis=1)) + np.maximum(over, 0.0) / wanted_risk
+            loss = MEMORY * loss + night_loss
             excess = np.maximum(FADING * excess, over)
             judged += 1
         past, aimed = nights_errors.before(number), bounded(risk, wanted_risk)
@@ -144,7 +144,7 @@ def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """Answer for one night: its form, every form's margin, and the units that each form keeps."""
+    """Answer for one night: the form used, and the margin and kept units of every form."""
 
     number: int
     form: int
@@ -167,7 +167,7 @@ def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: f
 
 
 def _exceeded(ratio: FloatArray, share: float) -> FloatArray:
-    """Smallest value that at least a share of the last axis does not exceed."""
+    """Smallest value that at least ``share`` of the entries along the last axis do not exceed."""
     minutes = ratio.shape[-1]
     allowed = min(int((1 - share) * minutes + 1e-9), minutes - 1)
     ordered = np.sort(ratio, axis=-1)
@@ -182,7 +182,7 @@ def _judged(errors: NightErrors, answers: list[_Answer], limit: float) -> Backte
     capacity = np.stack([answer.capacity(limit) for answer in past])
     need = nights.need[number]
     by_minute = np.repeat(capacity, np.diff(nights.edges), axis=1)
-    # What no fleet of this size could serve is not the loan's doing.
+    # Demand that the whole fleet could not serve is no fault of the answer.
     over = np.minimum(need, limit) - by_minute
     within = (over <= 1e-9).mean(axis=1)
     return Backtest(

@@ -15,10 +15,10 @@ from workloads.fleet.inputs.batch import BatchWork
 
 @dataclass(frozen=True, eq=False)
 class BatchNeed:
-    """Unit-hours that a batch tier needs of a night, and of the nights of the history before it.
+    """Unit-hours that a batch tier needs in the coming night, and in those of the backtest.
 
-    What arrived within one deadline before the decision is known then, and is due before the same
-    time after it.
+    Requests that arrived within one deadline before the decision are known by then, and are due
+    within one deadline after it.
 
     Attributes
     ----------
@@ -35,7 +35,10 @@ class BatchNeed:
     lent_before: FloatArray
 
     def document(self, lent: float) -> dict[str, Any]:
-        """Return the need beside what is lent tonight, by its keys in the command line's JSON."""
+        """Return the need by its keys in the command line's JSON.
+
+        ``lent`` are the unit-hours that are lent tonight.
+        """
         return {
             "unit_hours": self.tonight,
             "fits": self.tonight <= lent,
@@ -44,16 +47,16 @@ class BatchNeed:
 
 
 def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArray) -> BatchNeed:
-    """Return what a batch tier needs of the coming night, and of those so many days before.
+    """Return the need of a batch tier in the coming night and in the nights of the backtest.
 
     Parameters
     ----------
     work : BatchWork
-        Its demand is the history, which ends now.
+        Batch requests, with the history as their demand, which ends now.
     days_back : int64 array (answered,)
-        Days from each night of the backtest to the coming one.
+        Days from each night of the backtest to the coming night.
     lent : float array (answered,)
-        Unit-hours lent on each.
+        Unit-hours lent on each night of the backtest.
 
     Examples
     --------

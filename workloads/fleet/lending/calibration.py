@@ -1,12 +1,12 @@
 """Margins that keep a stated share of nights: conformal quantiles of past errors, and feedback.
 
-An error is the least factor on an expectation that a night would have needed. With n earlier errors
-the (1 − risk)(n + 1)-th smallest covers the next one with probability 1 − risk when nights are
-exchangeable (split conformal prediction: Vovk, Gammerman, Shafer, *Algorithmic Learning in a Random
-World*, 2005). Where n is too small for that, the tail is Student's prediction interval of the
-logarithms. Because nights are not exchangeable (growth, seasons), the risk that is asked for is
-corrected after each night by what happened (Gibbs and Candès, *Adaptive conformal inference under
-distribution shift*, NeurIPS 2021).
+The error of a night is the least factor by which its expectation would have had to be multiplied.
+With n earlier errors, the (1 − risk)(n + 1)-th smallest covers the next one with probability
+1 − risk if nights are exchangeable (split conformal prediction: Vovk, Gammerman, Shafer,
+*Algorithmic Learning in a Random World*, 2005). Where n is too small, the tail is Student's
+prediction interval of the logarithms. Because nights are not exchangeable (growth, seasons), the
+risk is corrected after each night by its outcome (Gibbs and Candès, *Adaptive conformal inference
+under distribution shift*, NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from topologies.arrays import FloatArray
 
 AIM = 0.85
-"""Share of the risk asked for that is aimed at, so that a few unlucky nights do not break the
+"""Share of the allowed risk that the answers aim at, so that a few unlucky nights do not break the
 stated confidence: of 22 kinds of traces over 60 nights, 97 % then miss on 1 to 4 nights at 95 %."""
 FEEDBACK = 0.06
 """Step of the correction of the risk after each night."""
 LEAST_RISK, MOST_RISK = 0.004, 0.5
-"""Bounds on the corrected risk; a smaller risk that is asked for is kept as it is."""
+"""Bounds on the corrected risk; an allowed risk outside of them widens them."""
 
 
 def margin_log(errors: FloatArray, risk: float) -> float:
@@ -34,7 +34,7 @@ def margin_log(errors: FloatArray, risk: float) -> float:
     errors : float array (nights,)
         Logarithms of past errors, at least two.
     risk : float
-        In (0, 1).
+        Probability that the next error exceeds the factor, in (0, 1).
 
     Examples
     --------
@@ -59,7 +59,7 @@ def margin_log(errors: FloatArray, risk: float) -> float:
 
 
 def corrected(risk: float, wanted_risk: float, *, violated: bool) -> float:
-    """Risk for the next night after one that was, or was not, violated.
+    """Return the risk for the next night, less after a night that was violated.
 
     Examples
     --------
@@ -70,12 +70,12 @@ def corrected(risk: float, wanted_risk: float, *, violated: bool) -> float:
 
 
 def bounded(risk: float, wanted_risk: float) -> float:
-    """Corrected risk within its bounds."""
+    """Return the corrected risk within its bounds."""
     return min(max(risk, min(LEAST_RISK, wanted_risk)), max(MOST_RISK, wanted_risk))
 
 
 def surest(nights: int) -> float:
-    """Confidence that so many earlier nights support without an assumption on their tail.
+    """Highest confidence that a number of earlier nights supports without a fitted tail.
 
     Examples
     --------

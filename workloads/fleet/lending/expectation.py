@@ -1,4 +1,4 @@
-"""Expected demand of a night: several simple forms, each from earlier nights alone."""
+"""Expected demand of a night in several simple forms, each from earlier nights alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from topologies.arrays import FloatArray
 from workloads.fleet.lending.nights import Nights
 
 RECENT, WEEKS = 5, 3
-"""Nights of the same kind, and of the same weekday, that an average looks at."""
+"""Nights in an average: the last ones of the same kind, and of the same weekday."""
 SMALLEST = 0.02
 """Share of the typical need that is added to every expectation, so that none is zero."""
 
@@ -20,10 +20,10 @@ def expectations(nights: Nights, number: int) -> FloatArray:
     """Expected need of each window of one night by every form; (forms, windows) [units].
 
     ``last week`` is the last night of the same weekday (of the same kind, working day or weekend,
-    where there is none); ``recent nights`` the mean of the last five of the same kind; ``both``
-    the mean of the last three of the same weekday and those five. The last two forms scale that by
-    how busy the hour before the decision was, against the same hour of those nights, to the power
-    of 0.5 and 0.8.
+    where there is none); ``recent nights`` is the mean of the last five of the same kind; ``both``
+    is the mean of these five and the last three of the same weekday. The last two forms multiply
+    ``both`` by the load of the hour before the decision over the load of the same hour on those
+    nights (their geometric mean), to the power of 0.5 and 0.8.
     """
     earlier = np.arange(nights.ended[number])
     weekday = nights.weekday

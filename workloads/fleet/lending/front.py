@@ -1,4 +1,4 @@
-"""The night question in one call: cluster and history to the units that can be lent tonight."""
+"""Night question in one call: from cluster and history to the units that can be lent tonight."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.night_options import limits_only, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario
-from workloads.fleet_options import FleetInputs, NightInputs, Question
+from workloads.fleet_options import FleetInputs, Question
+from workloads.lend_options import NightInputs
 from workloads.models.model import Model
 
 NIGHT = ("until", "begin", "confidence", "window")
-"""Words about the night."""
+"""Keywords that describe the night."""
 
 
 class NightWords(LendWords, total=False):
@@ -45,14 +46,14 @@ class NightWords(LendWords, total=False):
 
 @dataclass(frozen=True, eq=False)
 class LendResult:
-    """An answer to the night question, and what it was answered for.
+    """Answer to the night question, with its inputs.
 
     Attributes
     ----------
     scenario : Scenario
         The fleet, and the history as its demand.
     loan : Loan
-        Units that can be lent, and how the same rule fared on the nights before.
+        Units that can be lent, and the backtest of the same method on earlier nights.
     """
 
     scenario: Scenario
@@ -65,7 +66,7 @@ class LendResult:
 
     @property
     def interval(self) -> Interval:
-        """Interval of the lent unit-hours, by that of a unit's capacity."""
+        """Interval of the lent unit-hours, from that of a unit's capacity."""
         return lent_interval(self.loan, self.scenario)
 
     def frame(self) -> pd.DataFrame:
@@ -100,32 +101,33 @@ def lend(
     scale_to_peak: float | None = None,
     **words: Unpack[NightWords],
 ) -> LendResult:
-    """Say how many units can be lent tonight, and how sure that is.
+    """Return how many units can be lent tonight, at a stated confidence.
 
     Parameters
     ----------
     cluster : Cluster or str
         A cluster or its name; its scale-up domains are the units that are lent.
     history : Demand, str or sequence of str
-        A bundled demand by name, or a CSV file; it ends now.
+        A bundled demand by name, or a CSV file; its end is taken for the present.
     night : Night, optional
-        Until when, at which service level and confidence; by default until 06:00 UTC, such that
-        99.9 % of the minutes stay within what is kept, on 95 % of nights. The words ``until``,
-        ``begin`` (``--from``), ``confidence``, ``window`` and the share of ``slo`` say the same.
+        End, service level and confidence of the night; by default it lasts until 06:00 UTC, and on
+        95 % of nights demand stays within the units kept for serving in 99.9 % of the minutes.
+        The keywords ``until``, ``begin`` (``--from``), ``confidence``, ``window`` and the share in
+        ``slo`` say the same.
     model : Model or str, optional
-        Served; by default Llama-3.1-405B.
+        The model that is served; by default Llama-3.1-405B.
     days : float, optional
         Length of the history [days]; by default all of it.
     scale_to_peak : float, optional
         As for :func:`cluster_sim.run_fleet`.
     **words
-        Any other option of ``cluster-sim lend`` by its word, such as ``until="07:00"``,
+        Other options of ``cluster-sim lend`` by their names, such as ``until="07:00"``,
         ``reserve=10`` or ``disaggregate="1:3"``.
 
     Returns
     -------
     LendResult
-        ``summary`` with the loans, their worth and the backtest, ``frame()`` night by night.
+        ``summary`` with the loans, their value and the backtest, ``frame()`` night by night.
 
     Raises
     ------
@@ -142,16 +144,21 @@ def lend(
     if night is not None and stated:
         raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
     options, slo = list(NightWords.__annotations__), str(words.get("slo", FleetInputs.slo))
-    limited = _limits_only(question_of(words, options, days=days, scale_to_peak=scale_to_peak), slo)
+    fleet_question = _for_the_fleet(
+        question_of(words, options, days=days, scale_to_peak=scale_to_peak), slo
+    )
     question = night or night_from(read_options(NightInputs, stated), slo)
-    check_question(limited)
-    demand = read_demand(history, limited)
-    built = scenario_on(as_cluster(cluster), demand, read_models(model), limited, 0)
+    check_question(fleet_question)
+    demand = read_demand(history, fleet_question)
+    built = scenario_on(as_cluster(cluster), demand, read_models(model), fleet_question, 0)
     return LendResult(built, lend_on(built, question))
 
 
-def _limits_only(question: Question, slo: str) -> Question:
-    """Return the question with all of its history, and the limits of an SLO without its share."""
+def _for_the_fleet(question: Question, slo: str) -> Question:
+    """Return the question with all days of its history and an SLO without a share.
+
+    The share counts minutes of the night, not requests of the fleet.
+    """
     days = math.inf if question.demand.days is None else question.demand.days
     return replace(
         question,

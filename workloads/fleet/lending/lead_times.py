@@ -1,4 +1,4 @@
-"""Lendable chips against how early the answer is given and how sure it has to be."""
+"""Lendable chips by the lead time of the answer and its confidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lead_times(
     hours: Sequence[int] = HOURS,
     levels: Sequence[float] = LEVELS,
 ) -> pd.DataFrame:
-    """Answer every night of the history so many hours before it begins, at several confidences.
+    """Answer every night of the history several hours before it begins, at several confidences.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def lead_times(
     Returns
     -------
     DataFrame
-        ``lead_hours, confidence, chips`` (lent in the mean over the nights that every lead time
-        could answer, without a break through the night or not), ``violated_share, nights``. Leads
-        for which the history is too short are left out.
+        ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over the
+        night, and over the nights that every lead time could answer. Lead times for which the
+        history is too short are left out.
     """
     history = np.asarray(need, float)
     moment = pd.Timestamp(start)
@@ -53,7 +53,7 @@ def lead_times(
     ahead, length = question.span(begin)
     tests = []
     for lead in hours:
-        # Without the last hours of the history, the same night lies further ahead.
+        # Cutting the last hours off the history puts the same night further ahead.
         cut = (lead * 60 - ahead) % MINUTES_PER_DAY
         try:
             nights = cut_nights(

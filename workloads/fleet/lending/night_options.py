@@ -1,26 +1,27 @@
-"""The options of a night, read into the night question."""
+"""Night question from the options of ``cluster-sim lend``."""
 
 from __future__ import annotations
 
 from topologies.errors import InputError
 from topologies.units import parse_seconds
 from workloads.fleet.lending.answer import Night
-from workloads.fleet_options import FleetInputs, NightInputs
+from workloads.fleet_options import FleetInputs
+from workloads.lend_options import NightInputs
 from workloads.serving import parse_share, parse_slo
 
 USUAL_SHARE = 0.999
-"""Share of a night's minutes that stay within what is kept."""
+"""Default share of a night's minutes in which demand stays within the kept units."""
 LIMIT_NAMES = ("ttft", "tpot")
 
 
 def night_from(inputs: NightInputs, slo: str) -> Night:
-    """Return the question that the options of a night ask.
+    """Return the night question from the options of a night.
 
     Parameters
     ----------
     inputs : NightInputs
     slo : str
-        Its share counts minutes of the night here.
+        Text of the SLO; only its share is read here, as a share of the night's minutes.
 
     Raises
     ------
@@ -41,6 +42,6 @@ def night_from(inputs: NightInputs, slo: str) -> Night:
 
 
 def limits_only(slo: str) -> str:
-    """Limits on latency without the share, which counts minutes of the night."""
+    """Return the latency limits of an SLO, without its share."""
     limits = [part for part in slo.split(",") if part.partition("=")[0].strip() in LIMIT_NAMES]
     return ",".join(limits) or FleetInputs.slo

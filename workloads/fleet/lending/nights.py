@@ -1,4 +1,4 @@
-"""Cutting a history of demand into nights: the same hours of every day."""
+"""Division of a history of demand into nights: the same hours of every day."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workloads.demand.trace import MINUTES_PER_DAY, period_means
 SMOOTHING = 15
 """Minutes over which demand is averaged before the largest value of a window is taken."""
 BEFORE = 60
-"""Minutes before the decision whose mean says how busy the day is."""
+"""Minutes before the decision whose mean need is the level of the day."""
 
 
 @dataclass(frozen=True, eq=False)
 class Nights:
-    """The nights of a history, and the coming one, which has no demand yet.
+    """Nights of a history, and the coming night, which has no demand yet.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Nights:
     weekday : int array (nights + 1,)
         Day of the week in the middle of the night, 0 for Monday.
     ended : int array (nights + 1,)
-        Earlier nights that had ended when this one was decided on.
+        Number of earlier nights that had ended when this night was decided on.
     """
 
     need: FloatArray
@@ -55,20 +55,20 @@ class Nights:
 def cut_nights(
     need: FloatArray, *, first_minute_of_week: int, lead: int, minutes: int, window: int = 60
 ) -> Nights:
-    """Cut a history that ends at the moment of decision.
+    """Cut a history that ends at the moment of decision into nights.
 
     Parameters
     ----------
     need : float array (minutes,)
         Units that each minute of the history needed.
     first_minute_of_week : int
-        Minute of the week of the first one; 0 is Monday 00:00.
+        Minute of the week at which the history begins; 0 is Monday 00:00.
     lead : int
         Minutes from the end of the history to the beginning of the night.
     minutes : int
         Length of the night, at most a day.
     window : int
-        Length of the windows that the night is divided into; the last may be shorter.
+        Length of the windows of the night [minutes]; the last window may be shorter.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def cut_nights(
 
 
 def _begins(length: int, lead: int, minutes: int) -> IntArray:
-    """First minutes of all nights in time order, the coming one last."""
+    """First minutes of all nights in order of time, the coming night last."""
     coming = length + lead
     back = np.arange((coming // MINUTES_PER_DAY) + 1)[::-1]
     begin = coming - back * MINUTES_PER_DAY

@@ -1,4 +1,4 @@
-"""The night question for a cluster, a model and a history of demand."""
+"""Night question for a cluster, a model and a history of demand."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     terms = terms_on(scenario, confidence=question.confidence)
     loan = lend(need, scenario.demand.start, question, terms)
+    # The units of a loan come back together, and share the store from which they load weights.
     together = max((run.units for run in loan.runs), default=1)
     costs = scenario.fleet.change_costs
     reclaim_s = to_serving_s(costs, scenario.services, max(together, 1))
@@ -49,11 +50,13 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
 
 
 def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
-    """Interval of the lent unit-hours, from that of the capacity of a unit."""
-    ends = capacity_interval(scenario.services, 1.0)
-    width = np.diff(loan.nights.edges) / 60.0
-    low, high = (float(at_capacity(loan, factor) @ width) for factor in (ends.low, ends.high))
-    return replace(ends, low=low, high=high)
+    """Interval of the lent unit-hours, from the interval of a unit's capacity."""
+    capacity = capacity_interval(scenario.services, 1.0)
+    hours = np.diff(loan.nights.edges) / 60.0
+    low, high = (
+        float(at_capacity(loan, factor) @ hours) for factor in (capacity.low, capacity.high)
+    )
+    return replace(capacity, low=low, high=high)
 
 
 def lead_times_on(scenario: Scenario, question: Night) -> pd.DataFrame:
@@ -67,11 +70,11 @@ def lead_times_on(scenario: Scenario, question: Night) -> pd.DataFrame:
 
 
 def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
-    """Costs and earnings of lending on a scenario's fleet.
+    """Return the costs and earnings of lending on a scenario's fleet.
 
-    The reserve is the number of units under repair, servers counted as parts of a unit, that is
-    not exceeded with the stated confidence when failures are independent (Poisson), and those that
-    the limits keep back.
+    The reserve has two parts: the units that the limits keep back, and the number of units under
+    repair that is not exceeded with the stated confidence. The latter is Poisson, as failures are
+    independent, and counts servers as parts of a unit.
     """
     cluster, fleet = scenario.cluster, scenario.fleet
     failures, costs = fleet.failures, fleet.change_costs

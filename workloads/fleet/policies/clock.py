@@ -1,4 +1,4 @@
-"""``clock``: one size by day, another between two hours of the night."""
+"""``clock``: one number of serving units by day, another between two hours of the night."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def clock(
     night_to: float = 8.0,
     weekend_all_night: bool = False,
 ) -> Policy:
-    """Serve with two sizes: ``night`` from one hour (UTC) to another, ``day`` otherwise.
+    """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise.
 
-    Fixed evening hours are all that is disclosed of Project Rainier, and 00:30–08:30 local time is
-    what DeepSeek showed.
+    Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown
+    00:30–08:30 local time.
     """
     by_day, by_night = (np.atleast_1d(np.asarray(units, float)) for units in (day, night))
 

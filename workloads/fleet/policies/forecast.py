@@ -1,4 +1,4 @@
-"""Forecasts of the next interval, from the last minutes and earlier days."""
+"""Forecasts of the load of coming intervals, from the last minutes and earlier days."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 
 SMOOTHING = 5
-"""Minutes of the trailing mean that stands for the load."""
+"""Minutes of the trailing mean by which the load is smoothed."""
 RECENT = 15
-"""Minutes whose largest smoothed load counts as now."""
+"""Minutes whose largest smoothed load counts as the load now."""
 
 
 def smoothed(load: FloatArray) -> FloatArray:
@@ -29,24 +29,22 @@ def recent(smooth: FloatArray, at: IntArray) -> FloatArray:
 
 
 def same_time(smooth: FloatArray, at: IntArray, lag: IntArray, every: int) -> FloatArray:
-    """Largest smoothed load of ``every`` minutes from ``at - lag``; NaN where not yet known."""
+    """Largest smoothed load of ``every`` minutes from ``at - lag``; NaN before the first minute."""
     first = at - lag
-    has_day = first >= 0
-    values = _largest_between(
-        smooth, np.where(has_day, first, 0), np.where(has_day, first, 0) + every
-    )
-    return np.where(has_day, values, np.nan)
+    has_load = first >= 0
+    begin = np.where(has_load, first, 0)
+    return np.where(has_load, _largest_between(smooth, begin, begin + every), np.nan)
 
 
 def days_back(at: IntArray, first_weekday: int) -> IntArray:
-    """Days back to the reference day: a week where known, else the last day of the same kind.
+    """Days back to the reference day of each minute; 0 where the load has none.
 
-    Working days look at the last working day, Saturdays and Sundays at the last weekend day; where
-    there is none, 0 stands for no earlier day.
+    The reference is the same day of the week before, and in the first week the last day of the
+    same kind: a working day for working days, a weekend day for Saturdays and Sundays.
 
     Examples
     --------
-    From a Friday on: Friday knows nothing, Sunday looks at Saturday, Monday back at Friday.
+    For a load from a Friday on, Friday has no reference, Sunday's is Saturday, Monday's is Friday:
 
     >>> days_back(np.arange(9) * 1440, 4).tolist()
     [0, 0, 1, 3, 1, 1, 1, 7, 7]
@@ -63,22 +61,22 @@ def predict(
 ) -> tuple[FloatArray, FloatArray]:
     """Expectations of all decisions so far, and the loads that followed.
 
-    Decisions fall on every ``every``-th minute counted back from the last one of ``load``. Each
-    looks at the ``every`` minutes that begin ``lead`` minutes later.
+    Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
+    is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
 
     Parameters
     ----------
     load : float array (minutes,)
-        From some midnight on.
+        Load of each minute; the first minute is a midnight.
     every, lead : int
-        Minutes.
+        Minutes between decisions, and from a decision to its interval.
     first_weekday : int
         Weekday of the first minute.
 
     Returns
     -------
     expected, came : float array (decisions,)
-        Largest smoothed load expected, and seen, in the interval; ``came`` is NaN where the
+        Largest smoothed load expected in the interval, and observed; ``came`` is NaN where the
         interval has not ended.
     """
     smooth = smoothed(load)
@@ -86,6 +84,7 @@ def predict(
     at = np.arange(last % every, last + 1, every)
     begin = at + lead
     lag = days_back(begin, first_weekday) * MINUTES_PER_DAY
+    # Without a reference day the lag points before the first minute, where the load is NaN.
     earlier = same_time(smooth, begin, np.where(lag > 0, lag, begin + 1), every)
     expected = np.fmax(recent(smooth, at), earlier)
     ended = begin + every <= len(load)
@@ -99,9 +98,9 @@ def largest_ahead(
 ) -> FloatArray:
     """Largest smoothed load expected in each of the coming intervals; (steps,).
 
-    The first is that of :func:`predict`. Later ones follow the earlier day that is looked at,
-    raised or lowered as now is against the same time of that day (by at most a factor of 2, less
-    and less over the plan), and stay as now where no earlier day is known.
+    The first interval has the expectation of :func:`predict`. Later ones follow the reference day,
+    times the load now over the load at the same time of that day; this factor is at most 2, at
+    least 0.5, and fades over the plan. Without a reference day the load now is expected to stay.
     """
     smooth = smoothed(load)
     last = len(load) - 1
@@ -120,7 +119,10 @@ def largest_ahead(
 
 
 def _largest_between(values: FloatArray, first: IntArray, end: IntArray) -> FloatArray:
-    """Maxima over windows of one width, cut at the ends of the array."""
+    """Maxima of ``values`` from ``first`` to before ``end``, windows that have one width.
+
+    Parts of a window outside of the array count for nothing.
+    """
     if not len(first):
         return np.empty(0)
     width = int((end - first).max())

@@ -1,4 +1,4 @@
-"""``forecast``: the larger of the load now and on an earlier day, with a learned margin."""
+"""``forecast``: the larger of the load now and that of an earlier day, with a learned margin."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def forecast(
     most: float = 3.0,
     lead_s: float | None = None,
 ) -> Policy:
-    """Serve what the next interval is expected to need, with a margin learned from past errors.
+    """Serve the expected need of the next interval, with a margin learned from past errors.
 
-    The expectation is the larger of the last 15 minutes and the same time of an earlier day: a
-    week ago if known, else the last day of the same kind (working day or weekend); see
-    :func:`workloads.fleet.policies.forecast.predict`. The margin is a quantile of (what came / what
-    had been expected) over all that has been seen, at least 1; the first hours of a run without a
-    history know little.
+    The expectation is the larger of the load of the last 15 minutes and that of the same time of an
+    earlier day: a week ago if known, else the last day of the same kind (working day or weekend);
+    see :func:`workloads.fleet.policies.forecast.predict`. The margin is a quantile of the ratios of
+    observed to expected load in all intervals so far, at least 1; a run without a history has few
+    of them in its first hours.
 
     Parameters
     ----------
     quantile : float
-        Quantile of past errors.
+        Quantile of the past ratios.
     every : int
         Minutes between decisions.
     headroom : float
-        Serve with so much more on top.
+        Share of the need that is served with on top.
     most : float
-        Largest margin that errors may teach.
+        Largest margin that is learned.
     lead_s : float, optional
-        Time until an order counts [s]; by default what the fleet expects.
+        Time from an order until it takes effect [s]; by default the one that the fleet expects.
     """
     if not 0 < quantile <= 1 or every < 1:
         raise InputError(
@@ -55,6 +55,7 @@ def forecast(
         expected = [
             with_margin(load, every, lead, first_weekday, quantile, most) for load in view.load
         ]
+        # Units to work off the waiting requests within ten minutes come on top.
         result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
         return result
 
@@ -64,7 +65,7 @@ def forecast(
 def with_margin(
     load: FloatArray, every: int, lead: int, first_weekday: int, quantile: float, most: float
 ) -> float:
-    """Expected load of the next interval times the quantile of past errors, at least 1."""
+    """Expected load of the next interval, times the learned margin between 1 and ``most``."""
     expected, came = predict(load, every=every, lead=lead, first_weekday=first_weekday)
     comparable = np.isfinite(came) & (expected > 0)
     margin = 1.0

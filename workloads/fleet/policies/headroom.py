@@ -1,4 +1,4 @@
-"""Capacity that can be lent when it takes a lead time to come back."""
+"""Capacity that can be lent when its return takes a lead time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ideal_freed(load: FloatArray, *, minutes: int = 60) -> float:
     ----------
     load : float array (minutes,)
     minutes : int
-        The load is averaged over such periods first.
+        Length of the periods over which the load is averaged first.
     """
     means = period_means(load, minutes)
     return float(1 - means.mean() / means.max())
@@ -32,13 +32,13 @@ def lendable(
     every: int = 15,
     exceeded: float = 0.001,
 ) -> pd.DataFrame:
-    """Headroom and freed capacity against lead time, for two controllers.
+    """Headroom and freed capacity by lead time, for two controllers.
 
-    Capacity is decided every ``every`` minutes and counts ``lead`` minutes later. ``reactive``
-    expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the larger of
-    that and of the same interval 24 hours ago. The multiplier is the smallest on that expectation
-    so that the load exceeds capacity in at most a share ``exceeded`` of the minutes; the first day
-    is history only.
+    Capacity is decided every ``every`` minutes and takes effect ``lead`` minutes later.
+    ``reactive`` expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the
+    larger of that and the same interval 24 hours ago. The headroom is the smallest factor on the
+    expectation by which the load exceeds capacity in at most a share ``exceeded`` of the minutes.
+    The first day serves as history only.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Kinds of policies: a name, a line about it, and how it is set up for a situation."""
+"""Kinds of policies: a name, a summary, and a function that configures the policy."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ class Settings:
     Attributes
     ----------
     headroom : float, optional
-        Capacity above the need, as a share of it; by default the policy's own.
+        Capacity above the need, as a share of the need; by default the policy's own.
     hysteresis, hold_s : float, optional
-        Slack of ``threshold``: what is idle by less, or for a shorter time, is kept.
+        Slack of ``threshold``: a smaller share of idle units, or units idle for less time, are
+        kept.
     quantile : float
         Quantile of past errors that a forecast covers.
     night : tuple of float
-        Hours (UTC) from and to which ``clock`` has night.
+        First and last hour (UTC) of the night of ``clock``.
     night_share : float
         Share of the day's units that ``clock`` keeps at night.
     static_units : float, optional
-        Units that ``static`` keeps, instead of what the busiest hour needs.
+        Units that ``static`` keeps, instead of the need of the busiest hour.
     price_share : float
-        Share of the coming day, the cheapest, in which ``price`` trains: of its hours, or with
-        ``mpc`` of the unit-time that serving leaves.
+        Cheapest share of the coming day in which ``price`` trains; ``mpc`` takes it as a share of
+        the unit-time that serving leaves.
     power_cap_w : float, optional
-        Draw of the site that ``power-cap`` and ``mpc`` keep to [W].
+        Limit on the draw of the site for ``power-cap`` and ``mpc`` [W].
     """
 
     headroom: float | None = None
@@ -49,20 +50,21 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """The scenario that a policy is set up for.
+    """The part of a scenario that policies are configured by.
 
     Attributes
     ----------
     need : float array (pools, minutes)
-        Units that each minute of the run needs; only ``oracle``, ``static`` and ``clock`` look.
+        Units that each minute of the run needs; only ``oracle``, ``mpc-oracle``, ``static`` and
+        ``clock`` read it.
     lead_s, back_s : float
-        From an order until a unit that trained serves, and from serving until it trains [s].
+        Time from an order until a unit that trained serves, and until one that served trains [s].
     ramp : int
         Most units that can be ordered in a minute, 0 for any number.
     priced : bool
         Whether prices of electricity are known.
     busy_share : float
-        Part of its time for which a unit computes that serves what it can under the SLO.
+        Share of its time for which a unit computes when it serves at the rate under the SLO.
     rest_units : float
         Units that evaluation and batch work can use beside training jobs.
     """
@@ -78,15 +80,15 @@ class Situation:
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """A policy that can be asked for by name.
+    """A policy that users choose by name.
 
     Attributes
     ----------
     name, summary : str
     build : function of Settings and Situation
-        Returns the policy.
+        Returns the policy, configured for a scenario.
     bound : str
-        Name of the policy with foresight that it is compared with.
+        Name of the policy with foresight that bounds this one from above.
     """
 
     name: str
@@ -96,7 +98,7 @@ class PolicyKind:
 
 
 def check_not_negative(**values: float) -> None:
-    """Refuse settings below zero by their names."""
+    """Check that settings, passed by their names, are not below zero."""
     for name, value in values.items():
         if not value >= 0:
             raise InputError(f"{name} is {value}; it must be at least 0.")

@@ -1,4 +1,4 @@
-"""``oracle``: knows the demand of the run, and pays the same for every change."""
+"""``oracle``: knows the demand of the run, and pays for role changes as every policy does."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from workloads.fleet.policies.view import Policy, View
 def oracle(
     need: FloatArray, *, lead_s: float = 0.0, shortest_valley_s: float = 0.0, ramp: int = 0
 ) -> Policy:
-    """Know the future: serve exactly what is needed, ordered early enough.
+    """Serve exactly the need of each minute, with units ordered in time.
 
     Parameters
     ----------
     need : float array (services, minutes)
         Units that each minute of the run will need.
     lead_s : float
-        Order so much ahead [s].
+        Time by which units are ordered ahead [s].
     shortest_valley_s : float
-        Valleys shorter than this are not lent [s]: a change there and back would not pay.
+        Valleys of the need shorter than this are not lent [s]: a change there and back would not
+        pay.
     ramp : int
         Most units that can be ordered in a minute, 0 for any number.
     """
@@ -33,6 +34,7 @@ def oracle(
     if window > 1:
         from scipy import ndimage  # slow to import
 
+        # A morphological closing fills exactly the valleys that are narrower than the window.
         padded = np.pad(plan, ((0, 0), (window, window)), mode="edge")
         plan = ndimage.grey_closing(padded, size=(1, window))[:, window:-window]
     if lead:
@@ -40,6 +42,7 @@ def oracle(
         windows = np.lib.stride_tricks.sliding_window_view(ahead, lead + 1, axis=1)
         plan = windows.max(axis=2)
     if ramp:
+        # From behind: a minute has at least what the next one has, less one minute's orders.
         steps = ramp * np.arange(plan.shape[1], dtype=float)
         plan = np.maximum.accumulate((plan - steps)[:, ::-1], axis=1)[:, ::-1] + steps
 

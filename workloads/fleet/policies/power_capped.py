@@ -1,4 +1,4 @@
-"""``power-cap``: serve by forecast, and train as many units as the site's power allows."""
+"""``power-cap``: serves by forecast, and trains on as many units as the site's power allows."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
 
 
 def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
-    """Keep the draw of the site under a cap by training fewer units; serving goes first.
+    """Keep the draw of the site under a cap by training on fewer units; serving goes first.
 
-    Units that serve, or are on their way, are counted at their full draw, all others that work at
-    their idle draw. The number of units that may train changes only by more than ``step`` of the
-    fleet, or when it has to fall.
+    Units that serve, or are on their way to serving, count with their full draw, all others that
+    are not broken with their idle draw. The limit on training falls at once; it rises only by more
+    than ``step`` of the fleet, so that small changes of the load move no gang.
 
     Parameters
     ----------
     serve : Policy
+        Decides how many units serve.
     cap_w : float
         Most that the site may draw [W].
     step : float
-        Share of the fleet.
+        Least rise of the limit, as a share of the fleet.
     """
     if not cap_w > 0:
         raise InputError(f"a power cap of {cap_w:g} W is not above 0; write it in MW.")
-    before = [-1]
+    limit = [-1]
 
     def policy(view: View) -> Decision:
         alive = view.units - view.broken
@@ -35,9 +36,9 @@ def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
         rise_w = view.unit_busy_w - view.unit_idle_w
         left_w = cap_w - alive * view.unit_idle_w - serving * rise_w
         allowed = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else alive, alive))
-        if view.minute == 0 or not before[0] <= allowed <= before[0] + step * view.units:
-            before[0] = allowed
-        return Decision(units_wanted(serve, view), training=before[0])
+        if view.minute == 0 or not limit[0] <= allowed <= limit[0] + step * view.units:
+            limit[0] = allowed
+        return Decision(units_wanted(serve, view), training=limit[0])
 
     return policy
 

@@ -1,8 +1,8 @@
-"""``mpc``: plan the coming hours as a linear programme over the forecast, again and again.
+"""``mpc``: plans the coming hours as a linear programme over the forecast, every 15 minutes.
 
-Every 15 minutes the programme of :mod:`workloads.fleet.policies.programme` is solved for the coming
-hours, and its first step is ordered (model-predictive control). It weighs serving, the time that
-changes cost, prices of electricity, deadlines of jobs, and the power of the site.
+Only the first step of each solution of the programme is ordered (model-predictive control). The
+programme (:mod:`workloads.fleet.policies.programme`) weighs serving, the time that role changes
+cost, prices of electricity, deadlines of jobs, and the power of the site.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from workloads.fleet.policies.view import Decision, JobView, Policy, View
 STEP = 15
 """Minutes between two plans, and of the first steps of a plan."""
 NEAR, FAR = 24, 18
-"""Steps of 15 minutes, and of an hour after them where prices or deadlines look a day ahead."""
+"""Number of steps of 15 minutes, and of hours after them for prices or deadlines a day ahead."""
 HOUR = 60
 SAFE = 1.1
-"""Work planned for a job with a deadline over what it has left, because failures and restarts cost
-some, and units counted as computing over those expected to, because minutes differ."""
+"""Safety factor on the work left to a job with a deadline, because failures and restarts cost some,
+and on the units that are expected to compute for serving, because minutes differ."""
 MOST_JOBS = 20
-"""Jobs with the nearest deadlines that a plan counts one by one."""
+"""Most jobs with a deadline that a plan has variables for; those due first are taken."""
 
 Expected = Callable[[View, int], tuple[FloatArray, FloatArray]]
-"""Units that have to serve in each of so many intervals of 15 minutes, by pool, and the units that
-the demand itself is expected to need; both (pools, intervals)."""
+"""Function of a view and a number of intervals of 15 minutes. It returns the units that have to
+serve in each interval, with margins, and the units that the demand itself is expected to need; both
+(pools, intervals)."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ class Weights:
     lead_s, back_s : float
         Time that a unit loses on the way from training to serving, and before it trains [s].
     price_share : float
-        Part of the unit-time that can train in the coming day, the cheapest, that is to train.
+        Cheapest share of the unit-time available in the coming day that training shall have.
     power_cap_w : float, optional
         Most that the site may draw [W].
     busy_share : float
-        Part of its time for which a unit computes that serves what it can under the SLO.
+        Share of its time for which a unit computes when it serves at the rate under the SLO.
     rest_units : float
         Units that evaluation and batch work can use beside training jobs.
     """
@@ -77,7 +78,11 @@ class Weights:
 
 @dataclass
 class _Plan:
-    """The last plan: its first step, and the units that were expected to compute then."""
+    """The last plan: its first step, the jobs with deadlines, and the expected serving load.
+
+    ``busy`` are the units expected to compute for serving in the first step; ``priced`` says
+    whether prices of electricity limit training.
+    """
 
     step: FirstStep
     due: tuple[JobView, ...]
@@ -111,7 +116,7 @@ def predictive(expected: Expected, weights: Weights) -> Policy:
 def expected_by_forecast(
     *, quantile: float = 0.999, headroom: float = 0.05, most: float = 3.0
 ) -> Expected:
-    """Expect what the policy ``forecast`` does, and the shape of an earlier day after that.
+    """Expect the need of the policy ``forecast``, and the shape of an earlier day after it.
 
     Parameters
     ----------
@@ -140,13 +145,14 @@ def expected_by_forecast(
 
 
 def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expected:
-    """Expect what will come: the largest need of every interval, of the first from now on.
+    """Expect the true need: the largest of every interval, and from now on for the first.
 
     Parameters
     ----------
     need : float array (pools, minutes)
         Units that each minute of the run will need.
     headroom : float
+        Share of the need that is served with on top.
     """
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
@@ -164,8 +170,8 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
 
 
 def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
-    """Solve the programme for what is expected at this moment."""
-    due = tuple(sorted((job for job in view.jobs if _has_to(job)), key=_due))[:MOST_JOBS]
+    """Solve the programme for the need and the jobs that are expected at this moment."""
+    due = tuple(sorted((job for job in view.jobs if _can_be_met(job)), key=_due))[:MOST_JOBS]
     priced = len(view.prices_usd_per_mwh) > 0
     far = FAR if priced or due else 0
     minutes = np.concatenate([np.full(NEAR, float(STEP)), np.full(far, float(HOUR))])
@@ -190,8 +196,8 @@ def _plan(view: View, expected: Expected, weights: Weights) -> _Plan:
     return _Plan(first_step(outlook), due, float(busy[0]), priced)
 
 
-def _has_to(job: JobView) -> bool:
-    """Return whether a job has an end that it can still reach in time."""
+def _can_be_met(job: JobView) -> bool:
+    """Return whether a job has a deadline that has not passed, and work that ends."""
     return 0 < job.due_minutes < math.inf and 0 < job.work_left < math.inf
 
 
@@ -200,15 +206,15 @@ def _due(job: JobView) -> float:
 
 
 def _by_step(need: FloatArray) -> FloatArray:
-    """Needs of the steps of a plan from those of intervals of 15 minutes: the largest of each."""
+    """Need of each step of a plan: the largest among its intervals of 15 minutes."""
     far = need[:, NEAR:].reshape(len(need), -1, HOUR // STEP).max(axis=2, initial=0.0)
     return np.concatenate([need[:, :NEAR], far], axis=1)
 
 
 def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray:
-    """Mean price of each step, from 0 in the cheapest to 1 in the dearest; (steps,).
+    """Mean price of each step, scaled to 0 in the cheapest and 1 in the dearest; (steps,).
 
-    Prices that are not published yet count as the mean of those that are.
+    A minute without a published price has the mean of the published ones.
     """
     steps = len(minutes)
     if not len(usd_per_mwh):
@@ -223,7 +229,7 @@ def _relative_prices(usd_per_mwh: FloatArray, minutes: FloatArray) -> FloatArray
 
 
 def _units_by_power(view: View, weights: Weights, busy: FloatArray) -> FloatArray:
-    """Units that can train within the power of the site while so many compute for serving."""
+    """Units that can train within the power of the site while ``busy`` units compute; (steps,)."""
     rise_w = view.unit_busy_w - view.unit_idle_w
     if weights.power_cap_w is None or rise_w <= 0:
         return np.full(len(busy), np.inf)
@@ -232,7 +238,10 @@ def _units_by_power(view: View, weights: Weights, busy: FloatArray) -> FloatArra
 
 
 def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
-    """Work of a job within a plan; of a later deadline, the plan's part of the time until then."""
+    """Return the work of a job within a plan.
+
+    Of a job that is due after the plan, this is the plan's share of the time until its deadline.
+    """
     ends = np.cumsum(minutes)
     part = min(1.0, float(ends[-1]) / job.due_minutes)
     steps = max(1, int(np.searchsorted(ends, job.due_minutes, side="right")))
@@ -240,7 +249,7 @@ def _job_need(job: JobView, minutes: FloatArray) -> JobNeed:
 
 
 def _training_limit(view: View, plan: _Plan, weights: Weights) -> int | None:
-    """Most units that may train in this minute; None where nothing but serving limits them."""
+    """Most units that may train in this minute; None where only serving limits them."""
     limits = []
     if plan.priced:
         limits.append(math.ceil(plan.step.training))
@@ -257,9 +266,9 @@ def _training_limit(view: View, plan: _Plan, weights: Weights) -> int | None:
 
 
 def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, int] | None:
-    """Limits under which jobs with a deadline get the units that the plan gives them.
+    """Limits by job, under which jobs with a deadline get the units of the plan.
 
-    Other jobs share what these leave, and each keeps what it has as far as that goes.
+    The other jobs share the rest, each with as many of its present units as possible.
     """
     if not plan.due:
         return None
@@ -279,7 +288,7 @@ def _job_limits(view: View, plan: _Plan, training: int | None) -> Mapping[str, i
 
 
 def _whole(units: float, job: JobView) -> int:
-    """Units of a job in whole numbers: none, or at least as many as it runs on."""
+    """Return the units of a job as a whole number: none, or at least the fewest it runs on."""
     if units < job.min_units:
         ends_soon = units > 0 and job.work_left <= job.min_units * STEP
         return job.min_units if ends_soon or units >= job.min_units / 2 else 0
@@ -287,7 +296,7 @@ def _whole(units: float, job: JobView) -> int:
 
 
 def _shared(jobs: Sequence[JobView], room: int) -> dict[str, int]:
-    """Divide units among jobs: what each has, the first to start first, then room to grow."""
+    """Divide units among jobs in their order: first what each has now, then room to grow."""
     limits = dict.fromkeys((job.name for job in jobs), 0)
     for most in ("size", "units"):
         for job in jobs:

@@ -1,4 +1,4 @@
-"""``price``: serve by forecast, and train only in the cheapest hours of the coming day."""
+"""``price``: serves by forecast, and trains only in the cheapest hours of the coming day."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
 
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
-    """Train in the cheapest share of the coming day's minutes, serve as another policy says.
+    """Train in the cheapest share of the coming day's minutes, serve by another policy.
 
     Parameters
     ----------
     serve : Policy
+        Decides how many units serve.
     share : float
-        In [0, 1]; 1 always trains.
+        Share of the minutes, in [0, 1]; with 1 training never pauses.
     """
     if not 0 <= share <= 1:
         raise InputError(f"a price share of {share:g} is not in [0, 1]; 0.5 trains half the day.")

@@ -1,8 +1,8 @@
-"""The linear programme behind ``mpc``: what serves, trains and waits in each of the coming steps.
+"""Linear programme behind ``mpc``: how many units serve, train and wait in each coming step.
 
 A step t lasts w minutes. In it k units of each pool are kept for serving, of which b had to come
-back from training, and x train, of which y had to begin; x of a job with a deadline counts apart.
-The programme is
+back from training, and x units train, of which y had to begin; each job with a deadline has an x
+of its own. The programme is
 
     min   1,000 Σ w short  +  10 Σ late  +  idle  +  Σ w price x  +  tiny terms
     k + short ≥ need                     in every pool
@@ -11,10 +11,10 @@ The programme is
     Σ w x − lead Σ b − back Σ y + idle ≥ share · Σ w (units that can train)
     Σ w x + late ≥ work, up to the deadline of each job
 
-with prices from 0 to 1 as shares of the range ahead, times 0.9. A unit-minute that is wanted and
-does not train (idle) costs more than electricity in the dearest hour, so training moves between
-hours and gives way only to serving, deadlines and power. Tiny terms prefer early to late, jobs with
-a deadline to others, and fewer kept units. HiGHS solves the programme, through scipy.
+with prices scaled to the range from 0 to 1, times 0.9. A unit-minute that should train and does not
+(idle) costs more than electricity in the dearest hour, so training moves between hours and gives
+way only to serving, deadlines and power. Tiny terms prefer early to late, jobs with a deadline to
+others, and fewer kept units. HiGHS solves the programme, through scipy.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ SHORT, LATE = 1000.0, 10.0
 """Cost of a unit-minute of need that nobody serves, and of a job's work that misses its deadline,
 in unit-minutes that could have trained."""
 KEPT, LATER = 1e-3, 1e-4
-"""Cost of a unit-minute that is kept without a need, and of waiting to the end of the plan."""
+"""Costs in the tiny terms: of a unit-minute kept for serving, and of training one unit-minute at
+the end of the plan instead of at its beginning."""
 
 
 @dataclass(frozen=True)
 class JobNeed:
-    """A job with a deadline: what it can use, and what it has to have done.
+    """A job with a deadline: the units that it can use, and the work that it has to finish.
 
     Attributes
     ----------
     units : float
-        Most that can work for it.
+        Most units that can work for the job.
     work : float
-        Unit-minutes that it needs within the plan.
+        Unit-minutes that the job needs within the plan.
     steps : int
         Steps of the plan before its deadline.
     """
@@ -53,7 +54,7 @@ class JobNeed:
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """The coming steps as far as they are known.
+    """Inputs of the programme: need, prices, power and jobs in the coming steps.
 
     Attributes
     ----------
@@ -64,17 +65,17 @@ class Outlook:
     kept : float array (pools,)
         Units that serve now, or are on their way.
     training, units : float
-        Units that train now, and that there are.
+        Units that train now, and units of the fleet that are not broken.
     lead, back : float
         Minutes that a unit loses on the way from training to serving, and before it trains.
     price : float array (steps,)
         Price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without prices.
     share : float
-        Part of the unit-time that can train that is wanted to.
+        Share of the available unit-time that training shall have.
     power_units : float array (steps,)
         Units that can train within the power of the site.
     jobs : tuple of JobNeed
-        By their deadlines, the nearest first.
+        Jobs in order of their deadlines, the nearest first.
     other_units : float
         Most units that work without a deadline can use.
     """
@@ -125,8 +126,8 @@ def first_step(outlook: Outlook) -> FirstStep:
 
     Examples
     --------
-    A valley of two steps is not lent when a change there and back costs three, and is when it
-    costs one:
+    A valley of two steps is lent when a change there and back costs one step, not when it costs
+    three:
 
     >>> need, quarter = np.array([[2.0, 2.0, 10.0, 10.0]]), np.full(4, 15.0)
     >>> for lead in (45.0, 15.0):
@@ -146,7 +147,7 @@ def first_step(outlook: Outlook) -> FirstStep:
         constraints=optimize.LinearConstraint(matrix, ub=limits),
         bounds=optimize.Bounds(0.0, _most(outlook, columns)),
     )
-    if solved.x is None:  # the units that the need asks for are the answer of last resort
+    if solved.x is None:  # no solution: fall back to the need itself
         spare = max(0.0, outlook.units - float(outlook.need[:, 0].sum()))
         return FirstStep(outlook.need[:, 0], min(spare, float(outlook.power_units[0])), np.zeros(0))
     value = np.round(solved.x, 6)
@@ -156,7 +157,10 @@ def first_step(outlook: Outlook) -> FirstStep:
 
 
 class _Columns:
-    """Places of the programme's variables; those of a step come one after the other."""
+    """Column numbers of the programme's variables in the constraint matrix.
+
+    Each kind of variable has a slice, in which the steps are consecutive.
+    """
 
     def __init__(self, pools: int, steps: int, jobs: int) -> None:
         sizes = {
@@ -179,7 +183,7 @@ class _Columns:
         self.count = int(ends[-1])
 
     def rows(self, **parts: FloatArray) -> FloatArray:
-        """Rows of the matrix from the coefficients of some variables, the others' being zero."""
+        """Return rows of the matrix from the coefficients of some variables; the rest are zero."""
         coefficients = np.zeros((len(next(iter(parts.values()))), self.count))
         for name, values in parts.items():
             coefficients[:, getattr(self, name)] = values
@@ -187,13 +191,13 @@ class _Columns:
 
 
 def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
-    """Cost of one of each variable, in unit-minutes that could have trained."""
+    """Cost of one unit of each variable, in unit-minutes that could have trained; (variables,)."""
     pools, steps = outlook.need.shape
     minutes, jobs = outlook.minutes, len(outlook.jobs)
     cost = np.zeros(columns.count)
     cost[columns.kept] = np.tile(KEPT * minutes, pools)
     cost[columns.short] = np.tile(SHORT * minutes, pools)
-    # Below 1, so that no hour is too dear for training that is wanted.
+    # Below 1, the cost of an idle unit-minute, so that no hour is too dear for wanted training.
     electricity, waiting = 0.9 * outlook.price, LATER * np.arange(steps) / steps
     cost[columns.training] = np.concatenate(
         [minutes * (electricity + waiting)]
@@ -206,7 +210,7 @@ def _costs(outlook: Outlook, columns: _Columns) -> FloatArray:
 
 
 def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
-    """Upper bounds of the variables."""
+    """Upper bounds of the variables; (variables,)."""
     steps = len(outlook.minutes)
     most = np.full(columns.count, np.inf)
     rows = [np.full(steps, outlook.other_units)]
@@ -217,7 +221,9 @@ def _most(outlook: Outlook, columns: _Columns) -> FloatArray:
 
 def _rows(outlook: Outlook, columns: _Columns) -> tuple[FloatArray, FloatArray]:
     """Matrix and limits of the constraints, each row as ``matrix · variables ≤ limit``."""
-    # A plan has a few hundred variables: a dense matrix is built faster than a sparse one.
+    # A plan has a few hundred variables: a dense matrix is built faster than a sparse one. The
+    # blocks follow the order of the constraints in the module's docstring, with those that define
+    # b (units that come back) and y (units that begin) between them.
     pools, steps = outlook.need.shape
     jobs, minutes = len(outlook.jobs), outlook.minutes
     each: FloatArray = np.eye(pools * steps)

@@ -35,7 +35,7 @@ KINDS: dict[str, PolicyKind] = {
 
 
 def check_name(name: str) -> None:
-    """Refuse a policy that is neither built in nor a Python file.
+    """Check that a policy is built in or a Python file.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check_name(name: str) -> None:
 
 
 def bound_of(name: str) -> str:
-    """Name of the policy with foresight that a policy is compared with."""
+    """Name of the policy with foresight that bounds a policy from above."""
     return KINDS[name].bound if name in KINDS else oracle.KIND.name
 
 
@@ -59,7 +59,7 @@ def policy_named(name: str, settings: Settings, situation: Situation) -> Policy:
     Raises
     ------
     InputError
-        For an unknown name, and settings that a policy lacks.
+        For an unknown name, and settings that a policy needs and does not have.
     """
     if name.endswith(".py"):
         return load_policy(name)

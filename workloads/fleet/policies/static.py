@@ -1,4 +1,4 @@
-"""``static``: the units that the busiest hour needs, always."""
+"""``static``: keeps the units that the busiest hour needs at all times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from workloads.fleet.policies.view import Policy
 
 
 def static(units: npt.ArrayLike) -> Policy:
-    """Keep the same units serving, whatever happens."""
+    """Keep the same number of units serving at all times."""
     fixed = np.atleast_1d(np.asarray(units, float))
     return lambda view: fixed
 
 
 def best_static(need: FloatArray, *, headroom: float = 0.0) -> FloatArray:
-    """Units that the busiest hour needs, which a fleet that never changes keeps serving."""
+    """Units that the busiest hour needs of each pool; (pools,)."""
     result: FloatArray = period_means(need, 60).max(axis=1) * (1 + headroom)
     return result
 

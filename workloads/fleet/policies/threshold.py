@@ -1,4 +1,4 @@
-"""``threshold``: follows the last minutes, and gives up only units that were idle for a while."""
+"""``threshold``: follows the load of the last minutes, and gives up units idle for a while."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
     Parameters
     ----------
     headroom : float
-        Serve with so much more than the load needs.
+        Units above the need of the load, as a share of that need.
     hysteresis : float
-        Give units up only when so large a share of them is not needed.
+        Share of the units that has to be idle before any are given up.
     hold_s : float
-        And only what was not needed at any time in the last so many seconds [s].
+        Time for which units have to be idle before they are given up [s].
     """
     check_not_negative(headroom=headroom, hysteresis=hysteresis, hold_s=hold_s)
 
     def policy(view: View) -> FloatArray:
-        held = max(1, round(hold_s / 60.0))
+        hold_minutes = max(1, round(hold_s / 60.0))
+        # Units to work off the waiting requests within ten minutes come on top.
         need = view.load[:, -1] * (1 + headroom) + view.backlog / 10.0
-        past = view.load[:, -held:].max(axis=1) * (1 + headroom)
+        past = view.load[:, -hold_minutes:].max(axis=1) * (1 + headroom)
         have = (view.serving + view.coming).astype(float)
         lower = np.maximum(need, past)
         return np.where(need > have, need, np.where(lower < have * (1 - hysteresis), lower, have))

@@ -17,7 +17,7 @@ MAX_BYTES = 10**6
 
 
 def load_policy(path: str | Path) -> Policy:
-    """Load ``policy`` from a file; this runs the file's code, so name only files that you trust.
+    """Load ``policy`` from a file, which runs the file's code: name only files that you trust.
 
     The file defines ``def policy(view)``, where ``view`` is a
     :class:`workloads.fleet.policies.view.View`, and returns the units that should serve, one number

@@ -1,4 +1,4 @@
-"""The view that a policy has, its possible answers, and the limits that apply to every policy."""
+"""View that a policy has of the fleet, its answer, and the limits that apply to every policy."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class JobView(NamedTuple):
     ----------
     name : str
     units, min_units : int
-        Most and fewest units it runs on.
+        Most and fewest units that the job runs on.
     size : int
-        Units that work for it, or are on their way to it.
+        Units that work for the job, or are on their way to it.
     work_left : float
-        Unit-minutes until it is done, at its largest size; infinity without an end.
+        Unit-minutes until the job is done, at its largest size; infinity without an end.
     due_minutes : float
-        Time until its deadline; infinity without one [min].
+        Time until the job's deadline [min]; infinity without one.
     """
 
     name: str
@@ -49,18 +49,18 @@ class View:
     minute : int
         Minutes since the start of the run.
     weekday, hour : int, float
-        0 is Monday; hour of the day, UTC.
+        Day of the week, 0 for Monday, and hour of the day, UTC.
     load : float array (pools, minutes so far)
-        Units that each past minute's demand needed, at the rate under the SLO; the last column is
-        the minute that has just ended.
+        Units that each past minute's demand needed, at the rate that a unit sustains under the SLO;
+        the last column is the minute that has just ended.
     history : int
         Columns of ``load`` before the run began.
     serving, coming : int array (pools,)
-        Units that serve, and that are on their way.
+        Units that serve, and that are on their way to serving.
     backlog : float array (pools,)
         Units that would serve the waiting requests within one minute.
     units, broken : int
-        Size of the fleet, and how much of it is under repair.
+        Size of the fleet, and the number of units under repair.
     training : int
         Units that train, evaluate or do batch work, or are on their way there.
     jobs : tuple of JobView
@@ -68,15 +68,15 @@ class View:
     lead_s : float
         Expected time from an order until units serve [s].
     prices_usd_per_mwh : float array (minutes ahead,)
-        Price of electricity in this minute and the coming ones, up to a day after the run as far as
-        they are known; empty without prices.
+        Price of electricity in this minute and the coming ones, where known up to a day after the
+        run; empty without prices.
     power_w : float
         Draw of the site in the minute that has just ended [W].
     unit_busy_w, unit_idle_w : float
         Draw of the site for one unit that computes, and for one that does not [W].
     batch_due : float array (minutes ahead,)
-        Work of waiting batch requests that is due by the end of this minute, the next, and so on to
-        the last deadline [unit-minutes]; empty without a batch tier.
+        Work of waiting batch requests that is due by the end of this minute, the next, and so on
+        until the last deadline [unit-minutes]; empty without a batch tier.
     """
 
     minute: int
@@ -101,7 +101,8 @@ class View:
     def forecast(self, minutes: int, *, every: int = 15) -> FloatArray:
         """Units that the coming minutes are expected to need; (pools, minutes).
 
-        From the same time of an earlier day and the last minutes, in intervals of ``every``; see
+        The expectation is constant in each interval of ``every`` minutes, and comes from the last
+        minutes and the same time of an earlier day; see
         :func:`workloads.fleet.policies.forecast.largest_ahead`.
         """
         first_weekday = (self.weekday - (self.history + self.minute) // MINUTES_PER_DAY) % 7
@@ -125,9 +126,9 @@ class Decision:
     training : int, optional
         Most units that may train, evaluate or do batch work; by default all that do not serve.
     batch : int, optional
-        Units that batch work has before training; by default as many as its deadlines ask for.
+        Units that batch work gets before training; by default as many as its deadlines need.
     jobs : mapping of str to int, optional
-        Most units of training jobs by name; a job that is not named has only its own limit.
+        Most units of training jobs by name; the other jobs have only their own limits.
     """
 
     serving: npt.ArrayLike | None
@@ -140,8 +141,9 @@ MOST_UNITS = 10**9
 """Most units that a policy may ask for, more than any fleet has."""
 
 Policy = Callable[[View], "npt.ArrayLike | Decision | None"]
-"""Units that should serve, for each pool of equal weights, fractions rounded up; None keeps the
-last answer. A :class:`Decision` also limits training and says what batch work has."""
+"""Function of a view that returns the units that should serve, a number for each pool of services
+with the same weights; fractions are rounded up, and None keeps the last answer. A
+:class:`Decision` also limits training and states the units of batch work."""
 
 
 def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
@@ -159,13 +161,14 @@ class Limits:
     floor, cap : int
         Least and most serving units of all services together; a cap of 0 means the whole fleet.
     block : int
-        The serving units change by so many at once, counted from the floor.
+        Number of units by which the serving units change, counted from the floor.
     changes_per_minute : int
-        Role changes that the control plane orders in a minute; 0 means any number.
+        Most role changes that the control plane orders in a minute; 0 means any number.
     min_lease_s : float
-        Units that were lent stay lent so long.
+        Least time for which a lent unit stays lent [s].
     notice_s : float
-        Training gets so much notice: a checkpoint that takes longer is cut off and lost.
+        Time between notice to a training job and the loss of its units [s]; a checkpoint that takes
+        longer is cut off and lost.
     reserve : int
         Spare units that are not lent.
     """
@@ -192,7 +195,7 @@ class Limits:
             )
 
     def check(self, units: int) -> None:
-        """Refuse a floor, reserve or block that a fleet of so many units does not have."""
+        """Check that floor, reserve and block are at most the size of a fleet."""
         block = self.block if self.block > 1 else 0
         for name, value in (("floor", self.floor), ("reserve", self.reserve), ("block", block)):
             if value > units:
@@ -201,7 +204,7 @@ class Limits:
                 )
 
     def quantised(self, wanted: FloatArray, units: int) -> npt.NDArray[np.int64]:
-        """Whole blocks above the floor that cover the request, within the cap; (services,)."""
+        """Round a request up to whole blocks above the floor, within the cap; (services,)."""
         cap = min(self.cap or units, units)
         whole = np.ceil(np.maximum(wanted, 0.0) - 1e-9).astype(np.int64)
         total = max(int(whole.sum()), self.floor)
@@ -211,7 +214,10 @@ class Limits:
 
 
 def _shared(whole: npt.NDArray[np.int64], allowed: int) -> npt.NDArray[np.int64]:
-    """Divide so many units among services in proportion to their requests, in whole units."""
+    """Divide ``allowed`` units among services in proportion to their requests, in whole units.
+
+    Units left over by rounding down go to the services with the largest remainders.
+    """
     total = int(whole.sum())
     if total == allowed:
         return whole
@@ -229,8 +235,7 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
     Returns
     -------
     Decision
-        With units that should serve as a float array (pools,); ``before`` where the policy keeps
-        its last answer.
+        Its ``serving`` is a float array (pools,), which is ``before`` if the policy returned None.
 
     Raises
     ------
@@ -249,6 +254,7 @@ def answer(policy: Policy, view: View, before: FloatArray) -> Decision:
 
 
 def _checked(wish: npt.ArrayLike, view: View, before: FloatArray) -> FloatArray:
+    """Return the units of an answer as an array of the shape of ``before``, or refuse them."""
     try:
         wanted = np.atleast_1d(np.asarray(wish, float))
     except (TypeError, ValueError):

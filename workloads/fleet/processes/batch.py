@@ -1,16 +1,16 @@
 """Batch work beside training: how many units it has, and from which roles it takes them.
 
-Every 15 minutes, and when work comes to an idle tier, it takes what evaluation and nobody else
-needs, for the work that waits and that comes in 15 minutes. From training it takes only as many
-whole units as deadlines ask for: the share of the coming free unit-time that has to go to it, so
-that the work due by each deadline fits into the free unit-time until half an hour before that,
+Every 15 minutes, and when work comes to an idle tier, batch work takes spare units and units that
+evaluate, as many as the waiting work and the arrivals of 15 minutes need. From training it takes
+only the whole units that its deadlines need. That is the share of the coming free unit-time with
+which the work due at each deadline is done by half an hour before the deadline,
 
     units = free now · max over deadlines k of  work due by k / free unit-time until k
 
-where free is what serving is not expected to need: the need at the same time of the day before,
-raised as the units that serve now are above the need now. Of the oldest request first, this is the
-earliest-deadline-first rule, which meets all deadlines whenever any order does (Liu and Layland,
-*J. ACM* 20, 1973). Serving always comes first.
+where free units are those that serving is not expected to need. The expected need is that of the
+same time of the day before, times the units that serve now over the need now. The oldest request is
+answered first, which is the earliest-deadline-first rule: it meets all deadlines whenever any order
+does (Liu and Layland, *J. ACM* 20, 1973). Serving always comes first.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ EVERY = 15
 SLACK = 30
 """Minutes before a deadline at which its work should be done."""
 MOST_ABOVE = 1.5
-"""Largest factor of serving units over the need that is expected to last."""
+"""Largest ratio of serving units to their need that is expected to last."""
 POOL = 0
-"""Pool whose weights batch work needs."""
+"""Pool whose weights batch work uses."""
 
 
 def balance(world: World, view: View, wanted: int | None) -> None:
-    """Give units to the batch tier, or take them away; ``wanted`` is a policy's word."""
+    """Give units to the batch tier, or take them away.
+
+    ``wanted`` is the number of units that a policy has decided on; by default deadlines decide.
+    """
     batch = world.batch
     if batch is None:
         return
@@ -65,17 +68,18 @@ def balance(world: World, view: View, wanted: int | None) -> None:
 def urgent_units(batch: Batch, view: View) -> int:
     """Whole units that batch work needs now for its deadlines to be met.
 
-    Part of a unit is left to training: work that waits for it makes it a whole one in time.
+    A fraction of a unit is left to training: the work that then waits adds up to a whole unit in
+    time.
     """
     rate = float(batch.rate_per_s[view.minute]) * 60.0
     due = batch.queue.due(view.minute) / rate
     if not due[-1]:
         return 0
     free = free_ahead(view, len(due))
-    together = np.cumsum(free)
+    free_time = np.cumsum(free)
     until = np.maximum(np.arange(len(due)) - SLACK, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(due > 0, due / together[until], 0.0)
+        share = np.where(due > 0, due / free_time[until], 0.0)
     now = float(free[0])
     return math.floor(now * min(float(np.nanmax(share)), 1.0) + 1e-9)
 
@@ -93,7 +97,7 @@ def free_ahead(view: View, minutes: int) -> FloatArray:
 
 
 def _yielded(world: World, count: int) -> list[Part]:
-    """Take spare units, then units that evaluate."""
+    """Take up to ``count`` units that nobody misses: spare ones, then those that evaluate."""
     if world.training_limit == 0:
         return []
     spare = world.free()
@@ -104,7 +108,10 @@ def _yielded(world: World, count: int) -> list[Part]:
 
 
 def _take(world: World, parts: list[Part]) -> int:
-    """Lead units to batch work through these phases; those that hold the weights load nothing."""
+    """Lead units to batch work, and return their number.
+
+    Units that do not hold the weights load them after the phases of their part.
+    """
     for units, before in parts:
         resident = world.ledger.loaded[units] == POOL
         loading = load_phases(world, POOL, compiled=True)[:2]
@@ -114,6 +121,7 @@ def _take(world: World, parts: list[Part]) -> int:
 
 
 def _join(world: World, units: IntArray, phases: list[Phase]) -> None:
+    """Start the process that leads units to batch work."""
     if len(units) and world.batch is not None:
         world.batch.joining += len(units)
         ticket = world.take_ticket(units)

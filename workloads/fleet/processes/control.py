@@ -1,4 +1,4 @@
-"""The control loop: once a minute, end the minute, ask the policy, order role changes."""
+"""Control loop of the fleet: once a minute, ask the policy, order role changes, serve requests."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class Signals:
     Attributes
     ----------
     history : Demand, optional
-        Demand of the time before the run, known to the policy; it ends where the run begins.
+        Demand before the run, which policies know; it ends where the run begins.
     held : bool array (minutes,), optional
-        Minutes in which nothing trains or evaluates, as when electricity is dear.
+        Minutes in which nothing may train or evaluate, such as those of dear electricity.
     prices_usd_per_mwh : float array (minutes,)
-        Price of electricity in each minute of the run; empty without prices.
+        Price of electricity in each minute of the run, and of the day after it where known; empty
+        without prices.
     unit_busy_w, unit_idle_w : float
         Draw of the site for one unit that computes, and for one that does not [W].
     """
@@ -53,15 +54,16 @@ class Inputs:
     Attributes
     ----------
     load : float array (pools, history + minutes)
-        Units needed at the rate under the SLO.
+        Units needed at the rate that a unit sustains under the SLO.
     rate_max_per_s : float array (services, minutes)
-        Requests that one unit serves at saturation, with that minute's lengths [1/s].
+        Requests that one unit serves at saturation, at that minute's prompt and output lengths
+        [1/s].
     history : int
         Minutes of ``load`` before the run.
     first_minute_of_week : int
-        0 is Monday 00:00 UTC.
+        Minute of the week at which the run begins; 0 is Monday 00:00 UTC.
     held : bool array (minutes,)
-        Minutes in which nothing trains or evaluates.
+        Minutes in which nothing may train or evaluate.
     signals : Signals
         Prices and power.
     """
@@ -81,9 +83,9 @@ class Record:
     Attributes
     ----------
     spent_server_ms : int64 array (minutes + 1, accounts)
-        Server-time by role, and by pool from account 12 on, up to each minute's start.
+        Server-time spent until each minute begins, by role, and by pool from account 12 on.
     service_units : float array (minutes, services)
-        Mean units that worked for each service: units of a pool answer any of its services.
+        Mean number of units that worked for each service; units of a pool answer all its services.
     """
 
     spent_server_ms: npt.NDArray[np.int64]
@@ -100,7 +102,7 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
     """Run the fleet, minute after minute, and write the record."""
     minutes = inputs.rate_max_per_s.shape[1]
     wanted = np.zeros(len(world.pools))
-    carry = np.zeros(len(world.services))
+    carry = np.zeros(len(world.services))  # parts of requests that the last minute had begun
     for minute in range(minutes):
         view = view_at(world, inputs, minute)
         decision = answer(policy, view, wanted)
@@ -109,6 +111,7 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
         target = world.limits.quantised(wanted, len(world.ledger))
         if inputs.held[minute]:
             world.training_limit = 0
+        # The first roles are free: there is nothing before the run that could be changed.
         if minute:
             order(world, target)
         else:
@@ -123,9 +126,10 @@ def controlling(world: World, inputs: Inputs, policy: Policy, record: Record) ->
 
 
 def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: FloatArray) -> None:
-    """End a minute: each pool's unit-time goes to its services in proportion to their work.
+    """Serve the requests of a minute that has ended.
 
-    Every unit of a pool holds the weights of all its services, so requests wait in one line.
+    The unit-time of a pool is divided among its services in proportion to their work, as if their
+    requests waited in one line: any unit of the pool can answer any of them.
     """
     spent = record.spent_server_ms[minute + 1] - record.spent_server_ms[minute]
     if world.batch is not None:
@@ -153,8 +157,9 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
 
 
 def view_at(world: World, inputs: Inputs, minute: int) -> View:
-    """Everything that an operator knows at the start of this minute."""
+    """Return the knowledge of an operator at the start of a minute."""
     clock = (inputs.first_minute_of_week + minute) % MINUTES_PER_WEEK
+    # No minute has ended before the first one, which policies are therefore shown.
     past = inputs.history + max(minute, 1)
     rates = inputs.rate_max_per_s[:, max(minute - 1, 0)]
     waiting = np.array([queue.waiting for queue in world.queues], float)
@@ -182,7 +187,7 @@ def view_at(world: World, inputs: Inputs, minute: int) -> View:
 
 
 def _job_view(world: World, gang: Gang) -> JobView:
-    """A job as the operator sees it: what it has, what it still has to do, and until when."""
+    """Return a job as policies see it: its units, the work left, and the time until it is due."""
     job = gang.job
     work_left = due = math.inf
     if math.isfinite(job.work_tokens):
@@ -204,7 +209,10 @@ def _batch_due(world: World, minute: int) -> FloatArray:
 
 
 def _power_w(world: World, signals: Signals, minute: int) -> float:
-    """Draw of the site now [W]: units that train at full draw, those that serve by their load."""
+    """Draw of the site in the last minute [W].
+
+    Units that train draw full power, those that serve a part of it by their load.
+    """
     rise_w = signals.unit_busy_w - signals.unit_idle_w
     if not rise_w or not minute:
         return 0.0
@@ -262,7 +270,10 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
 
 
 def _give(world: World, pool: int, surplus: int, missing: npt.NDArray[np.int64]) -> None:
-    """Drain units of one pool, for another that misses some, else to be lent."""
+    """Drain units of one pool, first for pools that miss some, the rest to be lent.
+
+    ``missing`` counts the units that each pool misses, and is reduced by those given.
+    """
     units = world.ledger.of(Role.SERVING, pool)[-surplus:]
     drain = [Phase(Role.DRAINING, world.costs.drain_s)]
     for other in np.flatnonzero(missing > 0).tolist():

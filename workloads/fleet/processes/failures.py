@@ -1,9 +1,9 @@
 """Failures and repairs: any server may break at any time, whatever its unit does.
 
-A unit that serves, evaluates or waits works on with the servers that are left. A gang computes on
-whole units only and loses the unit, which is then lent or serves with what is left. A unit in the
-middle of a role change is out until the repair. Faults of links, switches and software take no
-unit out: they stop the gang that they strike, which restarts on the units that it has.
+A unit that serves, evaluates or waits works on with its remaining servers. A gang computes on whole
+units only, so it loses the unit, which then serves or evaluates with its remaining servers. A unit
+in the middle of a role change is out until the repair. Faults of links, switches and software take
+no unit out: the gang that they hit restarts on all of its units.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
 
 SERVER = "server"
-"""Name of the smallest domain."""
+"""Name of the smallest failure domain."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Domain:
     ----------
     name : str
     mtbf_s, repair_s : float
-        Means for one such part [s].
+        Mean time between failures of one such part, and mean time to its repair [s].
     units : int
-        That fail together; 0 where the part is smaller than a unit.
+        Units that fail together; 0 where the part is smaller than a unit.
     servers : int
-        That a unit loses then.
+        Servers that a unit loses where the part is smaller than a unit.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Domain:
             )
 
     def count(self, units: int, servers: int) -> int:
-        """Parts of this kind in a fleet of so many units, each of so many servers.
+        """Number of such parts in a fleet of ``units`` units with ``servers`` servers each.
 
         Examples
         --------
@@ -72,7 +72,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Interruption:
-    """A cause that stops training and takes nothing out of service.
+    """A kind of fault that stops training and takes nothing out of service.
 
     Attributes
     ----------
@@ -99,11 +99,11 @@ class Failures:
     Attributes
     ----------
     unit_mtbf_s, repair_s : float
-        Means [s].
+        Mean time between failures of a unit, and mean time to repair [s].
     servers : int
-        That a unit loses one by one; 1: a failure takes the whole unit out.
+        Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out.
     domains : tuple of Domain
-        Larger parts that fail as a whole beside single servers.
+        Larger parts that fail as a whole, in addition to single servers.
     interruptions : tuple of Interruption
         Faults that stop training jobs and take nothing out of service.
     """
@@ -125,7 +125,7 @@ class Failures:
     def from_catalogue(
         cls, chips_per_unit: int, *, servers: int = 1, catalogue: Catalogue | None = None
     ) -> Failures:
-        """Part ``fleet.failure``: one chip's failure takes its server out."""
+        """Read part ``fleet.failure`` of the catalogue; a chip's failure takes its server out."""
         catalogue = catalogue or shipped_catalogue()
         return cls(
             catalogue.value("fleet.failure", "chip_mtbf") / chips_per_unit,
@@ -142,6 +142,7 @@ def failing(world: World, failures: Failures) -> Process:
         yield world.env.timeout(max(1, delay_ms))
         servers = world.ledger.servers
         unit, server = divmod(int(world.rng.integers(len(world.ledger) * servers)), servers)
+        # Servers of a unit are alike: those that are down count as the first ones.
         if world.ledger.role[unit] == Role.BROKEN or server < world.ledger.lost[unit]:
             continue
         repair_s = world.rng.exponential(failures.repair_s)
@@ -153,7 +154,7 @@ def failing(world: World, failures: Failures) -> Process:
 
 
 def failing_together(world: World, domain: Domain) -> Process:
-    """Break all units on one rack, scale-up domain or power feed, at random times."""
+    """Break racks, scale-up domains or power feeds at random, each with all of its units."""
     units = len(world.ledger)
     count = domain.count(units, world.ledger.servers)
     while True:
@@ -162,22 +163,22 @@ def failing_together(world: World, domain: Domain) -> Process:
         number = int(world.rng.integers(count))
         repair_s = world.rng.exponential(domain.repair_s)
         first = number * domain.units if domain.units else number % units
-        struck = np.arange(first, min(first + max(domain.units, 1), units))
-        struck = struck[world.ledger.role[struck] != Role.BROKEN]
-        if not len(struck):
+        affected = np.arange(first, min(first + max(domain.units, 1), units))
+        affected = affected[world.ledger.role[affected] != Role.BROKEN]
+        if not len(affected):
             continue
         world.count_failure(domain.name)
-        if not domain.units and _works_on(world, int(struck[0]), domain.servers):
-            lose_servers(world, int(struck[0]), domain.servers, repair_s)
+        if not domain.units and _works_on(world, int(affected[0]), domain.servers):
+            lose_servers(world, int(affected[0]), domain.servers, repair_s)
         else:
-            break_units(world, struck, repair_s)
+            break_units(world, affected, repair_s)
 
 
 def interrupting(world: World, interruption: Interruption) -> Process:
-    """Let faults strike random units; the gang that such a unit is in restarts with all its units.
+    """Let faults hit random units; the gang of such a unit restarts with all its units.
 
-    Every unit has the same share of the fleet's links, switches and servers. A unit that does not
-    train carries on, and the fault counts all the same.
+    Every unit has the same share of the fleet's links, switches and servers. A fault that hits a
+    unit outside of any gang is counted and changes nothing.
     """
     while math.isfinite(interruption.mtbf_s):
         delay_s = world.rng.exponential(interruption.mtbf_s)
@@ -190,17 +191,20 @@ def interrupting(world: World, interruption: Interruption) -> Process:
 
 
 def _works_on(world: World, unit: int, servers: int) -> bool:
-    """Return whether a unit that changes no role has servers left after some more have failed."""
+    """Return whether a unit goes on working after it has lost ``servers`` more servers.
+
+    It does with servers left, unless it is paused or in the middle of a role change.
+    """
     ledger = world.ledger
     left = ledger.servers - int(ledger.lost[unit]) - servers
     return bool(left > 0 and not ledger.ticket[unit] and ledger.role[unit] != Role.PAUSED)
 
 
 def lose_servers(world: World, unit: int, servers: int, repair_s: float) -> None:
-    """Take servers out of a unit; a gang that it was in goes on without the unit."""
+    """Take servers out of a unit; its gang, if it is in one, goes on without the unit."""
     ledger = world.ledger
-    was = Role(int(ledger.role[unit]))
-    gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, was) else None
+    role = Role(int(ledger.role[unit]))
+    gang = world.gangs[ledger.owner[unit]] if _in_gang(world, unit, role) else None
     ledger.lose(unit, world.now, servers)
     if gang is not None:
         ledger.loaded[unit] = NOBODY
@@ -212,7 +216,7 @@ def lose_servers(world: World, unit: int, servers: int, repair_s: float) -> None
 
 
 def break_units(world: World, units: IntArray, repair_s: float) -> None:
-    """Take units out at once; gangs lose what their jobs lose, cohorts go on without them."""
+    """Take whole units out at the same time; gangs and cohorts go on without them."""
     ledger = world.ledger
     working = np.array([_in_gang(world, unit, Role(int(ledger.role[unit]))) for unit in units])
     owner = np.where(working, ledger.owner[units], NOBODY)
@@ -231,15 +235,17 @@ def break_units(world: World, units: IntArray, repair_s: float) -> None:
 
 
 def _in_gang(world: World, unit: int, role: Role) -> bool:
+    """Return whether a unit belongs to a gang and is not on its way to or from it."""
     if role is Role.SERVING or world.ledger.owner[unit] == NOBODY:
         return False
     return bool(world.ledger.ticket[unit] == 0)
 
 
 def _fail(world: World, gang: Gang, broken: IntArray) -> None:
-    """Let a gang lose units; a spare one, or one that evaluates, takes the place of one of them.
+    """Let a gang lose units; one of them is replaced by a spare unit, or by one that evaluates.
 
-    A job whose processes stay up takes no unit that evaluates while it can go on without one.
+    A job with warm standby takes no unit that evaluates while it can go on without: the restart of
+    its surviving processes is shorter than a start with a new unit.
     """
     spare = world.whole(world.free())[:1]
     others: IntArray = NONE
@@ -253,12 +259,14 @@ def _fail(world: World, gang: Gang, broken: IntArray) -> None:
 
 
 def _repair(world: World, units: IntArray, repair_ms: int) -> Process:
+    """Return whole units to the fleet after their repair."""
     yield world.env.timeout(repair_ms)
     world.ledger.put(units, Role.SPARE, world.now)
     dispatch(world)
 
 
 def _repair_servers(world: World, unit: int, servers: int, repair_ms: int) -> Process:
+    """Return servers to their unit after their repair."""
     yield world.env.timeout(repair_ms)
     world.ledger.lose(unit, world.now, -servers)
     dispatch(world)

@@ -1,4 +1,4 @@
-"""The machines of a fleet: units that change roles whole, costs of changes, and failures."""
+"""Machines of a fleet: units that change roles as a whole, costs of changes, and failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workloads.fleet.policies.view import Limits
 from workloads.fleet.processes.failures import Failures
 
 SERVER_CHIPS = 16
-"""Chips of a server where nothing says how many a unit has."""
+"""Chips of a server where nothing states the servers of a unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Fleet:
     Attributes
     ----------
     units, chips_per_unit : int
-        UltraServers, or whatever changes role as one.
+        Number of UltraServers, or other units that change role as a whole, and their chips.
     costs : ChangeCosts, optional
         Costs of a change of role; by default the catalogue's.
     limits : Limits
@@ -41,5 +41,5 @@ class Fleet:
 
     @property
     def servers(self) -> int:
-        """Servers of a unit where they fail one by one, else 1."""
+        """Servers of a unit where each fails on its own; else 1."""
         return self.failures.servers if self.failures else 1

@@ -20,7 +20,18 @@ Process = Generator[simpy.Event, Any, None]
 
 @dataclass(frozen=True)
 class Phase:
-    """Time in one role: a duration [s], then bytes for each unit, from the shared store or not."""
+    """Time that units spend in one role on their way to another.
+
+    Attributes
+    ----------
+    role : Role
+    seconds : float
+        Fixed duration [s].
+    bytes_per_unit : float
+        Bytes that each unit loads after that [B].
+    shared : bool
+        Whether the bytes come from the shared store, whose bandwidth all units share.
+    """
 
     role: Role
     seconds: float = 0.0
@@ -31,7 +42,11 @@ class Phase:
 def walk(
     world: World, units: IntArray, ticket: int, phases: Iterable[Phase]
 ) -> Generator[simpy.Event, Any, None]:
-    """Lead a cohort through phases; units that break on the way leave it."""
+    """Lead a cohort through phases; units that break on the way drop out.
+
+    A unit belongs to the cohort as long as it holds the cohort's ticket: a failure clears the
+    ticket, and a later order replaces it.
+    """
     for phase in phases:
         units = world.still(units, ticket)
         if not len(units):
@@ -52,7 +67,7 @@ def walk(
 
 
 def load_phases(world: World, pool: int, *, compiled: bool) -> list[Phase]:
-    """Phases from a unit without weights to one that can serve, before the warm-up."""
+    """Phases by which a unit without weights becomes able to serve, the warm-up last."""
     costs = world.costs
     compile_s = costs.compile_hit_s if compiled else costs.compile_miss_s
     return [
@@ -70,11 +85,14 @@ def load_phases(world: World, pool: int, *, compiled: bool) -> list[Phase]:
 def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) -> None:
     """Order units to serve; those that still hold the pool's weights skip the loading.
 
-    All begin with an empty prefix cache, which costs the time that a unit loses until it is full.
+    ``before`` are phases that all units go through first. Each begins with an empty prefix cache;
+    the time that it loses until the cache is full is added as warm-up.
     """
     cold_s = world.pools[pool].cold_s
     filling = [Phase(Role.WARMING, cold_s)] if cold_s else []
     resident = world.ledger.loaded[units] == pool
+    # Units whose compiled model is not in the cache. Drawn for every unit, used or not, so that
+    # the random numbers that follow do not depend on who holds the weights.
     missed = world.rng.random(len(units)) < world.costs.miss_share
     cold = ~resident & ~missed
     for chosen, phases in (
@@ -93,6 +111,7 @@ def to_serving(world: World, units: IntArray, pool: int, before: list[Phase]) ->
 def _to_serving(
     world: World, units: IntArray, ticket: int, pool: int, phases: list[Phase]
 ) -> Process:
+    """Lead a cohort to serving, and record the change."""
     source = Role(int(world.ledger.role[units[0]])).name.lower()
     change = Change(world.now, len(units), source, world.pools[pool].name)
     world.changes.append(change)
@@ -104,12 +123,13 @@ def _to_serving(
 
 
 def release(world: World, units: IntArray, phases: list[Phase]) -> None:
-    """Order units to become spare, through these phases, and then to be lent."""
+    """Order units to become spare after some phases; spare units are then lent."""
     if len(units):
         world.env.process(_release(world, units, world.take_ticket(units), phases))
 
 
 def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) -> Process:
+    """Lead a cohort to be spare, and record the change if it served."""
     source = Role(int(world.ledger.role[units[0]]))
     if source is Role.SERVING:
         change = Change(world.now, len(units), "serving", "lent")
@@ -124,7 +144,7 @@ def _release(world: World, units: IntArray, ticket: int, phases: list[Phase]) ->
 
 
 def dispatch(world: World) -> None:
-    """Lend spare units: start or grow gangs in the order of priority, evaluate with the rest."""
+    """Lend spare units: start or grow gangs in order of priority, evaluate with the rest."""
     if not world.room_to_train():
         return
     snooze_ms = milliseconds(world.costs.snooze_s, world.horizon_ms)
@@ -140,18 +160,22 @@ def dispatch(world: World) -> None:
 
 
 def _lendable(world: World) -> IntArray:
+    """Spare units outside of the reserve, at most as many as may train."""
     free = world.free()
     return free[: max(0, min(len(free) - world.limits.reserve, world.room_to_train()))]
 
 
 def _room(world: World) -> int:
-    """Units that are spare, or do work that yields to gangs."""
+    """Number of units that are spare, or do work that yields to gangs."""
     yielding = world.ledger.count(Role.EVALUATION) + len(world.beyond_deadlines())
     return world.ledger.count(Role.SPARE) + yielding
 
 
 def _may_grow(gang: Gang, room: int) -> bool:
-    """Return whether so much room could let a gang that wants units start or grow."""
+    """Return whether a gang wants units, and ``room`` units could let it start or grow.
+
+    A cheap check before :func:`_offer`, which looks at single units.
+    """
     job, size = gang.job, gang.size
     if gang.joining or size >= job.units or (size and room < job.step_units):
         return False
@@ -174,6 +198,7 @@ def _offer(world: World, gang: Gang) -> None:
 
 
 def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phase) -> Process:
+    """Lead a cohort into a gang; too few that are left for it to start are released."""
     served = bool(np.any(world.ledger.loaded[units] != NOBODY))
     start_s = world.costs.join_s if served else world.costs.runtime_start_s
     phases = [draining] if draining.seconds else []
@@ -188,6 +213,7 @@ def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phas
 
 
 def _to_evaluation(world: World, units: IntArray) -> None:
+    """Let units evaluate; those without weights load them first."""
     resident = world.ledger.loaded[units] != NOBODY
     world.ledger.put(units[resident], Role.EVALUATION, world.now)
     if not resident.all():
@@ -196,6 +222,7 @@ def _to_evaluation(world: World, units: IntArray) -> None:
 
 
 def _load_evaluation(world: World, units: IntArray, ticket: int) -> Process:
+    """Load weights on a cohort, and let it evaluate."""
     yield from walk(world, units, ticket, load_phases(world, 0, compiled=True)[:2])
     left = world.arrive(units, ticket)
     world.ledger.loaded[left] = 0

@@ -1,4 +1,4 @@
-"""A fleet before its first minute: whole requests, what the control loop reads, and the world."""
+"""State of a fleet before its first minute: requests, inputs of the control loop, the world."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_UNITS = 1_000_000
 
 
 def in_whole_requests(demand: Demand) -> Demand:
-    """The demand with whole numbers of requests in every minute."""
+    """Return the demand with whole numbers of requests in every minute."""
     counts = whole_requests(demand).astype(float)
     lengths = demand.prompt_tokens, demand.output_tokens
     return Demand(demand.services, demand.start, counts, *lengths)
@@ -42,7 +42,7 @@ def inputs_of(
     services: Sequence[Service],
     signals: Signals,
 ) -> Inputs:
-    """Inputs of the control loop, the history in front."""
+    """Return the inputs of the control loop, with the load of the history in front."""
     pools = pools_from(services)
     load = by_pool(units_needed(demand, services), pools)
     past = load[:, :0]
@@ -67,7 +67,7 @@ def opened(
     rng: np.random.Generator,
     batch: BatchWork | None = None,
 ) -> World:
-    """Make the world of a run, in which every unit is spare and every job waits.
+    """Return the world of a run before it begins: every unit is spare and every job waits.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def opened(
     env = simpy.Environment()
     horizon_ms = demand.minutes * MINUTE_MS
     ordered = sorted((job for job in jobs if not job.evaluation), key=lambda job: job.priority)
-    _refuse_too_large(ordered, len(ledger))
+    _check_sizes(ordered, len(ledger))
     store = Store(env, costs.store_bytes_per_s)
     world = World(
         env=env,
@@ -110,7 +110,7 @@ def opened(
         batch=None if batch is None else _batch(batch, demand),
     )
     for gang in world.gangs:
-        gang.on_finish = partial(_hand_on, world)
+        gang.on_finish = partial(_release_finished, world)
         if gang.job.arrives_s > 0:
             env.process(_arrive(world, milliseconds(gang.job.arrives_s, horizon_ms)))
     return world
@@ -130,8 +130,8 @@ def _batch(work: BatchWork, demand: Demand) -> Batch:
     return Batch(BatchQueue(arrivals, tokens, work.deadline_minutes), work.rate_per_s)
 
 
-def _hand_on(world: World, units: IntArray) -> None:
-    """Give the units of a job that is done to other work."""
+def _release_finished(world: World, units: IntArray) -> None:
+    """Give the units of a finished job to other work."""
     world.ledger.put(units, Role.SPARE, world.now)
     dispatch(world)
 
@@ -143,7 +143,7 @@ def _arrive(world: World, at_ms: int) -> Process:
 
 
 def _new_ledger(fleet: Fleet, pools: int) -> Ledger:
-    """Return a ledger of spare units, no more of them than its arrays are laid out for."""
+    """Return a ledger in which all units are spare, and check their number."""
     if not 1 <= fleet.units <= MAX_UNITS:
         raise InputError(f"a fleet of {fleet.units:,} units; it must have 1 to {MAX_UNITS:,}.")
     return Ledger(fleet.units, pools, fleet.servers)
@@ -155,7 +155,8 @@ def never_changes(world: World) -> bool:
     return milliseconds(lead_s(world.costs, world.services), horizon_ms) > horizon_ms
 
 
-def _refuse_too_large(jobs: Sequence[TrainingJob], units: int) -> None:
+def _check_sizes(jobs: Sequence[TrainingJob], units: int) -> None:
+    """Check that every job can start on the fleet."""
     for job in jobs:
         if job.min_units > units:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Taking lent units back: the cheapest first, each in the way its job gives back."""
+"""Return of lent units to serving: the cheapest first, each in the way of its job."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Part = tuple[IntArray, list[Phase]]
 def reclaim(world: World, count: int, pool: int) -> list[Part]:
     """Take up to ``count`` units for a pool, with the phases that they must go through first.
 
-    Spare units come first, then those paused in place, then evaluation, then batch work that no
-    deadline asks for, then replicas of elastic jobs, then whole gangs, then all batch work; among
-    gangs the lowest priority first, and among equals the one that loses least.
+    Spare units come first, then those paused in place, then evaluation, then batch work beyond what
+    its deadlines need, then replicas of elastic jobs, then whole gangs, then all batch work. Among
+    gangs, the lowest priority comes first, and among equals the one that loses least work.
     """
     return _up_to(count, _offers(world, pool, count))
 
@@ -32,7 +32,7 @@ def from_training(world: World, count: int) -> list[Part]:
 
 
 def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
-    """Take at most so many of the offered units, and ask for no more."""
+    """Take at most ``count`` of the offered units, and draw no further offer after them."""
     parts: list[Part] = []
     for units, phases in offers:
         taken = units[: count - sum(len(part) for part, _ in parts)]
@@ -44,11 +44,11 @@ def _up_to(count: int, offers: Iterator[Part]) -> list[Part]:
 
 
 def limit_training(world: World) -> None:
-    """Take back what trains or evaluates beyond the limit; nobody gets the units.
+    """Stop units that train or evaluate beyond the policy's limit; they stay idle.
 
-    Evaluation goes first, then batch work, then replicas of elastic jobs, then whole gangs in the
-    way in which their jobs give back. With a limit of 0 everything stops. A job beyond a limit of
-    its own gives back first, and other work may have its units.
+    Jobs beyond limits of their own give units back before that, and other work may have those. Then
+    evaluation stops, then batch work, then replicas of elastic jobs, then whole gangs, each in the
+    way of its job. With a limit of 0 everything stops.
     """
     _limit_jobs(world)
     if world.training_limit is None:
@@ -60,16 +60,16 @@ def limit_training(world: World) -> None:
         excess -= len(released)
     for gang in sorted(world.gangs, key=lambda each: (-each.job.priority, each.unsaved_unit_ms())):
         if excess > 0 and gang.size:
-            before = gang.size
+            size_before = gang.size
             if world.training_limit and gang.job.reclaim == "shrink":
                 release(world, _shrink(world, gang, excess), [])
             else:
                 _stop(world, gang, 0)
-            excess -= before - gang.size
+            excess -= size_before - gang.size
 
 
 def _limit_jobs(world: World) -> None:
-    """Take back what jobs have beyond their own limits, paused units of a job that may not run."""
+    """Release units that jobs have beyond their limits, and paused units of jobs with limit 0."""
     for gang in world.gangs:
         if gang.job.name not in world.job_limits:
             continue
@@ -85,7 +85,10 @@ def _limit_jobs(world: World) -> None:
 
 
 def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
-    """Yield offers lazily: a gang is shrunk or stopped only when its turn comes."""
+    """Yield offers in the order of :func:`reclaim`.
+
+    A generator, because drawing the offer of a gang shrinks or stops it.
+    """
     free = world.free()
     taken = min(count, len(free))
     yield _resident_first(world, free, pool), []
@@ -105,7 +108,7 @@ def _offers(world: World, pool: int, count: int) -> Iterator[Part]:
 
 
 def _paused(world: World, count: int) -> Iterator[IntArray]:
-    """Take up to so many units that are paused in place."""
+    """Take up to ``count`` units that are paused in place."""
     for gang in world.gangs:
         if count > 0 and len(gang.paused):
             units, gang.paused = gang.paused[:count], gang.paused[count:]
@@ -114,7 +117,10 @@ def _paused(world: World, count: int) -> Iterator[IntArray]:
 
 
 def _gang_offers(world: World, count: int) -> Iterator[Part]:
-    """Yield paused units, then replicas of elastic jobs, then whole gangs, when asked for."""
+    """Yield paused units, then replicas of elastic jobs, then whole gangs.
+
+    A gang is shrunk or stopped only when its offer is drawn.
+    """
     taken = 0
     for units in _paused(world, count):
         taken += len(units)
@@ -132,16 +138,19 @@ def _gang_offers(world: World, count: int) -> Iterator[Part]:
 
 
 def _resident_first(world: World, units: IntArray, pool: int) -> IntArray:
+    """Sort units that hold the weights of a pool before others."""
     order = np.argsort(world.ledger.loaded[units] != pool, kind="stable")
     return units[order]
 
 
 def _out_of_lease(world: World, units: IntArray) -> IntArray:
+    """Units that have been lent for the least time of a lease."""
     lease_ms = milliseconds(world.limits.min_lease_s, world.horizon_ms)
     return units[world.now - world.ledger.lent_ms[units] >= lease_ms]
 
 
 def _victims(world: World) -> list[Gang]:
+    """Gangs that may be shrunk or stopped, in the order of :func:`reclaim`."""
     able = [
         gang
         for gang in world.gangs
@@ -151,7 +160,10 @@ def _victims(world: World) -> list[Gang]:
 
 
 def _shrink(world: World, gang: Gang, count: int) -> IntArray:
-    """Drop whole replicas; what is not needed of the last one becomes spare."""
+    """Take up to ``count`` units from an elastic job, which drops whole replicas.
+
+    Units of the last replica beyond ``count`` become spare.
+    """
     job = gang.job
     steps = min(-(-count // job.step_units), (gang.size - job.min_units) // job.step_units)
     if steps <= 0:
@@ -163,7 +175,10 @@ def _shrink(world: World, gang: Gang, count: int) -> IntArray:
 
 
 def _stop(world: World, gang: Gang, count: int) -> Part:
-    """End a whole gang; what is not needed of it becomes spare, or stays paused in place."""
+    """End a gang, and take up to ``count`` of its units with the phases that they need first.
+
+    The others become spare, or stay paused in place.
+    """
     job = gang.job
     gang.tally.reclaims += 1
     if job.reclaim == "pause":
@@ -181,7 +196,10 @@ def _stop(world: World, gang: Gang, count: int) -> Part:
 
 
 def _checkpoint(world: World, gang: Gang) -> Part:
-    """Save before stopping; a save that takes longer than the notice is cut off, its work lost."""
+    """Stop a gang after a checkpoint, and return its units with the phase of writing it.
+
+    A checkpoint that takes longer than the notice is cut off, and its work is lost.
+    """
     share = gang.job.state_bytes / gang.size
     rate = min(world.costs.store_client_bytes_per_s, world.costs.store_bytes_per_s / gang.size)
     if share / rate > world.limits.notice_s:

@@ -1,4 +1,4 @@
-"""The batch tier of a run in numbers: what arrived is what was served, waits and was late."""
+"""Account of the batch tier of a run: requests that arrived, were served, wait or were late."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ HOUR_MS = 3600 * MS
 def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None:
     """Return the account of the batch tier by its keys in the command line's JSON.
 
-    ``arrived = served + waiting + late``, of requests and of tokens, in exact integers. Waits are
+    Requests and tokens are exact integers, with ``arrived = served + waiting + late``. Waits last
     from a request's arrival to its answer, by the minute. None for a run without a batch tier.
     """
     queue = run.batch
     if queue is None:
         return None
+    # Requests leave in order of arrival: in each minute those from begins to between were served,
+    # those from between to ends expired.
     ends = np.cumsum(queue.served + queue.late)
     begins = ends - queue.served - queue.late
     between = begins + queue.served
@@ -49,7 +51,7 @@ def batch_document(run: FleetRun, economics: Economics) -> dict[str, Any] | None
 
 
 def _quantiles(waits_s: Any, served: Any) -> dict[str, float | None]:
-    """Median, 99th percentile and largest of waits, each as often as requests were served."""
+    """Median, 99th percentile and largest of waits, each weighted by the requests served."""
     order = np.argsort(waits_s)
     counts = np.cumsum(served[order])
     if not counts[-1]:

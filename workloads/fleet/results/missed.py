@@ -1,4 +1,4 @@
-"""The quarters of an hour in which most requests missed their SLO, and what would have kept it."""
+"""Quarters of an hour in which most requests missed their SLO, and the remedy for them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from workloads.fleet.simulate import FleetRun
 from workloads.fleet.state.roles import Role
 
 QUARTER = 15
-"""Minutes of a quarter of an hour, and of the load that a reactive policy looks back on."""
+"""Minutes of a quarter of an hour, for which a reactive policy also looks back."""
 HOUR = 60
 MOST_HEADROOM = 1.0
-"""Headroom above which units that wait cost less than a share of the need."""
+"""Headroom above which it is not the remedy: it would always keep twice the units needed."""
 ROUNDED = 0.05
 """Step to which a headroom is rounded up."""
 
@@ -28,15 +28,15 @@ class Missed:
     Attributes
     ----------
     time_utc : str
-        Its first minute.
+        First minute of the quarter.
     share : float
-        Part of all requests of the run that missed their SLO.
+        Share of this quarter in all requests of the run that missed their SLO.
     needed_units, serving_units : float
-        Most units that a minute of it needed, and the mean of those that served.
+        Most units that a minute of the quarter needed, and the mean number that served.
     rise : float
-        Units needed over the most that were needed in the quarter of an hour before an order had
-        to be given, the largest of this quarter and those that missed right before it; infinity
-        where nothing was known.
+        Units needed in a minute over the most that were needed in the 15 minutes before the order
+        for it had to be given. This is the largest such ratio of the quarter and of the quarters
+        right before it that missed as well; infinity where no earlier need was known.
     """
 
     time_utc: str
@@ -47,7 +47,7 @@ class Missed:
 
 
 def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
-    """Quarters of an hour in which requests missed their SLO, the worst first.
+    """Return the quarters of an hour in which requests missed their SLO, the worst first.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
     first = np.arange(0, run.minutes, QUARTER)
     sums = np.add.reduceat(late, first)
     rises = np.maximum.reduceat(rise, first)
-    for row in range(1, len(first)):  # a queue outlasts the rise that made it
+    for row in range(1, len(first)):  # a queue outlasts the rise that caused it
         if sums[row - 1] > 0 and math.isfinite(rises[row - 1]):
             rises[row] = max(rises[row], rises[row - 1])
     result = []
@@ -83,15 +83,15 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
 
 
 def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
-    """Sentence on the worst quarter of an hour and on what keeps the SLO; empty where it is kept.
+    """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept.
 
     Parameters
     ----------
     run : FleetRun
     lead_s : float
         Time from an order until units serve [s].
-    attained, asked : float
-        Share of the requests within the SLO, and the share that is asked for.
+    attained, wanted : float
+        Share of the requests within the SLO, and the share that the SLO asks for.
     """
     if attained >= wanted:
         return ""
@@ -121,7 +121,10 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float)
 
 
 def _headroom(quarters: list[Missed], *, allowed: float) -> float:
-    """Headroom on a load now that covers all rises but those of an allowed part of the misses."""
+    """Headroom that covers the rises of all quarters but the worst.
+
+    The quarters left out hold at most the share ``allowed`` of the misses.
+    """
     covered, largest = 0.0, 0.0
     for missed in sorted(quarters, key=lambda quarter: quarter.rise):
         if math.isfinite(missed.rise):
@@ -133,7 +136,7 @@ def _headroom(quarters: list[Missed], *, allowed: float) -> float:
 
 
 def _rise(load: FloatArray, lead: int) -> FloatArray:
-    """Load of each minute over the largest of the quarter of an hour that ended a lead before."""
+    """Load of each minute over the largest of the 15 minutes that ended ``lead`` minutes before."""
     padded = np.concatenate([np.zeros(QUARTER - 1), load])
     before = np.lib.stride_tricks.sliding_window_view(padded, QUARTER).max(axis=1)
     result = np.full(len(load), np.inf)

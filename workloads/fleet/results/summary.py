@@ -1,4 +1,4 @@
-"""A run in numbers: chip-hours that sum, SLO attainment, training, energy, cost, regret."""
+"""Summary of a run: chip-hours that add up, SLO attainment, training, energy, cost, regret."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ HOUR_MS = 3600 * MS
 def summary(run: FleetRun, economics: Economics, prices: Prices | None = None) -> dict[str, Any]:
     """Headline numbers of a run, by their keys in the command line's JSON.
 
-    The five ``…_chip_hours`` of the groups sum to ``chip_hours``; offered tokens are served, queued
-    at the end, or shed. Chip-hours of moving, idle and broken units are shared between inference
-    and training in proportion before tokens and steps are priced.
+    The five ``…_chip_hours`` of the groups sum to ``chip_hours``. All offered tokens were served,
+    wait at the end, or were shed. For prices of tokens and steps, the chip-hours of moving, idle
+    and broken units are divided between inference and training in proportion.
     """
     batch = batch_document(run, economics)
     results = {
@@ -60,7 +60,7 @@ def chip_hours(run: FleetRun) -> dict[str, float]:
 
 
 def jobs_frame(run: FleetRun) -> pd.DataFrame:
-    """Return what each training job did, one row a job."""
+    """Return the progress, stops and goodput of the training jobs, one row a job."""
     rows = [
         {
             "job": job.name,
@@ -101,10 +101,10 @@ def changes_frame(run: FleetRun) -> pd.DataFrame:
 
 
 def service_moves(run: FleetRun) -> int:
-    """Moves of units between services that share weights, which cost nothing and are counted.
+    """Number of moves of units between services that share weights; they cost nothing.
 
-    In each minute a pool's whole units are dealt to its services by their share of the work, the
-    largest remainders first; a unit that works for another service than before has moved.
+    In each minute the whole units of a pool are divided among its services by their share of the
+    work, the largest remainders first; a unit that gets another service than before has moved.
     """
     moves = 0
     for pool in run.pools:
@@ -113,13 +113,13 @@ def service_moves(run: FleetRun) -> int:
             whole = np.floor(units)
             rest = np.rint(units.sum(axis=1) - whole.sum(axis=1)).astype(np.int64)
             order = np.argsort(np.argsort(whole - units, axis=1, kind="stable"), axis=1)
-            dealt = whole + (order < rest[:, None])
-            moves += int(np.maximum(np.diff(dealt, axis=0), 0.0).sum())
+            divided = whole + (order < rest[:, None])
+            moves += int(np.maximum(np.diff(divided, axis=0), 0.0).sum())
     return moves
 
 
 def weight_changes(run: FleetRun) -> int:
-    """Units that went from serving one pool's weights straight to another's."""
+    """Number of units that went from serving one pool's weights straight to another's."""
     names = {pool.name for pool in run.pools}
     return sum(
         change.units
@@ -131,10 +131,10 @@ def weight_changes(run: FleetRun) -> int:
 def regret(
     policy: Mapping[str, Any], oracle: Mapping[str, Any], static: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Compare with foresight under the same costs, and with a split that never changes.
+    """Compare a policy with foresight under the same costs, and with a split that never changes.
 
-    ``captured`` is the share of the training chip-hours between static and oracle that the policy
-    gets.
+    Each argument is the :func:`summary` of a run. ``captured`` is the policy's gain in training
+    chip-hours over the static split, as a share of the gain that foresight has.
     """
     gain = policy["training_chip_hours"] - static["training_chip_hours"]
     best = oracle["training_chip_hours"] - static["training_chip_hours"]
@@ -148,6 +148,7 @@ def regret(
 
 
 def _sizes(run: FleetRun) -> dict[str, Any]:
+    """Size of the fleet and length of the run."""
     chips = run.units * run.chips_per_unit
     return {
         "chips": chips,
@@ -158,10 +159,12 @@ def _sizes(run: FleetRun) -> dict[str, Any]:
 
 
 def _chip_hours(run: FleetRun) -> dict[str, Any]:
+    """Chip-hours by group of roles, and by role."""
     total = role_server_ms(run)[-1]
     groups: dict[str, Any] = {}
-    # Every group is a whole number of the last place of the sum, and rounded as the difference of
-    # two running sums: so the floats add up to all chip-hours without an error, in any order.
+    # The chip-hours of every group are rounded to a multiple of the last binary place of the total,
+    # as the difference of two running sums. So the floats add up to the total without an error, in
+    # any order.
     place = Fraction(math.ulp(run.units * run.chips_per_unit * run.minutes / 60.0))
     chip_ms, before = 0, 0
     for name, roles in GROUPS.items():
@@ -173,6 +176,7 @@ def _chip_hours(run: FleetRun) -> dict[str, Any]:
 
 
 def _service(run: FleetRun) -> dict[str, Any]:
+    """SLO attainment, tokens and waits of the interactive services."""
     each = [service_minutes(run, number) for number in range(len(run.services))]
     kept = attainment(each)
     offered = sum(int(minutes.offered_requests.sum()) for minutes in each)
@@ -197,10 +201,12 @@ def _service(run: FleetRun) -> dict[str, Any]:
 
 
 def _weighted(values: Any, weights: Any) -> float:
+    """Weighted mean; 1 where all weights are zero."""
     return float((values * weights).sum() / weights.sum()) if weights.sum() else 1.0
 
 
 def _training(run: FleetRun) -> dict[str, Any]:
+    """Goodput, tokens, deadlines and restarts of training; None where no throughput is known."""
     held = sum(tally.held_unit_ms for _, tally in run.jobs)
     useful = sum(tally.useful_unit_ms for _, tally in run.jobs)
     evaluated_s = int(role_server_ms(run)[-1, Role.EVALUATION]) / (MS * run.servers)
@@ -226,6 +232,7 @@ def _training(run: FleetRun) -> dict[str, Any]:
 
 
 def _changes(run: FleetRun) -> dict[str, Any]:
+    """Role changes, the latency of those back to serving, failures, and bytes loaded."""
     frame = changes_frame(run)
     back = frame[(frame["to"] != "lent") & frame["latency_s"].notna()]
     latency = np.repeat(back["latency_s"].to_numpy(float), back["units"].to_numpy(np.int64))
@@ -250,6 +257,7 @@ def _changes(run: FleetRun) -> dict[str, Any]:
 
 
 def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[str, Any]:
+    """Energy and power of the site, carbon, and the price of the electricity."""
     draw = power_w(run, economics)
     energy = float(draw.sum() * 60.0)
     return {
@@ -265,12 +273,13 @@ def _power(run: FleetRun, economics: Economics, prices: Prices | None) -> dict[s
 
 
 def _paid_by_training(run: FleetRun, prices: Prices) -> float | None:
-    """Mean price of electricity over the unit-time that trained or evaluated [USD/MWh]."""
+    """Mean price of electricity, weighted by the units that train or evaluate [USD/MWh]."""
     trains = role_units(run)[:, [Role.TRAINING, Role.EVALUATION]].sum(axis=1)
     return float(trains @ prices.usd_per_mwh / trains.sum()) if trains.any() else None
 
 
 def _money(results: Mapping[str, Any], economics: Economics) -> dict[str, Any]:
+    """Cost, revenue, and prices of a token and of a training step; None without a price."""
     cost = results["chip_hours"] * 3600.0 * economics.usd_per_chip_s
     served, trained = results["inference_chip_hours"], results["training_chip_hours"]
     share = served / (served + trained) if served + trained else 0.0

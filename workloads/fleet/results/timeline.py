@@ -1,4 +1,4 @@
-"""A run minute by minute: roles, load, requests and tokens, latency, power."""
+"""Timeline of a run, minute by minute: roles, load, requests and tokens, latency, power."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from workloads.fleet.state.roles import ROLES, Role
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 OFF = (Role.BROKEN,)
 CHANGE_MINUTES = 15
-"""Time over which changes of power are told."""
+"""Minutes over which reports state changes of power."""
 
 
 @dataclass(frozen=True, eq=False)
 class ServiceMinutes:
-    """One service by the minute: integers that sum exactly, latencies, attainment; (minutes,)."""
+    """One service by the minute; all arrays are (minutes,).
+
+    Requests and tokens are integers: offered ones were served, queued or shed. ``queued`` counts
+    those that wait at the end of a minute.
+    """
 
     name: str
     offered_requests: IntArray
@@ -48,17 +52,21 @@ def role_units(run: FleetRun) -> FloatArray:
 
 
 def role_server_ms(run: FleetRun) -> IntArray:
-    """Server-milliseconds by role up to each minute's start, services joined; (minutes + 1, 12)."""
+    """Server-milliseconds spent until each minute begins, by role; (minutes + 1, 12).
+
+    The accounts of all pools are added to the serving role.
+    """
     roles = run.spent_server_ms[:, : len(Role)].copy()
     roles[:, Role.SERVING] += run.spent_server_ms[:, len(Role) :].sum(axis=1)
     return roles
 
 
 def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
-    """Requests, tokens, latency and attainment of one service.
+    """Return requests, tokens, latency and attainment of one service by the minute.
 
-    Attainment is of the requests that arrive in the minute: those shed count as missed, the others
-    keep the SLO with the tabulated probability at that minute's utilisation after their wait.
+    Attainment counts the requests that arrive in a minute. A request that is shed misses the SLO;
+    the others keep it with the probability that the capacity table has for the minute's utilisation
+    and their wait.
     """
     queue, service = run.queues[number], run.services[number]
     prompt = np.rint(queue.arrivals * run.demand.prompt_tokens[number]).astype(np.int64)
@@ -94,8 +102,8 @@ def service_minutes(run: FleetRun, number: int) -> ServiceMinutes:
 def power_w(run: FleetRun, economics: Economics) -> FloatArray:
     """Draw of the site in each minute [W].
 
-    Training, evaluation and batch work draw the busy power, serving lies between idle and busy by
-    its utilisation, broken units are off, all other roles draw the idle power.
+    Units that train, evaluate or do batch work draw the busy power; units that serve lie between
+    idle and busy by their utilisation; broken units are off; all others draw the idle power.
     """
     units = role_units(run)
     level = np.full(len(Role), economics.idle_w)
@@ -110,9 +118,9 @@ def power_w(run: FleetRun, economics: Economics) -> FloatArray:
 
 
 def change_w(draw_w: FloatArray, minutes: int = CHANGE_MINUTES) -> FloatArray:
-    """Change of the power over so many minutes, 0 in the first ones; (minutes,) [W].
+    """Change of the power against ``minutes`` minutes before, 0 in the first ones; (minutes,) [W].
 
-    The largest change in 15 minutes, here and in every report, is the largest of these.
+    The largest change in 15 minutes, which reports state, is the largest of these.
     """
     change = np.zeros_like(draw_w)
     if 0 < minutes < len(draw_w):
@@ -162,7 +170,7 @@ def timeline(run: FleetRun, economics: Economics) -> pd.DataFrame:
 
 
 def worst_window(queues: tuple[Queue, ...], kept: FloatArray, minutes: int = 15) -> float:
-    """Lowest attainment of any so many minutes in a row, weighted by requests."""
+    """Lowest attainment of any window of ``minutes`` minutes, weighted by requests."""
     offered = np.sum([queue.arrivals for queue in queues], axis=0).astype(float)
     width = min(minutes, len(kept))
     came = np.convolve(offered, np.ones(width), "valid")

@@ -1,4 +1,4 @@
-"""The batch tier of a scenario: the requests that may wait, and a unit's rate of answering them."""
+"""Batch tier of a scenario: the requests that may wait, and a unit's rate of answering them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def batch_work(
     stated : Demand, optional
         The tier's requests in the run where it has a demand of its own.
     services : sequence of Service
-        All of one model, whose weights the batch work needs as well.
+        Services of one model, whose weights the batch work uses as well.
     tier : BatchTier, optional
+        None for a fleet without batch work.
 
     Raises
     ------
     InputError
-        For services of several models, and a demand of its own that is shorter than the run.
+        For services of several models, and a stated demand that is shorter than the run.
     """
     if tier is None:
         return None

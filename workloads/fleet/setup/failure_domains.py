@@ -1,4 +1,4 @@
-"""Failures of a fleet from the catalogue: servers alone, or every part that is known to fail."""
+"""Failures of a fleet from the catalogue: of servers alone, or of every part with a known rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.fleet.state.services import Service
 from workloads.job.causes import failure_rates
 
 CABLES = "copper_link"
-"""Cause that takes a whole scale-up domain out: its cables are laid between servers."""
+"""Cause that takes a whole scale-up domain out, because its cables run between servers."""
 
 
 def failures_from(
@@ -22,48 +22,50 @@ def failures_from(
 ) -> Failures:
     """Return the failures of a cluster's units.
 
-    Without ``domains`` one rate of a chip stands for all causes, and every failure takes one server
-    (part ``fleet.failure``, ``chip_mtbf``). With them, servers fail by their causes (chips, memory,
-    hosts, power supplies, adapters; see :mod:`workloads.job.causes`), copper cables between servers
-    take their scale-up domain out, and racks and power feeds fail as wholes. Causes for which no
-    spare takes a place (optical links, switches, software) stop training jobs and take nothing out
-    of service; they strike as often as in a job on the whole cluster.
+    Without ``domains``, one rate per chip stands for all causes, and every failure takes one server
+    out (part ``fleet.failure``, ``chip_mtbf``). With it, servers fail by their causes (chips,
+    memory, hosts, power supplies, adapters; see :mod:`workloads.job.causes`), copper cables between
+    servers take their scale-up domain out, and racks and power feeds fail as a whole. Causes that
+    no spare unit remedies (optical links, switches, software) stop training jobs and take nothing
+    out of service; they occur as often as in a job on the whole cluster.
 
     Parameters
     ----------
     cluster : Cluster
     services : sequence of Service
-        Where none has a replica, or a group of prefill and decode replicas, over several servers,
-        servers fail one by one.
+        Servers fail one by one if no service has a replica, or a group of prefill and decode
+        replicas, that spans several servers.
     domains : bool
+        Whether larger parts than servers fail as well.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
-    alone = all(service.lives_in_a_server(servers) for service in services)
-    one_by_one = servers if alone else 1
+    independent = all(service.lives_in_a_server(servers) for service in services)
+    failing_servers = servers if independent else 1
     chips = cluster.chips_per_domain
-    plain = Failures.from_catalogue(chips, servers=one_by_one, catalogue=catalogue)
+    servers_only = Failures.from_catalogue(chips, servers=failing_servers, catalogue=catalogue)
     if not domains:
-        return plain
+        return servers_only
     single = replace(cluster, domains=1)
     rates = {cause.name: cause for cause in failure_rates(single, chips, catalogue).causes}
     of_servers = sum(
         cause.per_s for name, cause in rates.items() if cause.replaces and name != CABLES
     )
-    larger: tuple[Domain, ...] = (_rack(cluster, catalogue, one_by_one), _feed(cluster, catalogue))
+    rack, feed = _rack(cluster, catalogue, failing_servers), _feed(cluster, catalogue)
+    larger: tuple[Domain, ...] = (rack, feed)
     if rates[CABLES].per_s > 0:
-        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, plain.repair_s),)
+        larger += (Domain("scale-up domain", 1 / rates[CABLES].per_s, servers_only.repair_s),)
     return Failures(
         1 / of_servers,
-        plain.repair_s,
-        one_by_one,
+        servers_only.repair_s,
+        failing_servers,
         domains=larger,
         interruptions=_interruptions(cluster, catalogue),
     )
 
 
 def _interruptions(cluster: Cluster, catalogue: Catalogue) -> tuple[Interruption, ...]:
-    """Causes that stop a job of the whole cluster and that no spare mends; those that occur."""
+    """Return the causes that stop a job on the whole cluster and that no spare unit remedies."""
     return tuple(
         Interruption(cause.name.replace("_", " "), 1 / cause.per_s)
         for cause in failure_rates(cluster, cluster.chips, catalogue).causes
@@ -72,7 +74,7 @@ def _interruptions(cluster: Cluster, catalogue: Catalogue) -> tuple[Interruption
 
 
 def _rack(cluster: Cluster, catalogue: Catalogue, servers: int) -> Domain:
-    """A rack: some servers of a unit, or several units."""
+    """Return a rack as a failure domain: some servers of a unit, or several units."""
     machine = machine_of(cluster)
     part = machine if catalogue.has(machine, "rack_chips") else "fleet.failure"
     chips = round(catalogue.value(part, "rack_chips"))
@@ -86,13 +88,14 @@ def _rack(cluster: Cluster, catalogue: Catalogue, servers: int) -> Domain:
 
 
 def _feed(cluster: Cluster, catalogue: Catalogue) -> Domain:
-    """A power feed: a share of the units of a building, which loses one so often."""
+    """Return a power feed as a failure domain: a share of the units of a building."""
     economics = Economics.of(cluster)
     unit_w = max(economics.busy_w * cluster.chips_per_domain, 1.0)
     building = min(catalogue.value("rainier", "building_power") / unit_w, float(cluster.domains))
     share = catalogue.value("fleet.failure", "feed_share")
     return Domain(
         "power feed",
+        # The catalogue's mean time is that between losses in a building, which has 1 / share feeds.
         catalogue.value("fleet.failure", "feed_mtbf") / share,
         catalogue.value("fleet.failure", "feed_repair"),
         units=max(1, round(building * share)),

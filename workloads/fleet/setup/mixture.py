@@ -1,4 +1,4 @@
-"""Several models on one fleet: the services that each answers, and its share of the requests."""
+"""Several models on one fleet: the services of each model, and its share of the requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Share:
     ----------
     model : Model
     share : float, optional
-        Part of the requests; by default all models have equal shares.
+        Share of the requests; by default all models have equal shares.
     """
 
     model: Model
@@ -28,10 +28,10 @@ class Share:
 
 
 def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Model, ...]]:
-    """Give every service a model.
+    """Return a demand with a model for each of its services.
 
     One model answers every service. As many models as services answer them in order. Several models
-    of one service divide its requests, each with a service of its own.
+    for one service divide its requests; each then has a service of its own.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
 
 
 def _shares(shares: Sequence[float | None]) -> list[float]:
-    """Shares that sum to 1: all given, or none."""
+    """Return shares that sum to 1; if none is stated, they are equal."""
     stated = [share for share in shares if share is not None]
     if not stated:
         return [1.0 / len(shares)] * len(shares)

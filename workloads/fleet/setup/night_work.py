@@ -1,4 +1,4 @@
-"""Night work: the jobs of a file, or default ones, with their throughput, state and checkpoints."""
+"""Night work: jobs of a file, or default ones, with their throughput, state and checkpoints."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ def night_work(
 ) -> tuple[TrainingJob, ...]:
     """Return the jobs of a file, or default ones, with their open fields filled in.
 
-    Throughput is that of the largest model served, from a simulated plan; training state follows
-    from its parameters, and the interval of checkpoints from the catalogue. Evaluation runs at the
-    token rate of a saturated serving unit, and so do the rollouts of post-training jobs.
+    Jobs without a throughput of their own train the largest served model by a simulated plan; their
+    state follows from its parameters. The interval of checkpoints comes from the catalogue.
+    Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
+    post-training jobs.
 
     Parameters
     ----------
     cluster, models, services, demand
+        As in a :class:`workloads.fleet.scenario.Scenario`.
     training : path, optional
         File of jobs.
     post_training : str
-        ``lockstep`` or ``one-behind`` makes such jobs of the default ones of that name.
+        Mode, ``lockstep`` or ``one-behind``, in which the default jobs named post-training run
+        rollouts and updates; empty for plain training.
 
     Raises
     ------
@@ -83,7 +86,7 @@ def night_work(
 def _trained(
     jobs: Sequence[TrainingJob], models: Sequence[Model], cluster: Cluster, catalogue: Catalogue
 ) -> Sequence[TrainingJob]:
-    """Give jobs that leave it open the throughput and the state of the largest model."""
+    """Fill in the throughput and the state of the largest model in jobs that state none."""
     if not models or all(job.rated or job.evaluation for job in jobs):
         return jobs
     largest = max(models, key=lambda model: model.parameters)
@@ -104,7 +107,10 @@ def _trained(
 def _within_hosts(
     jobs: Sequence[TrainingJob], cluster: Cluster, catalogue: Catalogue, stated: bool
 ) -> Sequence[TrainingJob]:
-    """Hold what jobs keep in host memory against it: refuse stated jobs, let default ones not."""
+    """Check that the copies and paused states of jobs fit into host memory.
+
+    A job of a file that does not fit is an error; a default job does without.
+    """
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     room = room_for_copies(cluster, catalogue)
     result = []
@@ -114,7 +120,7 @@ def _within_hosts(
         paused = part if job.reclaim == "pause" else 0.0
         if copies + paused > room and stated:
             raise _no_room(job, cluster, copies, paused, room)
-        # What a job can do without goes first: copies, then the state of a pause.
+        # Copies are given up first, then the state of a pause: a job can do without either.
         if copies + paused > room and copies:
             job, copies = replace(job, checkpoint="async"), 0.0
         if paused > room:
@@ -124,9 +130,12 @@ def _within_hosts(
 
 
 def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
-    """Sentence on what default jobs do without, as host memory has no room for it; or empty."""
-    usual = {job.name: job for job in default_jobs(units)}
-    changed = [(usual[job.name], job) for job in jobs if job.name in usual]
+    """Sentence about default jobs that do without copies or pauses for lack of host memory.
+
+    It is empty where the memory suffices.
+    """
+    defaults = {job.name: job for job in default_jobs(units)}
+    changed = [(defaults[job.name], job) for job in jobs if job.name in defaults]
     lacking = [
         what
         for what, differs in (
@@ -146,7 +155,7 @@ def host_memory_note(jobs: Sequence[TrainingJob], units: int) -> str:
 def _no_room(
     job: TrainingJob, cluster: Cluster, copies: float, paused: float, room: float
 ) -> InputError:
-    """Say what a job keeps in host memory, and what it can do instead."""
+    """Return the error that names a job's need of host memory, and its alternatives."""
     kept = {"copies at peers": copies, "the state of a pause": paused}
     remedies = {"copies at peers": "checkpoint async", "the state of a pause": "reclaim checkpoint"}
     needed = [what for what, size in kept.items() if size]
@@ -159,12 +168,13 @@ def _no_room(
 
 
 def _transfer_s(cluster: Cluster, models: Sequence[Model]) -> float:
+    """Time to send the weights of the largest model to all rollout units [s]."""
     largest = max((float(model.parameters) for model in models), default=0.0)
     return transfer_s(cluster, largest)
 
 
 def _served_tokens_per_s(service: Service, demand: Demand) -> float:
-    """Prompt and output tokens that one saturated unit handles, at the demand's mean lengths."""
+    """Prompt and output tokens that a saturated unit handles at the demand's mean lengths [1/s]."""
     weights = demand.requests[0]
     prompt, output = (
         float(np.average(column[0], weights=weights if weights.any() else None))

@@ -1,4 +1,4 @@
-"""Post-training jobs on a cluster: rollouts as served, updates as trained, transfers of weights."""
+"""Rates of post-training jobs on a cluster: rollouts, updates, and transfers of weights."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob
 from workloads.fleet.inputs.post_training import PostTraining
 
 BYTES = 2.0
-"""Bytes of a parameter as it is sent to the rollout units: BF16."""
+"""Bytes of a parameter on its way to the rollout units: BF16."""
 STEP = STEP_TOKENS / 8
-"""Tokens of a step of a job that does not say: an eighth of a pre-training step."""
+"""Default tokens of a post-training step: an eighth of a pre-training step."""
 
 
 def transfer_s(cluster: Cluster, parameters: float) -> float:
     """Time until every rollout unit holds new weights, 0 on a fleet of one unit [s].
 
-    Every unit takes one copy through all its adapters and hands on what it has (a pipelined
-    broadcast), so the time is that of one copy whatever the number of units.
+    Every unit receives one copy through all its adapters and passes it on while it arrives (a
+    pipelined broadcast), so the time is that of one copy whatever the number of units.
     """
     if cluster.domains == 1 or cluster.scale_out is None:
         return 0.0
@@ -29,15 +29,16 @@ def transfer_s(cluster: Cluster, parameters: float) -> float:
 
 
 def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: float) -> TrainingJob:
-    """Give a post-training job whose training throughput is known its rollouts and transfers.
+    """Return a post-training job with the rates of its rollouts, updates and transfers.
 
     Parameters
     ----------
     job : TrainingJob
-        Its throughput is that of updates.
+        Its throughput is taken for that of the updates.
     rollout_tokens_per_s : float
-        Rate of one unit that serves at saturation.
+        Rate of one unit that serves at saturation [1/s].
     transfer_s : float
+        Time until all rollout units hold new weights [s].
     """
     step_tokens = job.step_tokens if job.step_tokens > 1 else STEP
     phases = PostTraining(

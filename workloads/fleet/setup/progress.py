@@ -1,4 +1,4 @@
-"""Speed of a training job: the best plan of a narrowed search, or the roofline alone."""
+"""Throughput of a training job: from the best plan of a narrowed search, or from the roofline."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from workloads.training.plan.plan import ParallelPlan
 SEQUENCE = 8192
 """Tokens of a training sequence: Llama 3's (arXiv 2407.21783)."""
 UNITS = (1, 2, 4, 8, 16, 32)
-"""Scale-up domains on which a plan is looked for, the fewest first."""
+"""Numbers of scale-up domains on which a plan is searched, the fewest first."""
 LEAST_CHIPS = 128
 """Chips of the smallest job that is simulated, so that its gradients cross domains."""
 MOST_CHIPS = 1024
-"""Chips of the largest scale-up domain on which a plan is looked for whole."""
+"""Chips of the largest torus on which a plan is searched without cutting a slice."""
 PASSES = 3.0
-"""A backward pass takes twice a forward pass."""
+"""Time of a step in forward passes: a backward pass takes two."""
 SETTLED: Mapping[str, Any] = {
     "seq": SEQUENCE,
     "cp": 1,
@@ -33,13 +33,13 @@ SETTLED: Mapping[str, Any] = {
     "schedule": ParallelPlan.schedule,
     "order": ("tp", "cp", "dp", "pp"),
 }
-"""Fields that are not searched, so that a search takes a second. The others, the degrees of tensor,
-pipeline, data and expert parallelism and recomputation, decide nearly all of the speed."""
+"""Fields of a plan that are fixed, so that a search takes a second. The searched fields (degrees of
+tensor, pipeline, data and expert parallelism, and recomputation) decide nearly all of the speed."""
 NARROWED: tuple[Mapping[str, Any], ...] = (
     {"zero": 3, "recompute": "selective"},
     {"recompute": "full"},
 )
-"""Searches in turn; the second where no plan of the first fits in memory."""
+"""Further fixed fields of each search; the next is tried where no plan of one fits in memory."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ class TrainingRate:
     units : int
         Scale-up domains of the simulated job.
     tokens_per_s : float
-        On so many units; in proportion on others, because the batch grows with the job.
+        Throughput on these units [1/s]. On other numbers of units it is taken in proportion,
+        because the batch grows with the job.
     plan : ParallelPlan, optional
-        None where no plan fits and the roofline of three forward passes stands in.
+        None where no plan fits, and the throughput is that of the roofline.
     """
 
     units: int
@@ -65,8 +66,8 @@ def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") ->
     """Return the throughput of a job that trains a model on units of a cluster.
 
     The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
-    on which one fits; every chip brings one sequence of 8,192 tokens to a step. Where no plan fits
-    the fleet, the roofline of a forward pass, three times, stands in for it.
+    on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
+    the fleet, a step takes three times the roofline of a forward pass.
 
     Raises
     ------
@@ -97,10 +98,10 @@ def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") ->
 
 
 def _priced_slice(cluster: Cluster) -> tuple[Cluster, float]:
-    """Return a slice of a large torus on which plans are priced, and how many make up a unit.
+    """Return a slice of a large torus on which plans are timed, and the slices in a unit.
 
-    Axes are halved, the longest first, as the slices of a pod are cut that jobs are given. Pricing
-    a ring of thousands of chips takes minutes and gigabytes.
+    Axes are halved, the longest first, as pods are cut into the slices that jobs get. A whole torus
+    is not timed, because a ring of thousands of chips takes minutes and gigabytes.
     """
     shape = cluster.shape
     if not isinstance(shape, Torus) or shape.chips <= MOST_CHIPS:
@@ -114,5 +115,6 @@ def _priced_slice(cluster: Cluster) -> tuple[Cluster, float]:
 
 
 def _roofline_tokens_per_s(model: Model, cluster: Cluster) -> float:
+    """Training throughput of a unit by the roofline of a forward pass on each server [1/s]."""
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
     return servers * SEQUENCE / (PASSES * forward_s(model, cluster, SEQUENCE))

@@ -1,4 +1,4 @@
-"""The replicas of a model that fit a machine, the one on the fewest chips first."""
+"""Replicas of a model that fit a machine, the one on the fewest chips first."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ AUTO = "auto"
 IN_TURN = ("bf16", "fp8")
 """Precisions that ``auto`` tries: BF16, and FP8 where the weights do not fit in BF16."""
 KNOWN = (AUTO, *IN_TURN, "mxfp8", "fp4", "mxfp4")
-"""Precisions that a fleet may be asked for."""
+"""Precisions that users may choose."""
 LEAST_CACHE = 0.05
 """Share of the memory that weights have to leave to the cache."""
 LONG_PROMPT = 4096
-"""Prompt for which the groups of experts are chosen [tokens]."""
+"""Length of the prompt for which the groups of experts are chosen [tokens]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Replica:
-    """A replica that fits.
+    """A replica of a model that fits its chips.
 
     Attributes
     ----------
     served : Profile
+        Memory and times of the replica.
     precision : str
         Precision of weights and products.
     """
@@ -44,13 +45,13 @@ class Replica:
 def fitting_replicas(
     model: Model, cluster: Cluster, *, tp: int | None = None, precision: str = AUTO
 ) -> Iterator[Replica]:
-    """Yield the replicas that fit a unit, on the fewest chips first, whole servers before others.
+    """Yield the replicas that fit a unit, from the fewest chips on.
 
-    One server is tried, then each larger number of chips that divides a scale-up domain, those
-    first that divide the attention heads as well; the weights have to leave 5 % of the memory to
-    the cache. On Trainium a mixture whose experts fit twice is yielded a second time, with the
-    groups of experts that make its prompts shortest. In precision ``auto`` BF16 is tried on all
-    sizes, then FP8.
+    One server is tried first, then each larger number of chips that divides a scale-up domain;
+    numbers that divide the attention heads as well go before others. The weights have to leave 5 %
+    of the memory to the cache. On Trainium, a mixture of experts whose experts fit twice is yielded
+    a second time, with the groups of experts that make its prompts shortest. With precision
+    ``auto``, BF16 is tried on all sizes, then FP8.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def fitting_replicas(
     Raises
     ------
     InputError
-        When no size fits; the first reason is told.
+        When no size fits; the message is that of the first size.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     precisions = IN_TURN if precision == AUTO else (precision,)
@@ -101,7 +102,8 @@ def _with_divided_experts(
 ) -> Profile | None:
     """Return the profile whose groups of experts make a long prompt shortest, if any fits.
 
-    Only Neuron's programs hold the experts twice, and have a choice for prompts alone.
+    Only Neuron's programs hold the experts twice, so that prompts can divide them in another way
+    than decode does.
     """
     if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
         return None
@@ -124,7 +126,7 @@ def _room(served: Profile) -> float:
 
 
 def _sizes(model: Model, cluster: Cluster) -> list[int | None]:
-    """One server, then larger divisors of the scale-up domain."""
+    """Sizes to try, in chips: one server (None), then larger divisors of the scale-up domain."""
     server, domain = cluster.chips_per_server, cluster.chips_per_domain
     larger = [size for size in range(server + 1, domain + 1) if domain % size == 0]
     return [None, *sorted(larger, key=lambda size: (model.heads % size != 0, size))]

@@ -1,4 +1,4 @@
-"""Services from models: what one unit can serve of each, by the token-level replica."""
+"""Services from models, with the capacity of one unit by simulating a replica token by token."""
 
 from __future__ import annotations
 
@@ -39,45 +39,46 @@ from workloads.serving import (
 DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
 """Limits of MLPerf's server scenario for Llama-3.1-405B."""
 RATE_WITHOUT_MODEL = 1000.0
-"""Requests/s of a unit where neither a model nor a rate is given: only the shape counts then."""
+"""Requests/s of a unit where neither a model nor a rate is given: any rate does for a shape."""
 SAME = "one model"
-"""Weights of services whose model is not named."""
+"""Name of the weights of services without a model."""
 MIXTURE_PIECE_TOKENS = 8192
-"""Tokens of a piece of a prompt of a mixture: it reads most experts however few tokens it has."""
+"""Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
+tokens reads most experts."""
 FILLS = 16
-"""Times that the runs of a table fill all slots of decode replicas, at least."""
+"""Least number of times that the requests of a table's runs fill all slots of decode replicas."""
 LONG_ANSWER = 60.0
-"""Mean output tokens from which lengths are spread as in conversation, not as in code [tokens]."""
+"""Mean output tokens from which lengths spread as in Azure's conversations, not as in its code."""
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Service that the units of a fleet provide.
+    """Settings of serving on the units of a fleet.
 
     Attributes
     ----------
     slo : Slo
     tp : int, optional
-        Chips of a replica; by default one server.
+        Chips of a replica; by default the fewest that fit, from one server on.
     chunk_tokens : int, optional
-        Prompts are cut into such pieces, by default of 512 tokens, of mixtures of 8,192; 0 lets
-        decode stand still for whole prompts, which keeps no tight TPOT. See
+        Tokens of the pieces into which prompts are cut: by default 512, for mixtures of experts
+        8,192. With 0, decode waits for whole prompts, which keeps no tight TPOT. See
         :class:`workloads.serving.Batching`.
     unit_rate_per_s : float, optional
-        Requests/s of a unit, instead of a model's capacity; then there is no latency model, and a
-        request that is not queued keeps the SLO.
+        Requests that a unit serves, instead of a model's capacity [1/s]. There is no latency model
+        then: a request that is not queued keeps the SLO.
     cache : Path, optional
-        Where capacity tables are kept.
+        Folder in which capacity tables are kept.
     precision : str
         Precision of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in
         BF16.
     prefix_share : float
-        Part of every prompt that a replica's prefix cache holds once it has been filled.
+        Share of every prompt that a replica's prefix cache holds once it has been filled.
     speculate : str
         ``TOKENS:ACCEPTANCE[:DRAFT]``, see :func:`workloads.serving.parse_speculation`; empty for
         none.
     disaggregate : str
-        ``P:D``, prefill and decode replicas of a group that serves together; empty where every
+        ``P:D``, the prefill and decode replicas of a group that serves together; empty where every
         replica does both.
     """
 
@@ -119,10 +120,10 @@ def services_from(
     *,
     requests: int = TableRuns.requests,
 ) -> tuple[Service, ...]:
-    """Return a service for each of the demand's, with the capacity of one unit for its lengths.
+    """Return the services of a demand, each with the capacity of one unit for its lengths.
 
-    Services of one model run on the same replicas: the first, from the fewest chips on, with which
-    all of them keep the SLO while little is asked.
+    Services of one model run on the same replicas. These have the fewest chips on which all the
+    services keep the SLO under a low load.
 
     Parameters
     ----------
@@ -165,12 +166,13 @@ def services_from(
 def _services_of(
     model: Model, demands: Sequence[Demand], cluster: Cluster, serving: Serving, requests: int
 ) -> list[Service]:
-    """Return the services of one model on the smallest replica that keeps the SLO of all."""
+    """Return the services of one model on the smallest replica that keeps the SLO for all."""
     missed: list[SloMissed] = []
     refused: list[InputError] = []
     for replica in fitting_replicas(model, cluster, tp=serving.tp, precision=serving.precision):
         if serving.disaggregate and not missed and not refused:
-            # A split means the smallest replica; one that it does not suit is the user's mistake.
+            # The user's split refers to the smallest replica, so an error for this one is raised,
+            # while one for a larger replica only rules that replica out.
             groups_in_units(serving.disaggregate, cluster, replica.served)
         try:
             return [_service(each, model, replica, cluster, serving, requests) for each in demands]
@@ -180,13 +182,13 @@ def _services_of(
             refused.append(refusal)
     if not missed:
         raise refused[0]
-    raise _none_keeps(model, cluster, serving, missed)
+    raise _slo_error(model, cluster, serving, missed)
 
 
-def _none_keeps(
+def _slo_error(
     model: Model, cluster: Cluster, serving: Serving, missed: Sequence[SloMissed]
 ) -> InputError:
-    """Say how near the best of several replicas comes to an SLO that none of them keeps."""
+    """Return the error for an SLO that no replica keeps, with how near the best one comes."""
     best = max(missed, key=lambda miss: miss.attained)
     tried = best.replica
     if len(missed) > 1:
@@ -207,6 +209,7 @@ def _service(
     serving: Serving,
     requests: int,
 ) -> Service:
+    """Return one service with the capacity table of a unit, from simulated runs of its replicas."""
     if not demand.requests[0].any():
         raise InputError(
             f"service {demand.services[0]} has no requests in this run; choose other days of the "
@@ -222,8 +225,9 @@ def _service(
         float(np.average(column[0], weights=demand.requests[0]))
         for column in (demand.prompt_tokens, demand.output_tokens)
     )
-    alike = azure_lengths("conv" if output >= LONG_ANSWER else "code")
-    lengths = alike.with_means(prompt, output)
+    # A demand has mean lengths only; their spread is that of a published trace of the same kind.
+    trace_lengths = azure_lengths("conv" if output >= LONG_ANSWER else "code")
+    lengths = trace_lengths.with_means(prompt, output)
     batching = _batching(serving, model, cluster)
     decoding = apart.decode * batching.slots if apart else batching.slots
     runs = TableRuns(
@@ -252,7 +256,7 @@ def _service(
 
 
 def _batching(serving: Serving, model: Model, cluster: Cluster) -> Batching:
-    """Return the batching of a replica: prompts in pieces, or whole where they have replicas."""
+    """Return the batching of a replica: prompts in pieces, or whole on replicas of their own."""
     pieces = MIXTURE_PIECE_TOKENS if model.experts else CHUNK_TOKENS
     chunk = pieces if serving.chunk_tokens is None else serving.chunk_tokens
     if chunk and not serving.disaggregate:
@@ -261,7 +265,7 @@ def _batching(serving: Serving, model: Model, cluster: Cluster) -> Batching:
 
 
 def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation | None:
-    """Return the proposals that a replica verifies, a draft of its own on the same chips."""
+    """Return the speculation of a replica, whose draft model runs on the same chips."""
     if not serving.speculate:
         return None
     return parse_speculation(
@@ -272,21 +276,20 @@ def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation 
 def cold_cache_s(served: Profile, lengths: Lengths, runs: TableRuns, rate_per_s: float) -> float:
     """Time that a replica loses while its prefix cache fills after a change of role [s].
 
-    Of a group, prefill replicas hold the caches.
-
-    Hits grow with the prompt tokens that came before, until these are as many as the cache holds
-    (see :func:`workloads.serving.prefix_cache.share_hits`). So the N requests that fill it take the
-    mean of their work without hits, 1/c, and with all of them, 1/w, and the replica loses
-    N (1/c - 1/w) / 2 against one whose cache is full.
+    Hits grow with the number of earlier prompt tokens until the cache is full (see
+    :func:`workloads.serving.prefix_cache.share_hits`). So each of the N requests that fill the
+    cache takes, in the mean, half of its time without hits, 1/c, and half of that with all hits,
+    1/w: the replica loses N (1/c - 1/w) / 2 against one whose cache is full. In a group, the
+    prefill replicas have the caches.
 
     Parameters
     ----------
     served : Profile
     lengths : Lengths
     runs : TableRuns
-        Runs of the capacity table, with the share of the prompts that hits.
+        Runs of the capacity table, with the share of the prompts that hits the cache.
     rate_per_s : float
-        Requests that one replica, or group, with a full cache finishes when some always wait [1/s].
+        Requests that one replica, or group, with a full cache serves at saturation [1/s].
     """
     if not runs.prefix_share:
         return 0.0
@@ -297,7 +300,7 @@ def cold_cache_s(served: Profile, lengths: Lengths, runs: TableRuns, rate_per_s:
 
 
 def _grid(values: FloatArray, mean: float) -> FloatArray:
-    """Least, mean and largest value, without those within 5 % of the mean."""
+    """Mean lengths to tabulate: least, mean and largest, without ends within 5 % of the mean."""
     points = np.array([values.min(), mean, values.max()])
     kept: FloatArray = np.unique(points[(np.abs(points / mean - 1) > 0.05) | (points == mean)])
     return np.maximum(kept, 1.0)

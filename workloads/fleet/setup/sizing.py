@@ -1,4 +1,4 @@
-"""Scale of a demand relative to a fleet: what it needs, what the fleet serves, and the factor."""
+"""Size of a demand relative to a fleet, and the factor by which it is scaled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service
 
 USUAL_PEAK_SHARE = 0.9
-"""Share of the fleet that the busiest hour of a demand without a size of its own is scaled to."""
+"""Share of the fleet that the busiest hour needs by default, for a demand that is only a shape."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Sizing:
     Attributes
     ----------
     demand_scale : float
-        Factor on the demand as it was read; 1 where it stands as it is.
+        Factor on the demand as it was read; 1 where it was not scaled.
     demand_peak_requests_per_s, demand_peak_tokens_per_s : float
-        Mean of the busiest clock hour, all services; the busiest is the one that needs most units.
+        Mean rates of all services in the busiest clock hour, the one that needs most units.
     capacity_requests_per_s, capacity_tokens_per_s : float
-        Amounts that the whole fleet serves of that hour's requests at the rate under the SLO.
+        Rates that the whole fleet sustains under the SLO, with requests like those of that hour.
     unit_capacity_requests_per_s, unit_capacity_tokens_per_s : float
-        The same of one unit.
+        The same rates of one unit.
     units_needed_peak : float
         Units that the busiest hour needs, not rounded.
     """
@@ -52,7 +52,7 @@ class Sizing:
 def sizing(
     demand: Demand, services: Sequence[Service], units: int, *, scale: float = 1.0
 ) -> Sizing:
-    """Compare a demand with a fleet of so many units.
+    """Compare a demand with a fleet of ``units`` units.
 
     Raises
     ------
@@ -80,13 +80,13 @@ def sizing(
 def scale_factor(
     demand: Demand, services: Sequence[Service], units: int, *, scale_to_peak: float | None
 ) -> float:
-    """Factor on a demand: 1 for counts, unless a share of the fleet is asked for.
+    """Return the factor by which a demand is scaled to a fleet.
 
     Parameters
     ----------
     scale_to_peak : float, optional
-        Share of the fleet that the busiest hour shall need; by default 0.9 for a shape without a
-        size of its own, and no scaling for counts.
+        Share of the fleet that the busiest hour shall need. By default it is 0.9 for a demand that
+        is only a shape, and one with counts of requests is not scaled.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def scale_factor(
 
 
 def scale_note(sized: Sizing, *, absolute: bool, units: int) -> str:
-    """One sentence that says how a demand was scaled, empty where it was not."""
+    """Sentence that says how a demand was scaled; empty where it was not."""
     if sized.demand_scale == 1.0:
         return ""
     what = "demand" if absolute else "demand, a shape without a size for this fleet,"
@@ -116,7 +116,7 @@ def scale_note(sized: Sizing, *, absolute: bool, units: int) -> str:
 
 
 def _hourly(by_minute: FloatArray, minute: int) -> float:
-    """Amount per second in the clock hour, counted from the start, that holds a minute."""
+    """Mean rate, from amounts by the minute, in the hour of the run that holds a minute [1/s]."""
     first = minute // 60 * 60
     window = by_minute[:, first : first + 60]
     return float(window.sum() / (window.shape[1] * 60.0))

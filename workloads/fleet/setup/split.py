@@ -1,8 +1,8 @@
-"""Prefill and decode apart in the fleet: groups of replicas of both kinds, laid into units.
+"""Disaggregated serving in the fleet: groups of prefill and decode replicas that fill units.
 
-A group is the deployment of ``serve --disaggregate P:D``: P replicas process prompts, D go on from
-there, and keys and values move between them. Units hold whole groups, or a group takes whole units;
-any other division would leave chips without work.
+A group is the deployment of ``serve --disaggregate P:D``: P replicas process prompts, D replicas
+decode, and keys and values move from the former to the latter. A unit holds whole groups, or a
+group takes whole units; any other division would leave chips without work.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
     Parameters
     ----------
     text : str
-        ``P:D``, prefill and decode replicas.
+        ``P:D``, the numbers of prefill and decode replicas.
     cluster : Cluster
         Its scale-up domains are the units.
     served : Profile
-        One replica of either kind.
+        One replica; both kinds are alike.
 
     Raises
     ------
@@ -47,20 +47,21 @@ def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
     (1, 3, 10240.0)
     """
     group = pools(cluster, served, *parse_pools(text))
-    size, held = group.prefill + group.decode, cluster.chips_per_domain // served.chips
-    if held % size and size % held:
-        sizes = [count for count in range(2, held + 1) if held % count == 0] or [2 * held]
+    size, per_unit = group.prefill + group.decode, cluster.chips_per_domain // served.chips
+    if per_unit % size and size % per_unit:
+        sizes = [count for count in range(2, per_unit + 1) if per_unit % count == 0]
+        sizes = sizes or [2 * per_unit]
         splits = ", ".join(f"1:{count - 1}" for count in sizes)
         raise InputError(
             f"--disaggregate {text}: groups of {size} replicas of {served.chips} chips leave chips "
             f"of a unit of {cluster.chips_per_domain} idle. Use a split of as many replicas as "
-            f"divide a unit's {held}, or of whole units, such as {splits}."
+            f"divide a unit's {per_unit}, or of whole units, such as {splits}."
         )
     return group
 
 
 def block_of(services: Sequence[Service]) -> int:
-    """Return the units that have to change together so that every group is whole.
+    """Return the number of units that change role together so that every group stays whole.
 
     Raises
     ------

@@ -14,23 +14,24 @@ GIVEN = "rate of a unit as given"
 
 
 def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
-    """Interval of the capacity of a unit, which is that of its least certain service.
+    """Interval of the capacity of a unit: that of its least certain service.
 
-    The needed units grow, and the lendable ones fall, by the inverse of its ends.
+    The number of units needed is inverse to the capacity, and so are the ends of its interval.
 
     Parameters
     ----------
+    services : sequence of Service
     capacity : float
         In any unit, such as requests/s.
     """
-    ends = [
+    intervals = [
         interval(capacity, service.prediction)
         for service in services
         if service.prediction is not None
     ]
-    if not ends:
+    if not intervals:
         return Interval(capacity, capacity, basis=GIVEN)
-    return max(ends, key=lambda each: each.high)
+    return max(intervals, key=lambda each: each.high)
 
 
 def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
 
 
 def _apart_document(service: Service) -> dict[str, Any]:
-    """Return the replicas of a group, and how it moves keys and values, where there are groups."""
+    """Return the replicas of a disaggregated group and its transfer rate; empty for no group."""
     if service.apart is None:
         return {}
     return {
@@ -63,7 +64,7 @@ def _apart_document(service: Service) -> dict[str, Any]:
 
 
 def serving_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
-    """Remark on serving overheads of a chip that nobody has measured."""
+    """Return a remark if the serving overheads of the chip are assumed, not measured."""
     catalogue, part = cluster.catalogue or shipped_catalogue(), f"serving.{cluster.chip}"
     modelled = any(service.replica_chips for service in services)
     if not modelled or not catalogue.has(part, "iteration_overhead"):

@@ -1,4 +1,4 @@
-"""The batch tier of a running fleet: waiting requests, their deadlines, and their outcomes."""
+"""Batch tier of a running fleet: waiting requests, their deadlines, and their outcomes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from topologies.arrays import FloatArray, IntArray
 
 @dataclass
 class BatchQueue:
-    """Requests in the order of their deadlines; integers throughout.
+    """Requests in the order of their deadlines; all counts are integers.
 
-    All have the same time from arrival to deadline, so the earliest deadline is the oldest request.
-    What has not been served by its deadline expires.
+    All requests have the same time from arrival to deadline, so the oldest one has the earliest
+    deadline. A request that has not been served by its deadline expires.
 
     Attributes
     ----------
     arrivals : int64 array (minutes,)
+        Requests that arrive in each minute.
     tokens : int64 array (minutes,)
         Prompt and output tokens of all requests that arrive in the minute.
     deadline_minutes : int
-        A request that arrives in minute i has to be served by the end of minute i + this.
+        A request that arrives in minute i has to be served by the end of minute
+        i + ``deadline_minutes``.
     served, late, waiting : int64 array (minutes,)
-        Served and expired in the minute, waiting at its end.
+        Requests served and expired in the minute, and waiting at its end.
     done : int
-        Requests that were served or expired so far.
+        Requests served or expired so far.
     """
 
     arrivals: IntArray
@@ -47,7 +49,7 @@ class BatchQueue:
         return int(self._sums[minute]) - self.done
 
     def came(self, minute: int, minutes: int) -> float:
-        """Requests expected within so many minutes, by the mean of the last ones."""
+        """Requests expected within ``minutes`` minutes: as many as came in the last ones."""
         passed = min(minute, minutes)
         return float(self._sums[minute] - self._sums[minute - passed]) * minutes / max(passed, 1)
 
@@ -65,7 +67,7 @@ class BatchQueue:
         return np.maximum(self._sums[np.clip(arrived, 0, minute)] - self.done, 0)
 
     def finish(self, minute: int, capacity: int) -> None:
-        """End a minute in which so many requests could be served."""
+        """End a minute in which ``capacity`` requests could be served."""
         served = min(capacity, self.waits(minute + 1))
         self.done += served
         over = int(self._sums[max(0, minute + 1 - self.deadline_minutes)])
@@ -75,7 +77,10 @@ class BatchQueue:
         self.waiting[minute] = self.waits(minute + 1)
 
     def tokens_before(self, requests: IntArray) -> IntArray:
-        """Tokens of the first so many requests; those of one minute have equal shares, floored."""
+        """Tokens of the first ``requests`` requests, rounded down.
+
+        The tokens of a minute are divided equally among its requests.
+        """
         sums = np.concatenate([[0], np.cumsum(self.tokens)])
         row = np.searchsorted(self._sums, requests, side="right") - 1
         row = np.clip(row, 0, len(self.arrivals) - 1)
@@ -84,7 +89,7 @@ class BatchQueue:
         return np.asarray(sums[row] + inside)
 
     def arrived_minute(self, requests: FloatArray) -> IntArray:
-        """Minute in which the request of this number arrived."""
+        """Minute in which the requests of these numbers arrived."""
         return np.asarray(np.searchsorted(self._sums, requests, side="right") - 1)
 
 
@@ -98,9 +103,11 @@ class Batch:
     rate_per_s : float array (minutes,)
         Requests that one saturated unit answers [1/s].
     urgent : int
-        Units that the deadlines ask for: training yields to so many.
+        Units that the deadlines need, which training yields.
     joining : int
         Units on their way to batch work.
+    carry : float
+        Part of a request that the last minute has begun.
     """
 
     queue: BatchQueue
@@ -110,7 +117,7 @@ class Batch:
     carry: float = 0.0
 
     def serve(self, minute: int, unit_s: float) -> None:
-        """End a minute in which units worked for so long together."""
+        """End a minute in which units worked for ``unit_s`` unit-seconds."""
         possible = unit_s * float(self.rate_per_s[minute]) + self.carry
         self.queue.finish(minute, int(possible))
         self.carry = possible % 1.0 if self.queue.waiting[minute] else 0.0

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 NONE = np.empty(0, np.int64)
 USUAL_INTERVAL_S = 1800.0
-"""Interval of checkpoints of a job that was given none outside a scenario [s]."""
+"""Interval of checkpoints of a job without one outside of a scenario [s]."""
 
 
-def _keep(_units: IntArray) -> None:
-    """Keep units instead of handing them on."""
+def _ignore(_units: IntArray) -> None:
+    """Do nothing with the units of a finished job."""
 
 
 @dataclass
 class Tally:
-    """Progress of a job: tokens kept and lost, unit-time held and of use, and its stops."""
+    """Account of a job: tokens kept and lost, unit-time held and useful, and events."""
 
     tokens: float = 0.0
     lost_tokens: float = 0.0
@@ -43,11 +43,14 @@ class Tally:
 
 
 class Gang:
-    """One job: its units, its progress since the last checkpoint, its process.
+    """One training job: its units, its progress since the last checkpoint, its SimPy process.
 
     All units of a gang compute in step: a checkpoint, a resize or a restart stalls all of them,
-    and the loss of one unit stops all. Progress that is not in a checkpoint, in host memory or
-    with a peer is lost with it.
+    and the loss of one unit stops all. It loses the progress that is not in a checkpoint, in host
+    memory or at a peer.
+
+    Methods that change the gang first settle the time since the last change, then interrupt the
+    process, which begins anew with the stall, or with training, that is due.
     """
 
     def __init__(
@@ -64,18 +67,19 @@ class Gang:
         self.horizon_ms = horizon_ms
         self.store = store
         self.finished_ms = -1
-        self.on_finish: Callable[[IntArray], None] = _keep
-        self._writing = False
+        self.on_finish: Callable[[IntArray], None] = _ignore
+        self._writing = False  # whether a checkpoint is being written
+        # Time computed since the last restart, and units lost since then whose copies are not back.
         self._computed_ms, self._exposed = 0, 0
         self.units: IntArray = NONE
         self.paused: IntArray = NONE
         self.joining = 0
         self.tally = Tally()
-        self.changed_ms = -(2**62)
-        self._saved = 0.0
+        self.changed_ms = -(2**62)  # long ago, so that the first growth does not wait
+        self._saved = 0.0  # tokens in the last checkpoint
         self._state_in_host = False
         self._stall_ms, self._stall_role = 0, Role.LOADING
-        self._since_ms = 0
+        self._since_ms = 0  # time up to which progress is settled
         self._running = False
         self._process: simpy.Process | None = None
 
@@ -86,22 +90,22 @@ class Gang:
 
     @property
     def waits(self) -> bool:
-        """Return whether the job wants units: it has arrived, and is not done."""
+        """Whether the job wants units: it has arrived, and is not done."""
         return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
 
     def tokens_now(self) -> float:
-        """Tokens up to this instant, which are booked when something changes."""
+        """Tokens up to this instant, those that are not settled yet included."""
         running_s = (int(self.env.now) - self._since_ms) / MS if self._running else 0.0
         return self.tally.tokens + self.job.rate(self.size) * running_s
 
     def unsaved_unit_ms(self) -> float:
-        """Unit-time that a stop without notice would lose; what reclaiming this gang costs."""
+        """Unit-time that a stop without notice would lose: the price of reclaiming this gang."""
         self._settle()
         rate = self.job.rate(self.size)
         return (self.tally.tokens - self._saved) / rate * self.size * MS if rate else 0.0
 
     def admit(self, units: IntArray) -> None:
-        """Take in units that are ready; start, or resize, the job."""
+        """Take in units that are ready, and start or resize the job."""
         self._settle()
         new = np.concatenate([self.paused, units])
         was_running = self.size > 0
@@ -117,10 +121,13 @@ class Gang:
             self._state_in_host = False
             self._computed_ms, self._exposed = 0, 0
             self._stall(cost, Role.LOADING)
-            self._process = self.env.process(self._live())
+            self._process = self.env.process(self._run())
 
     def shrink(self, count: int) -> IntArray:
-        """Drop the last ``count`` units: one step is lost, the rest carries on after a resize."""
+        """Drop the last ``count`` units and return them.
+
+        The job loses one step, and the other units go on after a resize.
+        """
         self._settle()
         self._lose(min(self.job.step_tokens, self.tally.tokens - self._saved))
         left, self.units = self.units[-count:], self.units[:-count]
@@ -130,7 +137,7 @@ class Gang:
         return left
 
     def stop(self, *, keep: bool, in_host: bool = False) -> IntArray:
-        """End the gang and return its units; what is not kept since the checkpoint is lost."""
+        """Stop the gang and return its units; without ``keep``, unsaved progress is lost."""
         self._settle()
         if keep:
             self._saved = self.tally.tokens
@@ -143,9 +150,9 @@ class Gang:
         return left
 
     def place(self, units: IntArray) -> None:
-        """Run on units from the very start, at no cost: how the fleet stood before the run."""
+        """Run on units from the start of the simulation, at no cost."""
         self.units = units
-        self._process = self.env.process(self._live())
+        self._process = self.env.process(self._run())
 
     def fail(
         self,
@@ -155,19 +162,20 @@ class Gang:
         cold: bool = False,
         rng: np.random.Generator | None = None,
     ) -> IntArray:
-        """Lose units at once, perhaps replace one; returns those that it can no longer use.
+        """Lose units, replace some of them, and return the units that the job can no longer use.
 
-        What is lost and how long it takes are as in :mod:`workloads.job`: the work since the last
-        checkpoint or copy; then detection, restart, and reading the state.
+        Losses and times are those of :mod:`workloads.job`: the work since the last checkpoint or
+        copy is lost; detection, restart and reading of the state take time.
 
         Parameters
         ----------
         broken, replacement : int array
-            Units that are out, and that take their place.
+            Units that are out, and units that take their place.
         cold : bool
             Whether the replacement did other work, so that its processes have to start.
         rng : Generator, optional
-            Says whether a second failure in a recovery strikes the partner of the first.
+            Draws whether a second failure during a recovery hits the partner of the first, which
+            holds its copies.
         """
         self._settle()
         self.tally.failures += 1
@@ -188,7 +196,7 @@ class Gang:
         return left
 
     def _copies(self) -> PeerCopies | None:
-        """Copies in the memory of peers at this size; None for a job that keeps none."""
+        """Return the copies in the memory of peers at this size; None for a job without any."""
         rate = self.job.rate(self.size)
         if self.job.checkpoint != "peer" or not rate:
             return None
@@ -210,7 +218,11 @@ class Gang:
         warm = self.job.standby == "warm" and not cold
         return recovery.detection_s + restart_s - (recovery.warm_saves_s if warm else 0.0)
 
-    def _live(self) -> Generator[simpy.Event, Any, None]:
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        """Alternate between training and stalls until the gang has no units or no work left.
+
+        An interrupt ends the current wait; the next turn of the loop reads the new state.
+        """
         while self.size:
             try:
                 if self._stall_ms > 0:
@@ -231,16 +243,17 @@ class Gang:
                         self._writing = True
                         self.env.process(self._write(self.tally.tokens, self.tally.starts))
                     if self.job.checkpoint == "peer":
-                        continue  # written from the copies in host memory
+                        continue  # no stall: the store is written from the copies in host memory
                     self._stall_ms = milliseconds(self.costs.checkpoint_stall_s, self.horizon_ms)
                     self._stall_role = Role.CHECKPOINTING
             except simpy.Interrupt:
                 pass
 
     def _write(self, tokens: float, start: int) -> Generator[simpy.Event, Any, None]:
-        """Write a checkpoint to the shared store beside the training; it counts once written.
+        """Write a checkpoint of ``tokens`` tokens to the shared store while training goes on.
 
-        A gang whose last checkpoint is still being written skips the next one.
+        It takes effect once written, if the gang has not been started anew since (``start``). A
+        gang whose last checkpoint is still being written skips the next one.
         """
         if self.store is not None and self.job.state_bytes > 0:
             units = max(1, self.size)
@@ -257,12 +270,13 @@ class Gang:
 
     def _until_done_ms(self) -> int:
         """Time that the rest of the work takes at this size, at least a millisecond."""
-        left = self.job.work_tokens - self.tally.tokens
-        seconds = left / self.job.rate(self.size)
+        remaining = self.job.work_tokens - self.tally.tokens
+        seconds = remaining / self.job.rate(self.size)
+        # Half a millisecond more makes the rounding go up, so that the work is done by then.
         return max(1, milliseconds(seconds + 0.0005, self.horizon_ms))
 
     def _finish_work(self) -> None:
-        """End the job for good, and hand on its units."""
+        """End the job, and pass its units on."""
         self.finished_ms = int(self.env.now)
         self._saved = self.tally.tokens
         left, self.units = self.units, NONE
@@ -270,17 +284,19 @@ class Gang:
         self.on_finish(left)
 
     def _checkpoint_ms(self) -> int:
+        """Interval of periodic checkpoints, at least a millisecond."""
         return max(
             1, milliseconds(self.job.checkpoint_every_s or USUAL_INTERVAL_S, self.horizon_ms)
         )
 
     def _begin(self, role: Role) -> None:
+        """Put all units into a role, from now on."""
         self.ledger.put(self.units, role, int(self.env.now), self.number)
         self._running = role is Role.TRAINING
         self._since_ms = int(self.env.now)
 
     def _settle(self) -> None:
-        """Book progress, or the part of a stall that is over, up to this instant."""
+        """Account for the progress, or for the part of a stall, since the last call."""
         elapsed_ms = int(self.env.now) - self._since_ms
         self._since_ms = int(self.env.now)
         self.tally.held_unit_ms += self.size * elapsed_ms
@@ -292,6 +308,7 @@ class Gang:
             self._stall_ms = max(0, self._stall_ms - elapsed_ms)
 
     def _lose(self, tokens: float) -> None:
+        """Take tokens off the progress, and their unit-time off the useful time."""
         rate = self.job.rate(self.size)
         self.tally.tokens -= tokens
         self.tally.lost_tokens += tokens
@@ -299,17 +316,19 @@ class Gang:
             self.tally.useful_unit_ms -= tokens / rate * self.size * MS
 
     def _stall(self, seconds: float, role: Role) -> None:
+        """Let all units wait in a role; a stall that is under way lasts at least as long."""
         longest = max(self._stall_ms, milliseconds(seconds, self.horizon_ms))
         self._stall_ms, self._stall_role = longest, role
         self.ledger.put(self.units, role, int(self.env.now), self.number)
         self._interrupt()
 
     def _interrupt(self) -> None:
+        """Stop computing, and wake the process to read the new state."""
         self._running = False
         if self._process is not None and self._process.is_alive:
             self._process.interrupt()
 
     def finish(self) -> Tally:
-        """Book everything up to the end of the run."""
+        """Settle everything up to the end of the run, and return the account."""
         self._settle()
         return self.tally

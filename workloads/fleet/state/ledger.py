@@ -1,4 +1,4 @@
-"""The ledger of roles: role, owner and weights of every unit, and exact server-time by role.
+"""Ledger of roles: role, owner and weights of every unit, and exact server-time by role.
 
 Time is in integer milliseconds, so that the server-milliseconds of all roles sum to servers × time.
 A server that is down while the rest of its unit works on counts as broken.
@@ -23,15 +23,15 @@ class Ledger:
     role, owner, loaded : int array (units,)
         Role; the pool or job that the unit works for; the pool whose weights are resident.
     ticket : int64 array (units,)
-        The role change that the unit is in, 0 for none: a unit that breaks loses its ticket.
+        Number of the role change that the unit is in, 0 for none; a unit that breaks loses it.
     lent_ms : int64 array (units,)
-        When it last left the serving role.
+        Time at which the unit last left the serving role.
     lost : int8 array (units,)
         Servers that are down in a unit that works on without them.
     counts, down : int64 array (accounts,)
-        Units now in each account, and the servers that these have lost.
+        Units now in each account, and the servers that they have lost.
     spent_server_ms : int64 array (accounts,)
-        Server-time up to ``at_ms``.
+        Server-time spent in each account up to ``at_ms``.
     """
 
     def __init__(self, units: int, pools: int, servers: int = 1) -> None:
@@ -53,7 +53,7 @@ class Ledger:
         return len(self.role)
 
     def advance(self, now_ms: int) -> None:
-        """Book the time since the last booking."""
+        """Add the time since the last call to the accounts."""
         if now_ms != self.at_ms:
             elapsed_ms = now_ms - self.at_ms
             self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
@@ -61,7 +61,7 @@ class Ledger:
             self.at_ms = now_ms
 
     def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
-        """Give units a role and an owner at this instant."""
+        """Give units a role and an owner at an instant."""
         if not len(units):
             return
         self.advance(now_ms)
@@ -83,11 +83,11 @@ class Ledger:
         self.down[self._account[unit]] += servers
 
     def lost_units(self, pool: int) -> int:
-        """Whole units that the servers lost by a pool's units add up to."""
+        """Servers lost by the units of a pool, in whole units."""
         return int(self.down[len(Role) + pool]) // self.servers
 
     def broken_units(self) -> int:
-        """Units under repair, and the whole units that other lost servers add up to."""
+        """Units under repair, and servers lost by other units in whole units."""
         broken = int(self.counts[Role.BROKEN])
         elsewhere = int(self.down.sum() - self.down[Role.BROKEN])
         return broken + elsewhere // self.servers
@@ -99,11 +99,11 @@ class Ledger:
         return int(self.counts[role])
 
     def serving(self, pool: int) -> int:
-        """Units that serve in this pool."""
+        """Units that serve in a pool."""
         return int(self.counts[len(Role) + pool])
 
     def of(self, role: Role, owner: int | None = None) -> IntArray:
-        """Units in a role, in number order; of one owner if given."""
+        """Numbers of the units in a role, ascending; only those of an owner if given."""
         chosen = self.role == role
         if owner is not None:
             chosen &= self.owner == owner
@@ -111,7 +111,7 @@ class Ledger:
 
 
 def milliseconds(seconds: float, horizon_ms: int) -> int:
-    """Whole milliseconds, cut at just past the horizon so that infinity stays an integer.
+    """Whole milliseconds, at most just past the horizon, so that infinity becomes an integer.
 
     Examples
     --------

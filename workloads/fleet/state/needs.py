@@ -1,4 +1,4 @@
-"""Needs of a demand: units at the rate under the SLO, and what a unit can serve."""
+"""Units that a demand needs under the SLO, and requests that a unit can serve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.fleet.state.services import Service
 
 
 def units_needed(demand: Demand, services: Sequence[Service]) -> FloatArray:
-    """Units that each minute's demand needs at the rate under the SLO; (services, minutes)."""
+    """Units that each minute's demand needs under the SLO; (services, minutes)."""
     _check(demand, services)
     rows = []
     for number, service in enumerate(services):
@@ -36,7 +36,10 @@ def scaled_to_fleet(
 
 
 def rates_max(demand: Demand, services: Sequence[Service]) -> FloatArray:
-    """Requests/s that one unit serves at saturation, each minute's lengths; (services, minutes)."""
+    """Requests that one unit serves at saturation [1/s]; (services, minutes).
+
+    They change with the prompt and output lengths of the minute.
+    """
     rows = []
     for number, service in enumerate(services):
         work = service.capacity.work(demand.prompt_tokens[number], demand.output_tokens[number])

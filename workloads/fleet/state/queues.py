@@ -1,4 +1,4 @@
-"""Fluid service of one minute after the other, and exact accounts of requests and tokens."""
+"""Fluid queue served minute by minute, and exact accounts of requests and tokens."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from topologies.arrays import FloatArray, IntArray
 
 @dataclass
 class Queue:
-    """Requests of one service by outcome: arrived, served, waiting, shed; integers throughout.
+    """Requests of one service by outcome; all counts are integers.
 
     Attributes
     ----------
     arrivals : int64 array (minutes,)
-    served, shed, backlog, capacity : int64 array (minutes,)
-        In or at the end of the minute.
+        Requests that arrive in each minute.
+    served, shed, capacity : int64 array (minutes,)
+        Requests served and refused in the minute, and those that could have been served.
+    backlog : int64 array (minutes,)
+        Requests that wait at the end of the minute.
     patience_minutes : float
-        The queue holds at most so many minutes of capacity; what comes on top is shed.
+        Most work in the queue, in minutes of its capacity; requests beyond it are shed.
+    waiting : int
+        Requests that wait now.
     """
 
     arrivals: IntArray
@@ -35,7 +40,7 @@ class Queue:
             setattr(self, name, np.zeros(len(self.arrivals), np.int64))
 
     def finish(self, minute: int, capacity: int) -> None:
-        """End a minute in which so many requests could have been served."""
+        """End a minute in which ``capacity`` requests could have been served."""
         came = int(self.arrivals[minute])
         work = self.waiting + came
         served = min(work, capacity)
@@ -49,10 +54,10 @@ class Queue:
 
 
 def waits_s(queue: Queue) -> FloatArray:
-    """Time that the requests of each minute wait for their turn, at the middle of them [s].
+    """Wait of the middle request of each minute [s]; (minutes,).
 
-    First come, first served: the request that is number n of those admitted is served when n
-    have been. Requests still waiting at the end count the time until then.
+    Requests are served in order of arrival: the n-th one admitted is served when n have been,
+    interpolated within a minute. Requests still waiting at the end count the time until then.
     """
     admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)]).astype(float)
     served = np.concatenate([[0], np.cumsum(queue.served)]).astype(float)
@@ -73,6 +78,7 @@ def waits_s(queue: Queue) -> FloatArray:
 
 
 def _backlog_before(queue: Queue) -> IntArray:
+    """Requests that wait when each minute begins; (minutes,)."""
     before: IntArray = np.concatenate([[0], queue.backlog[:-1]])
     return before
 
@@ -80,8 +86,11 @@ def _backlog_before(queue: Queue) -> IntArray:
 def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Divide each minute's tokens into served, waiting at its end, and shed; exact integers.
 
+    The tokens of a minute are divided equally among its requests.
+
     Parameters
     ----------
+    queue : Queue
     tokens : int64 array (minutes,)
         Tokens of all requests that arrive in the minute.
 

@@ -1,4 +1,4 @@
-"""The twelve roles that a unit of the fleet can have, and how reports group them."""
+"""Roles that a unit of the fleet can have, and the groups in which reports show them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Role(IntEnum):
-    """Role of a unit at this moment."""
+    """Role of a unit at a moment; the numbers are its accounts in the ledger."""
 
     SERVING = 0
     DRAINING = 1
@@ -31,4 +31,4 @@ GROUPS = {
     "idle": (Role.SPARE, Role.PAUSED),
     "broken": (Role.BROKEN,),
 }
-"""Five groups that hold every role once."""
+"""Groups of roles; every role is in exactly one of them."""

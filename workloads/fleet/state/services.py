@@ -1,4 +1,4 @@
-"""A model in service on the fleet, and how long a unit takes to get there."""
+"""Services of the fleet, the pools of units that share weights, and the time to start serving."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Service:
     weights_bytes : float
         Bytes that a unit loads before it can serve, all its replicas together [B].
     patience_s : float
-        The queue holds at most so much work; what comes on top is shed [s].
+        Most work in the queue [s]; requests beyond it are shed.
     replicas : int
-        In a unit.
+        Replicas in a unit.
     weights : str
-        Name of the weights. Services of the same weights share their units; by default a service
+        Name of the weights. Services with the same weights share their units; by default a service
         has weights of its own.
     precision : str
-        Precision of the weights; empty where a rate stands for the model.
+        Precision of the weights; empty where a stated rate replaces the model.
     replica_chips : int
-        Chips of a replica; 0 where a rate stands for the model.
+        Chips of a replica; 0 where a stated rate replaces the model.
     expert_groups : int
-        Groups of ranks that divide the experts of a mixture while prompts run.
+        Groups of ranks among which the experts of a mixture are divided while prompts run.
     prediction : Prediction, optional
-        Kind of prediction that the capacity is, for its interval.
+        Features of the prediction of the capacity, from which its interval follows.
     cold_s : float
         Time that a unit loses while its prefix cache fills after a change of role [s].
     apart : Pools, optional
@@ -62,16 +62,16 @@ class Service:
 
     @property
     def group(self) -> int:
-        """Replicas that serve together: one, or those of prefill and of decode."""
+        """Number of replicas that serve together: one, or those of prefill and decode."""
         return self.apart.prefill + self.apart.decode if self.apart else 1
 
     @property
     def units_together(self) -> int:
-        """Units that a group takes: one, but where its replicas need more."""
+        """Number of units that a group takes: one, unless its replicas need more."""
         return -(-self.group // self.replicas)
 
     def lives_in_a_server(self, servers: int) -> bool:
-        """Say whether every group lies within a server, so that others work on without one."""
+        """Return whether every group lies within a server, so that a server can fail alone."""
         return self.replicas % (self.group * servers) == 0
 
 
@@ -82,11 +82,11 @@ class Pool:
     Attributes
     ----------
     name : str
-        The weights', or the service's where it is alone.
+        Name of the weights, or of the service where it is the only one.
     services : tuple of int
         Numbers of the services.
     weights_bytes : float
-        Bytes that a unit loads before it can serve any of them [B].
+        Bytes that a unit loads before it can answer the services [B].
     cold_s : float
         Time that a unit loses while its prefix cache fills after a change of role [s].
     """
@@ -98,7 +98,7 @@ class Pool:
 
 
 def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
-    """Group services by their weights, in the order in which these first stand."""
+    """Group services by their weights, in the order of their first service."""
     members: dict[str, list[int]] = {}
     for number, service in enumerate(services):
         key = f"weights {service.weights}" if service.weights else f"service {number}"
@@ -123,13 +123,13 @@ def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
 def lead_s(costs: ChangeCosts, services: Sequence[Service]) -> float:
     """Expected time until a unit that trained serves, with the heaviest weights [s].
 
-    A prefix cache that has to fill counts as the time that it costs.
+    It includes the time that a unit loses while its prefix cache fills.
     """
     return to_serving_s(costs, services, 1)
 
 
 def to_serving_s(costs: ChangeCosts, services: Sequence[Service], units: int) -> float:
-    """Time until so many units, changed at once from training, serve as well as any [s]."""
+    """Time until ``units`` units, changed from training together, serve at their full rate [s]."""
     heaviest = max((service.weights_bytes for service in services), default=0.0)
     cold_s = max((service.cold_s for service in services), default=0.0)
     return costs.to_serving_s(heaviest, units) + cold_s

@@ -1,4 +1,4 @@
-"""The shared weight store: a finite bandwidth that concurrent loads divide among them."""
+"""Shared weight store: a finite bandwidth that concurrent loads share."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from workloads.fleet.state.ledger import MS
 
 @dataclass
 class _Load:
+    """A load under way: units that each still lack ``left_bytes``, and the event of its end."""
+
     units: int
     left_bytes: float
     cap_bytes_per_s: float
@@ -44,7 +46,7 @@ class Store:
         self._round = 0
 
     def load(self, *, units: int, bytes_per_unit: float, cap_bytes_per_s: float) -> simpy.Event:
-        """Start to load on so many units; the event comes when all have their bytes."""
+        """Start to load on ``units`` units; the event is triggered when all have their bytes."""
         self._progress()
         entry = _Load(units, float(bytes_per_unit), cap_bytes_per_s, self.env.event())
         self._loads.append(entry)
@@ -52,6 +54,7 @@ class Store:
         return entry.done
 
     def _progress(self) -> None:
+        """Move the bytes of the time since the last call, at the present rates."""
         elapsed_s = (int(self.env.now) - self._at_ms) / MS
         self._at_ms = int(self.env.now)
         for entry in self._loads:
@@ -61,17 +64,19 @@ class Store:
 
     def _share(self) -> None:
         """Divide the bandwidth by progressive filling and wait for the next load to end."""
-        left, waiting = self.bytes_per_s, sum(entry.units for entry in self._loads)
+        remaining, waiting = self.bytes_per_s, sum(entry.units for entry in self._loads)
         for entry in sorted(self._loads, key=lambda entry: entry.cap_bytes_per_s):
-            entry.rate_bytes_per_s = min(entry.cap_bytes_per_s, left / waiting)
-            left -= entry.rate_bytes_per_s * entry.units
+            entry.rate_bytes_per_s = min(entry.cap_bytes_per_s, remaining / waiting)
+            remaining -= entry.rate_bytes_per_s * entry.units
             waiting -= entry.units
+        # Rates have changed, so processes that wait for the end of an earlier round do nothing.
         self._round += 1
         if self._loads:
             delay_ms = min(_until_done_ms(entry) for entry in self._loads)
             self.env.process(self._wake(self._round, delay_ms))
 
     def _wake(self, this_round: int, delay_ms: int) -> Generator[simpy.Event, Any, None]:
+        """Wait for the next load to end, and divide the bandwidth among the others."""
         yield self.env.timeout(delay_ms)
         if this_round != self._round:
             return
@@ -84,6 +89,7 @@ class Store:
 
 
 def _until_done_ms(entry: _Load) -> int:
+    """Time until a load ends at its present rate, rounded up."""
     if entry.left_bytes <= 1e-6 or math.isinf(entry.rate_bytes_per_s):
         return 0
     return math.ceil(entry.left_bytes / entry.rate_bytes_per_s * MS - 1e-6)

@@ -1,4 +1,4 @@
-"""The state that the processes of a run share, and its records."""
+"""State that the processes of a run share, and its records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from workloads.fleet.state.store import Store
 
 @dataclass
 class Change:
-    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way."""
+    """One ordered role change of a cohort of units; ``ready_ms`` is -1 while it is under way.
+
+    ``arrived`` counts the units that did not break on the way.
+    """
 
     ordered_ms: int
     units: int
@@ -41,8 +44,9 @@ class Change:
 class World:
     """A running fleet.
 
-    ``training_limit`` is the most units that may train or evaluate, None for any number;
-    ``job_limits`` the most units of jobs by name, where a policy sets such limits.
+    ``heading`` holds the pool that each unit is on its way to, or ``NOBODY``. ``training_limit`` is
+    the most units that may train or evaluate, None for any number; ``job_limits`` are the most
+    units of jobs by name, where a policy sets such limits.
     """
 
     env: simpy.Environment
@@ -66,7 +70,7 @@ class World:
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def count_failure(self, domain: str) -> None:
-        """Count a failure of a server, a rack and so on."""
+        """Count a failure by what failed: a server, a rack and so on."""
         self.failures[domain] += 1
 
     @property
@@ -92,7 +96,7 @@ class World:
         return max(0, self.training_limit - self.lent())
 
     def fits(self, gang: Gang, units: int) -> int:
-        """Largest size that a job can take out of so many units within its limit, or 0."""
+        """Largest size that a job can take out of ``units`` units within its limit, or 0."""
         return gang.job.fits(min(units, self.job_limits.get(gang.job.name, units)))
 
     def free(self) -> IntArray:
@@ -108,18 +112,19 @@ class World:
         return self._settled(Role.BATCH)
 
     def _settled(self, role: Role) -> IntArray:
-        # The ledger counts roles as they change; most are empty most of the time.
+        """Units in a role that are in no role change."""
+        # Most roles are empty most of the time, and the ledger's count says so without a search.
         if not self.ledger.count(role):
             return NONE
         return np.flatnonzero((self.ledger.role == role) & (self.ledger.ticket == 0))
 
     def beyond_deadlines(self) -> IntArray:
-        """Units that do batch work and that no deadline asks for."""
+        """Units that do batch work beyond what its deadlines need."""
         urgent = 0 if self.batch is None else self.batch.urgent
         return self.in_batch()[urgent:]
 
     def whole(self, units: IntArray) -> IntArray:
-        """Return the units that have all their servers: only such units can be in a gang."""
+        """Units that have all their servers: only these can be in a gang."""
         return np.asarray(units[self.ledger.lost[units] == 0])
 
     def serving(self) -> npt.NDArray[np.int64]:
@@ -133,7 +138,7 @@ class World:
         )
 
     def take_ticket(self, units: IntArray, heading: int = NOBODY) -> int:
-        """Mark units as under way in one role change."""
+        """Mark units as under way in one role change, and return its number."""
         ticket = next(self.tickets)
         self.ledger.ticket[units] = ticket
         self.heading[units] = heading
@@ -144,7 +149,7 @@ class World:
         return np.asarray(units[self.ledger.ticket[units] == ticket])
 
     def arrive(self, units: IntArray, ticket: int) -> IntArray:
-        """End a role change: the units that are left, free of their ticket."""
+        """End a role change, and return the units of the cohort that have not broken."""
         left = self.still(units, ticket)
         self.ledger.ticket[left] = 0
         self.heading[left] = NOBODY
