@@ -1,4 +1,4 @@
-"""A training job of weeks: failures, checkpoints, spares, and the useful share of its time."""
+"""Training jobs of weeks: failures, checkpoints, spares, and the useful share of their time."""
 
 from workloads.job.causes import Cause, FailureRates, failure_rates, read_failures
 from workloads.job.closed_form import best_interval_s, daly_interval_s, expected_goodput

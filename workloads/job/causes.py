@@ -1,4 +1,4 @@
-"""Causes of failures: how often each stops a job, from the catalogue or from a file."""
+"""Causes of failures, with the rate at which each stops a job, from the catalogue or a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from topologies.views.measures import measure
 YEAR_S = 365.25 * 86400
 LARGEST_FILE_BYTES = 2**20
 OPTICAL_ENDS = 2
-"""Modules of an optical link, either of which may fail."""
+"""Transceiver modules of an optical link, either of which may fail."""
 PER = ("chip", "server", "nic", "copper-link", "optical-link", "switch", "job")
-"""Units of which a machine has several, each with failures of its own."""
+"""Kinds of units that fail one by one; rates are stated for one of them."""
 COLUMNS = ("cause", "per", "mtbf", "replaces")
 SHIPPED = (
     ("chip", "chip", "failure.chip", "mtbf", True),
@@ -33,7 +33,7 @@ SHIPPED = (
     ("switch", "switch", "failure.switch", "mtbf", False),
     ("software", "server", "failure.software", "mtbf", False),
 )
-"""Cause, unit, part and quantity of the catalogue, and whether a spare takes the unit's place."""
+"""Causes of the catalogue: name, unit, part and quantity, and whether a spare replaces the unit."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Cause:
     ----------
     name : str
     per_s : float
-        Failures of the whole job [1/s].
+        Rate of failures of the whole job [1/s].
     replaces : bool
         Whether the unit goes to repair and a spare takes its place.
     basis : str
-        Row of the catalogue or of the file behind it.
+        Row of the catalogue or of the file that states the rate.
     """
 
     name: str
@@ -65,8 +65,8 @@ class FailureRates:
     ----------
     causes : tuple of Cause
     low, high : float
-        Factors on all rates between which four fifths of clusters should lie; 1 where the user
-        stated the rates.
+        Factors on all rates between which 80 % of clusters should lie; 1 where the user stated the
+        rates.
     """
 
     causes: tuple[Cause, ...]
@@ -75,21 +75,21 @@ class FailureRates:
 
     @property
     def per_s(self) -> float:
-        """Failures of all causes [1/s]."""
+        """Rate of failures of all causes [1/s]."""
         return sum(cause.per_s for cause in self.causes)
 
     @property
     def mtbf_s(self) -> float:
-        """Mean time between failures of the job; infinity without any [s]."""
+        """Mean time between failures of the job [s]; infinity without failures."""
         return 1 / self.per_s if self.per_s else math.inf
 
     @property
     def replacing_per_s(self) -> float:
-        """Failures after which a spare is needed [1/s]."""
+        """Rate of failures after which a spare is needed [1/s]."""
         return sum(cause.per_s for cause in self.causes if cause.replaces)
 
     def scaled(self, factor: float) -> FailureRates:
-        """All rates times a factor, as a statement of the user: without a range.
+        """Return all rates times a factor, without a range, as if the user had stated them.
 
         Examples
         --------
@@ -101,24 +101,25 @@ class FailureRates:
 
 
 def counts(cluster: Cluster, chips: int) -> dict[str, float]:
-    """Units on which a job of so many chips depends, by kind.
+    """Count the units on which a job of ``chips`` chips depends, by their kind.
 
-    Adapters hang on copper cables and switches on each other by optical links; scale-up links are
-    cables only where a domain has several servers. Of a job on a part of the cluster, links and
-    switches are counted in proportion.
+    Copper cables connect adapters, optical links connect switches; scale-up links are cables only
+    where a domain has several servers. A job on a part of the cluster depends on a proportional
+    part of the links and switches.
 
     Examples
     --------
     >>> from topologies.clusters.names import cluster
-    >>> known = counts(cluster("dgx-h100:2048"), 16384)
-    >>> known["optical-link"], known["switch"]
+    >>> units = counts(cluster("dgx-h100:2048"), 16384)
+    >>> units["optical-link"], units["switch"]
     (32768.0, 1280.0)
     """
     share = chips / cluster.chips
     measured = measure(cluster)
     servers = chips / cluster.chips_per_server
-    joined = cluster.chips_per_domain > cluster.chips_per_server
-    cables = measured.links / 2 * share if joined else 0.0
+    several_servers = cluster.chips_per_domain > cluster.chips_per_server
+    # The measure counts directed links, two to a cable.
+    cables = measured.links / 2 * share if several_servers else 0.0
     optical, switches = _fabric(cluster)
     return {
         "chip": float(chips),
@@ -132,11 +133,12 @@ def counts(cluster: Cluster, chips: int) -> dict[str, float]:
 
 
 def _fabric(cluster: Cluster) -> tuple[float, float]:
-    """Links between switches of the scale-out fabric, and switches."""
+    """Number of links between switches of the scale-out fabric, and of switches."""
     if cluster.scale_out is None or cluster.servers == 1:
         return 0.0, 0.0
     fabric, layers = clos(cluster)
     links, switches = 0.0, 0.0
+    # Ports towards the chips, layer by layer; what goes up from one layer comes down on the next.
     down = cluster.chips * fabric.bandwidth_bytes_per_s / fabric.port_bytes_per_s
     for layer in layers:
         up = layer.groups * layer.up_links
@@ -147,10 +149,10 @@ def _fabric(cluster: Cluster) -> tuple[float, float]:
 
 
 def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = None) -> FailureRates:
-    """Rates of all causes for a job on so many chips, from the catalogue.
+    """Return the failure rates of a job on ``chips`` chips, from the catalogue.
 
-    Published clusters differ by more than their causes, so one range holds for all rates together:
-    that of ``failure.all server_mtbf``.
+    The rates of published clusters differ in all causes alike, so one range holds for all rates
+    together: that of ``failure.all server_mtbf``.
 
     Raises
     ------
@@ -181,14 +183,15 @@ def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = No
 def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
     """Read rates as a user states them: failures of a chip in a year, or a file of causes.
 
-    A number keeps the catalogue's shares of the causes. A file is CSV with the columns ``cause,
-    per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between failures of one
-    such unit, such as ``50000h``, ``replaces`` is 1 where a spare takes the unit's place, else 0.
+    With a number, the causes keep their shares in the catalogue. A file is CSV with the columns
+    ``cause, per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between
+    failures of one such unit, such as ``50000h``; ``replaces`` is 1 where a spare takes the unit's
+    place, else 0.
 
     Raises
     ------
     InputError
-        For what is neither.
+        For a text that is neither a number nor a file of causes.
     """
     try:
         yearly = float(text)
@@ -199,11 +202,12 @@ def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
             f"--failures {text} must be 0 or more failures of a chip a year, such as 0.17, "
             "or a CSV file of causes."
         )
-    usual = failure_rates(cluster, chips)
-    return usual.scaled(yearly * chips / YEAR_S / usual.per_s)
+    shipped = failure_rates(cluster, chips)
+    return shipped.scaled(yearly * chips / YEAR_S / shipped.per_s)
 
 
 def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
+    """Read the causes of a file; ``units`` counts the units of each kind in the job."""
     remedy = f"Give a number, failures of a chip a year, or a CSV file of {', '.join(COLUMNS)}."
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy=remedy)
     header, rows = csv_rows(text, str(path))
@@ -222,6 +226,7 @@ def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
 
 
 def _cause(row: Mapping[str, str], where: str, units: Mapping[str, float]) -> Cause:
+    """Read the cause of one row; ``where`` names file and line in errors."""
     name, per, replaces = row["cause"].strip(), row["per"].strip(), row["replaces"].strip()
     if not name:
         raise InputError(f"{where}: a cause has no name. Write one in column cause.")

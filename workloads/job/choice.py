@@ -1,4 +1,4 @@
-"""The plan of a job for which no degree of parallelism is stated: the best by its estimate."""
+"""Choice of a plan for a job without stated degrees of parallelism: the best by its estimate."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")
 SEQUENCE = 8192
 """Tokens of a sequence unless stated: Llama 3's (arXiv 2407.21783)."""
 USUAL: Mapping[str, Any] = {"cp": 1, "microbatch": 1, "order": ("tp", "cp", "dp", "pp")}
-"""Fields that are not searched unless stated, so that a search takes seconds."""
+"""Fields that are fixed unless stated, so that a search takes seconds."""
 NARROWED: tuple[Mapping[str, Any], ...] = (
     {"zero": 1, "recompute": "selective"},
     {"zero": 3, "recompute": "selective"},
     {"zero": 1, "recompute": "full"},
     {"zero": 3, "recompute": "full"},
 )
-"""Searches in turn; the first in which a plan fits in memory is kept."""
+"""Further fixed fields of each search; the first search in which a plan fits in memory decides."""
 
 
 def job_plan(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
 ) -> ParallelPlan:
-    """Return the plan that a job runs with.
+    """Return the plan of parallelism that a job runs with.
 
-    Where a degree of parallelism is stated, all others are as ``train`` takes them; where none is,
-    it is the plan with the least estimated step of those that fit in memory on the whole cluster,
-    with one sequence a chip unless a batch is stated. Nothing is simulated to choose it: the job
-    simulates its step anyway, and one more on half a million chips takes as long as all estimates.
+    Where a degree of parallelism is stated, the others are completed as ``train`` does. Otherwise
+    the plan is the one with the shortest estimated step among those that fit in memory on the whole
+    cluster, with one sequence a chip unless a batch is stated. No step is simulated for the choice:
+    on half a million chips one simulation takes as long as all estimates, and the job needs one of
+    its own anyway.
 
     Raises
     ------
@@ -63,7 +64,7 @@ def job_plan(
 def _best_by_estimate(
     model: Model, cluster: Cluster, batch: int, stated: Mapping[str, Any], lnc: int | None
 ) -> ParallelPlan:
-    """Return the plan with the shortest estimated step of those that fit in memory."""
+    """Return the plan with the shortest estimated step among those that fit in memory."""
     listed = candidates(model, cluster, batch, stated=stated, spared=set(stated), lnc=lnc)
     fitting = np.flatnonzero(fit(listed, set(stated)).fits).tolist()
     plans = [listed.plans[row] for row in fitting]

@@ -1,7 +1,7 @@
 """Closed forms for a job whose failures come at a constant rate: goodput and intervals.
 
-They leave out stragglers, spares that run short, and checkpoints that are still being written, and
-are what the simulation is held to where those are absent.
+They leave out stragglers, spares that run short, and checkpoints that are still being written.
+Tests hold the simulation to them where these are absent.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ def expected_goodput(
     restart_s: float = 0.0,
     detection_s: float = 0.0,
 ) -> float:
-    """Share of time that is useful, failures being exponential (Daly, FGCS 22, 2006, eq. 20).
+    """Share of time that is useful under exponential failures (Daly, FGCS 22, 2006, eq. 20).
 
-    A failure loses the work since the last checkpoint, is noticed after a while, and is followed by
-    a restart, which may fail as well.
+    A failure loses the work since the last checkpoint, is detected after some time, and is followed
+    by a restart, which may fail as well.
 
     Parameters
     ----------
     interval_s : float
         Computing time between two checkpoints [s].
     mtbf_s : float
-        Mean time between failures; infinity for none [s].
-    checkpoint_s, restart_s, detection_s : float
-        Time that a checkpoint stalls the job; from a noticed failure to the first step; from a
-        failure until it is noticed, in which nothing else can fail [s].
+        Mean time between failures [s]; infinity for none.
+    checkpoint_s : float
+        Time for which a checkpoint stalls the job [s].
+    restart_s : float
+        Time from the detection of a failure to the first step [s].
+    detection_s : float
+        Time from a failure to its detection, in which nothing else can fail [s].
 
     Examples
     --------
@@ -70,7 +73,8 @@ def daly_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
 def best_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
     """Computing time between checkpoints at which :func:`expected_goodput` is largest [s].
 
-    Restart and detection divide goodput by a factor of their own, so they do not move it.
+    Restart and detection divide goodput by a factor that does not depend on the interval, so the
+    best interval does not depend on them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The expected goodput of a job by closed forms, without a draw: smooth in every input."""
+"""Expected goodput of a job by closed forms, which have no random draws and are smooth."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from workloads.job.job import Job
 def smooth_goodput(job: Job) -> float:
     """Share of time that is useful, by closed forms.
 
-    Failures are exponential (:func:`workloads.job.closed_form.expected_goodput`); work since the
-    checkpoint before the last one is lost while the last is still being written, so the write
-    counts as detection does. Slow servers come and are found independently, so that any is slow for
-    a share 1 - exp(-rate x time until it is replaced) of the time. Spares never run short.
+    Failures are exponential (:func:`workloads.job.closed_form.expected_goodput`). While the last
+    checkpoint is being written, a failure loses the work since the one before, so the time of the
+    write is added to detection. Slow servers appear and are found independently, so some server is
+    slow for a share 1 - exp(-rate x time until it is replaced) of the time. Spares never run short.
 
-    With copies in the memory of peers the time between two of them takes the place of the interval,
-    and a copy that is on its way that of the write; both of a pair are never out.
+    With copies in the memory of peers, the time between two copies takes the place of the interval,
+    and the time of a copy that of the write. The two units of a pair are never out together.
 
     Examples
     --------

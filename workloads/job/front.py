@@ -1,4 +1,4 @@
-"""A job of weeks in one call: a training step to goodput, tokens and cost, with their ranges."""
+"""Job of weeks in one call: from a training step to goodput, tokens and cost, with ranges."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from workloads.job.words import plan_with
 from workloads.training.iteration import Iteration
 
 LARGEST_UNIT_CHIPS = 144
-"""Chips of the largest scale-up domain that is replaced as a whole; of larger ones a server is."""
+"""Chips of the largest scale-up domain that a spare replaces whole; in a larger one, a server is
+replaced."""
 ENOUGH = 0.999
-"""Share of time in which spares chosen by themselves are enough."""
+"""Share of time in which the default number of spares is enough."""
 SLICES = 90
-"""Parts of the first run that its timeline shows."""
+"""Parts into which the timeline divides the first run."""
 WITHIN = 1.2816
-"""Standard deviations on either side that hold four fifths of a normal distribution."""
+"""Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
 
 def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobResult:
@@ -40,22 +41,23 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobRe
     Parameters
     ----------
     step : Iteration
-        One optimizer step of it, as :func:`cluster_sim.train` gives.
+        One optimizer step of the job, as :func:`cluster_sim.train` returns it.
     plan : JobPlan, optional
+        Length of the job, checkpoints and spares.
     **words
         Fields of the plan, such as ``days=30`` or ``spares=4``, or options of
-        ``cluster-sim run-job`` by their words, such as ``checkpoint="peer"`` or ``repair="4h"``;
+        ``cluster-sim run-job`` by their names, such as ``checkpoint="peer"`` or ``repair="4h"``;
         see :func:`workloads.job.words.plan_with`.
 
     Returns
     -------
     JobResult
-        ``goodput``, and ``breakdown``, the shares of the time by what they were spent on.
+        ``goodput``, and ``breakdown``, the share of time spent on each part.
 
     Raises
     ------
     InputError
-        For times and numbers that cannot be, and more failures than can be simulated.
+        For times and numbers out of their range, and more failures than can be simulated.
 
     Examples
     --------
@@ -85,15 +87,16 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobRe
 
 
 def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
-    """Return the goodput of a job by closed forms, for questions of small changes.
+    """Return the goodput of a job by closed forms, for the effect of small changes.
 
-    A checkpoint interval that is not stated is Daly's. A simulation answers a change of one per
-    cent with its luck; this does not. Spares never run short here.
+    The random failures of a simulation would hide the effect of a change of one per cent. A
+    checkpoint interval that is not stated is Daly's, and spares never run short.
 
     Parameters
     ----------
     step : Iteration
-        One optimizer step; its time does not matter, its cluster's catalogue does.
+        One optimizer step. Its cluster's catalogue is read; its duration does not matter, except to
+        copies at peers.
     plan : JobPlan
     """
     state = job_state(step.model, step.plan, step.cluster)
@@ -112,8 +115,8 @@ def unit_chips(cluster: Cluster) -> int:
 def spares_needed(rates: FailureRates, repair_s: float) -> int:
     """Fewest spares that are enough for 99.9 % of the time.
 
-    Units in repair are Poisson, whatever repairs are distributed like (Palm's theorem), with mean
-    failures a second times repair.
+    The number of units in repair is Poisson, whatever the distribution of repair times (Palm's
+    theorem); its mean is the rate of failures times the mean time to repair.
 
     Examples
     --------
@@ -129,6 +132,7 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
 
 
 def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
+    """Return the job with the catalogue's values where the settings state none."""
     cluster = step.cluster
     catalogue = cluster.catalogue or shipped_catalogue()
     recovery = Recovery.from_catalogue(catalogue, state.read_s, warm=settings.warm)
@@ -149,14 +153,14 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     spares = spares_needed(rates, recovery.repair_s) if settings.spares is None else settings.spares
     servers = step.chips / cluster.chips_per_server
     slow = Stragglers.from_catalogue(catalogue, servers) if settings.stragglers else Stragglers()
-    usual = daly_interval_s(rates.mtbf_s, stall_s)
+    default_s = daly_interval_s(rates.mtbf_s, stall_s)
     if peers is not None:
-        usual = catalogue.value("fleet.training", "checkpoint_interval")
+        default_s = catalogue.value("fleet.training", "checkpoint_interval")
     span_s = settings.days * DAY_S
     return Job(
         rates=rates,
         recovery=recovery,
-        interval_s=settings.interval_s or max(1.0, min(usual, max(span_s, 1.0))),
+        interval_s=settings.interval_s or max(1.0, min(default_s, max(span_s, 1.0))),
         stall_s=stall_s,
         write_s=0.0 if settings.blocking else state.write_s,
         units=-(-step.chips // unit),
@@ -170,7 +174,7 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
 def _peers(
     step: Iteration, settings: JobPlan, state: State, start_s: float, catalogue: Catalogue
 ) -> PeerCopies:
-    """Return the copies in host memory; a restart that the user states holds with them as well."""
+    """Return the copies in host memory; a restart time that the user states replaces theirs."""
     copies = peer_copies(
         state,
         step.cluster,
@@ -183,11 +187,12 @@ def _peers(
 
 
 def _rng(seed: int, run: int) -> np.random.Generator:
+    """Random numbers of one run."""
     return np.random.default_rng([seed, run])
 
 
 def _varied(job: Job, settings: JobPlan) -> Sequence[Outcome]:
-    """Runs whose rates are drawn so that four fifths of them lie in the published range."""
+    """Simulate runs whose rates are drawn so that 80 % of them lie in the published range."""
     rates = job.rates
     middle = (math.log(rates.low) + math.log(rates.high)) / 2
     width = (math.log(rates.high) - math.log(rates.low)) / 2 / WITHIN

@@ -1,8 +1,8 @@
-"""The best time between checkpoints: simulated at several intervals and fitted by theory.
+"""Best time between checkpoints: simulated at several intervals and fitted by theory.
 
-Waste is a / τ + b τ + c for an interval τ: checkpoints, work lost since the last one, and what does
-not depend on it (Young, CACM 17, 1974). A least-squares fit over simulated intervals averages the
-noise of single runs out; its minimum is √(a / b).
+The wasted share of time is a / τ + b τ + c for an interval τ: checkpoints, work lost since the last
+checkpoint, and a part that does not depend on τ (Young, CACM 17, 1974). A least-squares fit over
+the simulated intervals averages the noise of single runs; its minimum is √(a / b).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from workloads.job.job import Job
 from workloads.job.simulate import simulate
 
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-"""Intervals that are simulated, over the one of Daly."""
+"""Simulated intervals, as multiples of Daly's."""
 FAILURES = 200
-"""Failures of each such run, where that does not take too many checkpoints …"""
+"""Failures that each run should have, if that takes at most ``CHECKPOINTS`` checkpoints."""
 CHECKPOINTS = 20_000
-"""… more than this."""
 FEWEST_FAILURES = 30
+"""Failures that each run has whatever the checkpoints."""
 LEAST_S = 1.0
-"""Shortest interval that is looked at [s]."""
+"""Shortest simulated interval [s]."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Curve:
     interval_s, goodput : tuple of float
         Simulated points, the shortest interval first.
     best_s : float
-        Interval of the largest goodput, of the fitted waste [s].
+        Interval at which the fitted waste is smallest [s].
     """
 
     interval_s: tuple[float, ...]
@@ -46,10 +46,10 @@ class Curve:
 
 
 def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> Curve | None:
-    """Simulate a job at intervals around Daly's and find the best.
+    """Simulate a job at intervals around Daly's, and return the curve with the best one.
 
-    All runs see failures at the same times. None for a job without failures, which needs no
-    checkpoint, or one whose checkpoints cost nothing.
+    All runs have their failures at the same times. The result is None for a job without failures,
+    which needs no checkpoint, and for one whose checkpoints cost nothing.
     """
     stall_s, mtbf_s = job.stall_s, job.rates.mtbf_s
     if math.isinf(mtbf_s) or stall_s <= 0:
@@ -62,7 +62,7 @@ def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> 
 
 
 def _goodput(job: Job, seed: int) -> float:
-    """Goodput of a run that is long enough to see failures, and not too many checkpoints."""
+    """Goodput of a run that is as long as ``FAILURES`` and ``CHECKPOINTS`` say."""
     per_failure = job.rates.mtbf_s / (job.interval_s + job.stall_s)
     failures = min(FAILURES, max(FEWEST_FAILURES, CHECKPOINTS / max(per_failure, 1e-9)))
     long = replace(job, span_s=min(failures * job.rates.mtbf_s, 20 * 365 * 86400))
@@ -74,8 +74,8 @@ def _best(points: Sequence[float], goodput: Sequence[float]) -> float:
     interval, waste = np.array(points), 1 - np.array(goodput)
     columns = np.stack([1 / interval, interval, np.ones_like(interval)], axis=1)
     scale = np.abs(columns).max(axis=0)
-    (often, rarely, _), *_ = np.linalg.lstsq(columns / scale, waste, rcond=None)
-    often, rarely = often / scale[0], rarely / scale[1]
-    if len(points) < 3 or often <= 0 or rarely <= 0:
+    (stall, loss, _), *_ = np.linalg.lstsq(columns / scale, waste, rcond=None)
+    stall, loss = stall / scale[0], loss / scale[1]  # a and b of the module's docstring
+    if len(points) < 3 or stall <= 0 or loss <= 0:
         return float(points[int(np.argmax(goodput))])
-    return float(np.clip(math.sqrt(often / rarely), points[0], points[-1]))
+    return float(np.clip(math.sqrt(stall / loss), points[0], points[-1]))

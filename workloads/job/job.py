@@ -1,4 +1,4 @@
-"""The Job: a long training run in the numbers that its failures and checkpoints depend on."""
+"""Numbers of a long training job on which its failures and checkpoints depend."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from workloads.job.peers import PeerCopies
 PARTS = (
     "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
 )  # fmt: skip
-"""Parts that the time of a job is divided into."""
+"""Parts into which the time of a job is divided."""
 MOST_FAILURES = 500_000
-"""Failures of one run beyond which it is refused: each takes some ten microseconds."""
+"""Most failures of one run that is simulated: each takes about ten microseconds."""
 MOST_CHECKPOINTS = 5_000_000
 LONGEST_S = 20 * 365.25 * 86400
 
@@ -27,16 +27,15 @@ class Recovery:
     Attributes
     ----------
     restart_s : float
-        From a noticed failure, with all units there, to the first step.
+        Time from a detected failure, once all units are there, to the first step.
     explicit_s, timeout_s : float
-        Until an error that is reported is noticed, and until a hang is.
+        Time until a failure is detected: by a reported error, and by a time-out of a hang.
     hang_share : float
-        Share of failures that hang.
+        Share of failures that hang without an error.
     repair_s : float
-        Mean time of a repair; exponential.
+        Mean time of a repair; the times are exponential.
     warm_saves_s : float
-        Time that every restart is shorter by where the spares that it needs wait with their
-        processes started [s].
+        Time by which a restart is shorter if all spares that it needs have their processes started.
     """
 
     restart_s: float
@@ -48,12 +47,15 @@ class Recovery:
 
     @property
     def detection_s(self) -> float:
-        """Mean time until a failure is noticed [s]."""
+        """Mean time until a failure is detected [s]."""
         return self.hang_share * self.timeout_s + (1 - self.hang_share) * self.explicit_s
 
     @classmethod
     def from_catalogue(cls, catalogue: Catalogue, read_s: float, *, warm: bool = False) -> Recovery:
-        """Parts ``job.detection``, ``job.restart``, ``fleet.failure``; reading the checkpoint."""
+        """Read parts ``job.detection``, ``job.restart`` and ``fleet.failure`` of the catalogue.
+
+        ``read_s`` is the time to read the checkpoint, which each restart takes as well [s].
+        """
         start_s = catalogue.value("job.restart", "start")
         saved_s = max(0.0, start_s - catalogue.value("job.restart", "warm")) if warm else 0.0
         return cls(
@@ -73,11 +75,11 @@ class Stragglers:
     Attributes
     ----------
     per_s : float
-        Servers of the job that turn slow [1/s].
+        Rate at which servers of the job turn slow [1/s].
     slower : float
-        Time that a step takes longer by, such as 0.1, while any server is slow.
+        Share by which a step takes longer while any server is slow, such as 0.1.
     found_after_s : float
-        Until a slow server is known; a spare takes its place at the next checkpoint [s].
+        Time until a slow server is found [s]; a spare replaces it at the next checkpoint.
     """
 
     per_s: float = 0.0
@@ -86,7 +88,7 @@ class Stragglers:
 
     @classmethod
     def from_catalogue(cls, catalogue: Catalogue, servers: float) -> Stragglers:
-        """Part ``job.straggler``."""
+        """Read part ``job.straggler`` of the catalogue for a job on ``servers`` servers."""
         return cls(
             per_s=servers / catalogue.value("job.straggler", "mtbf"),
             slower=catalogue.value("job.straggler", "slower"),
@@ -96,7 +98,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class Job:
-    """A job of weeks.
+    """A training job of weeks.
 
     Attributes
     ----------
@@ -107,11 +109,12 @@ class Job:
     stall_s : float
         Time for which a checkpoint stops the job [s].
     write_s : float
-        Time after that in which it is written beside the computation, and cannot be used yet [s].
+        Time after the stall in which the checkpoint is written while the job computes; it cannot be
+        used before the end of the write [s].
     units : int
         Units (servers, or scale-up domains) that the job runs on.
     spares : int
-        Further units that wait to take the place of one that failed.
+        Further units that wait to replace failed ones.
     span_s : float
         Length of the run [s].
     stragglers : Stragglers
@@ -157,6 +160,7 @@ class Job:
         self._check_events()
 
     def _check_events(self) -> None:
+        """Check that failures and checkpoints are few enough to be simulated."""
         failures = self.span_s * (self.rates.per_s + self.stragglers.per_s)
         if failures > MOST_FAILURES:
             raise InputError(

@@ -1,9 +1,10 @@
-"""Checkpoints in the host memory of peers: how often they are taken, and what a recovery costs.
+"""Checkpoints in the host memory of peers: their interval, and the time of a recovery from them.
 
-Units stand in pairs. Each keeps its part of the state, and its partner's, in host memory, as Gemini
-does (SOSP 2023); copies go over the scale-out adapters in times that training leaves them idle, so
-that the job does not stand still. A unit that fails gets its part back from its partner. Only when
-both of a pair are out is the state gone, and the job goes back to the last checkpoint on the store.
+Units form pairs. Each keeps its own part of the state and its partner's in host memory, as Gemini
+does (SOSP 2023). Copies are sent over the scale-out adapters while training leaves them idle, so
+the job does not stop for them. A unit that replaces a failed one gets its part back from the
+partner. If both units of a pair are out, their state is lost, and the job goes back to the last
+checkpoint in the store.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from topologies.errors import InputError
 from workloads.job.state import State
 
 VERSIONS = 2
-"""Copies of each part that a server holds: one that is whole, and the next one as it comes in."""
+"""Copies of a part that a server holds: the last complete one, and the next one as it arrives."""
 PARTS_HELD = 2
-"""Parts that a server holds: its own and that of its partner."""
+"""Parts of the state that a server holds: its own and its partner's."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class PeerCopies:
     every_s : float
         Computing time between two copies [s].
     copy_s : float
-        Time that a copy takes, before which it cannot be used [s].
+        Time that a copy takes; it cannot be used before [s].
     restart_s : float
-        From a noticed failure, with all units there, to the first step [s].
+        Time from a detected failure, once all units are there, to the first step [s].
     bytes_per_server : float
-        Host memory that the copies take [B].
+        Host memory of a server that the copies take [B].
     host_bytes : float, optional
-        Host memory of a server; None where nothing states it [B].
+        Host memory of a server [B]; None where nothing states it.
     """
 
     every_s: float
@@ -48,31 +49,31 @@ class PeerCopies:
     host_bytes: float | None = None
 
     def lost_s(self, computed_s: float) -> float:
-        """Computing time that a failure loses so long after a start [s].
+        """Computing time that is lost by a failure ``computed_s`` after a start [s].
 
         Examples
         --------
-        A copy every ten seconds that takes four: after 23 s that of 10 s is whole, after 24 s
-        that of 20 s.
+        With a copy every ten seconds that takes four, the copy begun at 10 s is the last complete
+        one at 23 s, and the copy begun at 20 s is at 24 s:
 
         >>> copies = PeerCopies(10.0, 4.0, 60.0, 1e9)
         >>> [copies.lost_s(after) for after in (3.0, 23.0, 24.0)]
         [3.0, 13.0, 4.0]
         """
-        whole = math.floor(max(0.0, computed_s - self.copy_s) / self.every_s)
-        return computed_s - whole * self.every_s
+        complete = math.floor(max(0.0, computed_s - self.copy_s) / self.every_s)
+        return computed_s - complete * self.every_s
 
 
 @dataclass(frozen=True)
 class PeerLinks:
-    """Way from the memory of a server to that of its partner.
+    """Network between the memory of a server and that of its partner.
 
     Attributes
     ----------
     bytes_per_s : float
-        Rate of the adapters of one server; by default a copy takes no time [B/s].
+        Rate of the adapters of one server [B/s]; by default a copy takes no time.
     share : float
-        Part of it that copies take beside the traffic of training.
+        Share of the rate that training leaves to copies.
     """
 
     bytes_per_s: float = math.inf
@@ -80,21 +81,23 @@ class PeerLinks:
 
     @classmethod
     def of(cls, cluster: Cluster, catalogue: Catalogue) -> PeerLinks:
-        """Read a cluster's adapters; without a fabric a copy takes no time."""
+        """Return the links of a cluster; without a scale-out fabric a copy takes no time."""
         if cluster.scale_out is None:
             return cls()
         adapters = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_server
         return cls(float(adapters), catalogue.value("job.peer", "network_share"))
 
     def copies(self, part_bytes: float, *, step_s: float, start_s: float) -> PeerCopies:
-        """Copy after every step, or as often as the network lets it.
+        """Return copies after every step, or after as few steps as the network allows.
 
         Parameters
         ----------
         part_bytes : float
-            State that a server holds [B].
-        step_s, start_s : float
-            Optimizer step; from a noticed failure to the first step without reading the state [s].
+            Part of the state that a server holds [B].
+        step_s : float
+            Duration of an optimizer step [s].
+        start_s : float
+            Time from a detected failure to the first step, without reading the state [s].
         """
         copy_s = part_bytes / (self.bytes_per_s * self.share)
         return PeerCopies(
@@ -106,7 +109,7 @@ class PeerLinks:
 
 
 def held_bytes(part_bytes: float) -> float:
-    """Return the host memory that copies take on a server with a part of so many bytes [B].
+    """Return the host memory that copies take on a server with a part of the state [B].
 
     Examples
     --------
@@ -117,7 +120,7 @@ def held_bytes(part_bytes: float) -> float:
 
 
 def room_for_copies(cluster: Cluster, catalogue: Catalogue) -> float:
-    """Return the host memory of a server that copies may take, infinity where none is known [B]."""
+    """Return the host memory of a server that copies may take [B]; infinity where it is unknown."""
     host = host_bytes_per_server(cluster, catalogue)
     return math.inf if host is None else catalogue.value("job.peer", "host_share") * host
 
@@ -131,7 +134,7 @@ def peer_copies(
     start_s: float,
     catalogue: Catalogue,
 ) -> PeerCopies:
-    """Return the copies of a job: after every step, or as often as the network lets them.
+    """Return the copies of a job: after every step, or after as few steps as the network allows.
 
     Parameters
     ----------
@@ -140,17 +143,17 @@ def peer_copies(
     servers : int
         Servers that hold different parts of the state.
     step_s : float
-        Optimizer step [s].
+        Duration of an optimizer step [s].
     start_s : float
-        From a noticed failure to the first step, without reading the state [s].
+        Time from a detected failure to the first step, without reading the state [s].
     catalogue : Catalogue
-        Part ``job.peer``.
+        Its part ``job.peer`` is read.
 
     Raises
     ------
     InputError
-        For a cluster without a fabric between its units, and copies that take more than the share
-        of the hosts' memory that is left for them.
+        For a cluster without a fabric between its units, and for copies that need more than their
+        share of host memory.
     """
     if cluster.scale_out is None or cluster.domains < 2:
         raise InputError(

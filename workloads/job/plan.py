@@ -1,4 +1,4 @@
-"""The plan of a job: its length, and its answers to failures."""
+"""Plan of a job: its length, checkpoints, spares and recovery."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from topologies.errors import InputError
 from workloads.job.causes import FailureRates
 
 RUNS = 8
-"""Runs from whose spread the interval comes, unless the user says."""
+"""Default number of runs from whose spread the interval comes."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """Length of a job, and its answers to failures.
+    """Length of a job, its checkpoints, spares and recovery.
 
     Attributes
     ----------
@@ -22,22 +22,23 @@ class JobPlan:
     interval_s : float, optional
         Computing time between checkpoints [s]; by default the best that the search finds.
     spares : int, optional
-        Units that wait; by default enough for 99.9 % of the time.
+        Units that wait to replace failed ones; by default enough for 99.9 % of the time.
     rates : FailureRates, optional
         Causes of failures; by default the catalogue's.
     repair_s, restart_s : float, optional
-        Mean time of a repair; time from a noticed failure to the first step [s].
+        Mean time of a repair; time from a detected failure to the first step [s].
     blocking : bool
-        Whether a checkpoint stops the job until it is written, instead of until it is copied.
+        Whether a checkpoint stops the job until it is written to the store. By default the job
+        stops only until the state is copied to host memory.
     peers : bool
-        Whether units keep copies of each other's state in host memory; what is written to the store
-        then comes from there, at the catalogue's interval, and stops nothing.
+        Whether units keep copies of each other's state in host memory. Checkpoints are then written
+        to the store from there, at the catalogue's interval, without stopping the job.
     warm : bool
         Whether spares wait with their processes started.
     stragglers : bool
         Whether servers turn slow.
     seed, runs : int
-        Seed of all draws; runs from whose spread the interval comes.
+        Seed of all random draws; number of runs from whose spread the interval comes.
 
     Raises
     ------

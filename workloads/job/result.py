@@ -1,4 +1,4 @@
-"""The JobResult: shares of time, tokens, cost and energy of a simulated job, with their ranges."""
+"""Result of a simulated job: shares of time, tokens, cost and energy, with their ranges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workloads.training.iteration import Iteration
 
 DAY_S = 86400.0
 LOW, HIGH = 0.1, 0.9
-"""Quantiles of the runs between which four fifths of them lie."""
+"""Quantiles of the runs between which 80 % of them lie."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +32,17 @@ class JobResult:
     Attributes
     ----------
     step : Iteration
-        One optimizer step of it.
+        One optimizer step of the job.
     job : Job
-        The numbers that it was run with.
+        Inputs of the simulation.
     state : State
-        Its checkpoint.
+        Checkpoint of the job.
     unit_chips : int
-        Chips of a unit that is replaced.
+        Chips of a unit that a spare replaces.
     outcomes : tuple of Outcome
-        Runs at the rates as they are, one for each seed.
+        Runs at the stated failure rates, one for each seed.
     varied : tuple of Outcome
-        Runs whose failure rates were drawn from their range.
+        Runs whose failure rates were drawn from their published range.
     curve : Curve or None
         Goodput at several checkpoint intervals; None where nothing fails.
     """
@@ -62,7 +62,7 @@ class JobResult:
 
     @cached_property
     def breakdown(self) -> dict[str, float]:
-        """Share of time of each part, mean over the runs; they sum to 1."""
+        """Share of time of each part, as the mean over the runs; the shares sum to 1."""
         total = sum(outcome.span_ms for outcome in self.outcomes)
         return {
             part: sum(outcome.parts_ms[part] for outcome in self.outcomes) / total for part in PARTS
@@ -70,12 +70,12 @@ class JobResult:
 
     @property
     def goodput(self) -> float:
-        """Share of time that is useful, mean over the runs."""
+        """Useful share of time, as the mean over the runs."""
         return self.breakdown["useful"]
 
     @property
     def failures_by_cause(self) -> dict[str, float]:
-        """Failures of a run by cause, mean over the runs."""
+        """Failures by cause, as the mean over the runs."""
         causes = self.outcomes[0].failures
         return {
             name: float(np.mean([outcome.failures[name] for outcome in self.outcomes]))
@@ -84,7 +84,7 @@ class JobResult:
 
     @property
     def interval(self) -> Interval:
-        """Interval of the goodput: seeds, and rates drawn from their published range."""
+        """Interval of the goodput, from runs of all seeds and at rates drawn from their range."""
         seen = np.array([outcome.goodput for outcome in (*self.outcomes, *self.varied)])
         low, high = np.quantile(seen, (LOW, HIGH))
         rates = self.job.rates
@@ -98,40 +98,40 @@ class JobResult:
 
     @property
     def tokens(self) -> float:
-        """Tokens trained on."""
+        """Tokens that the job trains on."""
         return self.goodput * self.job.span_s * self.step.tokens_per_s
 
     @property
     def tokens_interval(self) -> Interval:
-        """Interval of the tokens: that of goodput, and that of the step's time."""
+        """Interval of the tokens, from those of the goodput and of the step time."""
         ends, speed = self.interval, self.step.interval
         if not ends.low > 0:
             return Interval(0.0, self.tokens * speed.factor, basis="step time; goodput may be 0")
         # Errors of the step and of goodput are independent, so their logarithms add as squares.
-        spread = [math.log(speed.factor), math.log(max(self.goodput / ends.low, 1.0))]
+        down = [math.log(speed.factor), math.log(max(self.goodput / ends.low, 1.0))]
         up = [math.log(speed.factor), math.log(max(ends.high / self.goodput, 1.0))]
         return Interval(
-            self.tokens * math.exp(-math.hypot(*spread)),
+            self.tokens * math.exp(-math.hypot(*down)),
             self.tokens * math.exp(math.hypot(*up)),
             basis=f"goodput: {ends.basis}; step time: {speed.basis}",
         )
 
     @property
     def cost_usd(self) -> float | None:
-        """Price of all chips, spares too, for the whole run; None where no price is known."""
-        each = Economics.of(self.step.cluster)
-        return self.chips * self.job.span_s * each.usd_per_chip_s if each.usd_per_chip_s else None
+        """Price of all chips, spares included, for the whole run; None without a known price."""
+        usd_per_chip_s = Economics.of(self.step.cluster).usd_per_chip_s
+        return self.chips * self.job.span_s * usd_per_chip_s if usd_per_chip_s else None
 
     @property
     def energy_joules(self) -> float | None:
-        """Energy drawn from the grid, with all time outside of steps and all spares idle [J]."""
-        each = Economics.of(self.step.cluster)
+        """Energy drawn from the grid [J]; spares, and all chips outside of steps, are idle."""
+        economics = Economics.of(self.step.cluster)
         step_j = self.step.cost.energy_joules
         if step_j is None:
             return None
         working = sum(self.breakdown[part] for part in ("useful", "lost_work", "stragglers"))
         step_w = step_j / self.step.iteration_s
-        idle_w = each.pue * each.idle_w
+        idle_w = economics.pue * economics.idle_w
         spares = self.job.spares * self.unit_chips * idle_w
         waiting = self.step.chips * idle_w
         return self.job.span_s * (working * step_w + (1 - working) * waiting + spares)
@@ -177,9 +177,9 @@ class JobResult:
         }
 
     def _interval_document(self) -> dict[str, Any]:
-        """Interval of goodput, and those of the step, the tokens and the price of a token.
+        """Intervals of goodput, step time, tokens and the price of a token.
 
-        The run's length and its price are fixed, so a token costs what the tokens leave it.
+        The price of the whole run is certain, so the price of a token is inverse to the tokens.
         """
         tokens, step, usd = self.tokens_interval, self.step.interval, self.cost_usd
         document = {
@@ -193,7 +193,7 @@ class JobResult:
         return document
 
     def _peer_document(self) -> dict[str, Any]:
-        """Copies in host memory, and the restart with warm spares, where there are any."""
+        """Copies in host memory, and the restart with warm spares; empty without either."""
         peers, saved_s = self.job.peers, self.job.recovery.warm_saves_s
         document: dict[str, Any] = {}
         if peers is not None:
@@ -219,7 +219,10 @@ class JobResult:
         return [{"checkpoint_interval_s": s, "goodput": share} for s, share in pairs]
 
     def frame(self) -> pd.DataFrame:
-        """Runs as a table: share of each part, failures, goodput; ``varied`` with drawn rates."""
+        """Return a table with one row a run: share of each part, failures, checkpoints, spares.
+
+        ``varied`` marks the runs whose failure rates were drawn.
+        """
         rows = [(False, outcome) for outcome in self.outcomes] + [
             (True, outcome) for outcome in self.varied
         ]
@@ -236,18 +239,19 @@ class JobResult:
         )
 
     def timeline(self) -> pd.DataFrame:
-        """Return the first run in slices: ``day`` at the end of each, and its share of each part.
+        """Return the first run in slices of time, one row a slice.
 
-        Work counts in the slice in which a checkpoint saves it or a failure loses it.
+        ``day`` is the end of the slice; the other columns are the share of each part. Work counts
+        in the slice in which a checkpoint saves it or a failure loses it.
         """
-        rows, before = [], dict.fromkeys(PARTS, 0)
-        for at_ms, booked in self.outcomes[0].slices:
-            spent = {part: booked[part] - before[part] for part in PARTS}
+        rows, previous_ms = [], dict.fromkeys(PARTS, 0)
+        for at_ms, parts_ms in self.outcomes[0].slices:
+            spent = {part: parts_ms[part] - previous_ms[part] for part in PARTS}
             total = sum(spent.values())
             if total:
                 shares = {part: spent[part] / total for part in PARTS}
                 rows.append({"day": at_ms / 1000 / DAY_S, **shares})
-                before = dict(booked)
+                previous_ms = dict(parts_ms)
         return pd.DataFrame(rows)
 
     @property

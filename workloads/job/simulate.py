@@ -1,7 +1,7 @@
 """Simulation of a job: SimPy processes for the job, its failures, slow servers and repairs.
 
-Time is integer milliseconds. Work counts once a later checkpoint holds it; what the job did since
-the last one that was written when it failed is lost.
+Time is in integer milliseconds. Work counts as useful once a written checkpoint holds it; a failure
+loses the work since the last written checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MS = 1000
 Process = Generator[simpy.Event, Any, None]
 COMPUTING = "computing"
 STOPPED_BY_FAILURES = (COMPUTING, "checkpoint", "restart")
-"""States in which a failure of software, too, has something to stop."""
+"""States in which a failure stops the job even if no unit has to be replaced."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,21 @@ class Outcome:
     Attributes
     ----------
     parts_ms : mapping of str to int
-        Time by part, as ``PARTS``; the sum is the length of the run [ms].
+        Time of each of ``PARTS`` [ms]; the sum is the length of the run.
     failures : mapping of str to int
-        Number of times that each cause stopped the job.
+        Number of failures of each cause.
     checkpoints : int
-        Checkpoints that were begun and not lost in their stall.
+        Checkpoints whose stall was not interrupted by a failure.
     replaced : int
-        Units whose place a spare took.
+        Units that a spare replaced.
     spares_used : int
         Most units in repair at one time.
     pairs_lost : int
-        Times that both units that held a part of the state were out, so that the store had to help.
+        Number of times that both units with a part of the state were out, so that it had to be read
+        from the store.
     slices : tuple of (int, mapping of str to int)
-        At the end of each slice of the run: the time, and what was booked until then [ms]; work
-        that no checkpoint holds yet is not booked.
+        Time at the end of each slice of the run, and the time of each part until then [ms]. Work
+        that no checkpoint holds yet is not in any part.
     """
 
     parts_ms: Mapping[str, int]
@@ -62,12 +63,12 @@ class Outcome:
 
     @property
     def goodput(self) -> float:
-        """Share of time that is useful."""
+        """Useful share of time."""
         return self.parts_ms["useful"] / self.span_ms
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each part; they sum to 1."""
+        """Share of time of each part; the shares sum to 1."""
         return {part: self.parts_ms[part] / self.span_ms for part in PARTS}
 
 
@@ -78,10 +79,10 @@ def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
     ----------
     job : Job
     rng : Generator
-        Draws failures, their causes, hangs and repairs; two runs of one state see failures at the
-        same times, whatever their checkpoints.
+        Draws failures, their causes, hangs and repairs. Two runs whose generators have the same
+        state have their failures at the same times, whatever their checkpoints.
     slices : int
-        Equal parts of the run after each of which is noted what was booked.
+        Number of equal parts of the run that the outcome has the times of; 0 for none.
 
     Examples
     --------
@@ -96,13 +97,13 @@ def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
 
 @dataclass
 class _Work:
-    """Computing time that no checkpoint holds yet [ms]: useful work, and time added by slowness."""
+    """Computing time that no checkpoint holds yet [ms]: useful time, and time lost by slowness."""
 
     useful: int = 0
     slow: int = 0
 
     def add(self, ms: int, slower: float) -> None:
-        """Add computing time in which a step took longer by so much."""
+        """Add computing time in which a step took longer by the share ``slower``."""
         extra = round(ms * slower / (1 + slower))
         self.useful += ms - extra
         self.slow += extra
@@ -113,7 +114,7 @@ class _Work:
         self.slow += other.slow
 
     def take(self, ms: int) -> int:
-        """Take so much away, or all that there is; its slow part in proportion [ms]."""
+        """Take at most ``ms`` away, useful and slow time in proportion; return the amount [ms]."""
         total = self.useful + self.slow
         taken = min(ms, total)
         slow = round(self.slow * taken / total) if total else 0
@@ -123,104 +124,113 @@ class _Work:
 
 
 class _Run:
-    """A job in the middle of a run."""
+    """State of a run, and the SimPy processes that change it.
+
+    Computed work is ``at_risk`` until a checkpoint holds it, then ``written`` until the checkpoint
+    is in the store, then counted in ``times_ms``.
+    """
 
     def __init__(self, job: Job, rng: np.random.Generator) -> None:
         self.job = job
         self.env = simpy.Environment()
-        # One stream each, so that what one draws does not move the others.
+        # A random stream for each purpose, so that more draws for one do not change the others.
         self.failing_rng, self.hang_rng, self.repair_rng, *others = rng.spawn(5)
         self.slow_rng, self.pair_rng = others
-        self.booked = dict.fromkeys(PARTS, 0)
+        self.times_ms = dict.fromkeys(PARTS, 0)
         self.failures: Counter[str] = Counter({cause.name: 0 for cause in job.rates.causes})
         self.state, self.since = COMPUTING, 0
         self.at_risk, self.written = _Work(), _Work()
-        self.written_at = 0
+        self.written_at = 0  # when the checkpoint of the work `written` is in the store
+        # Spares that are ready, units that the job lacks, and the most units away at one time.
         self.ready, self.missing, self.most_away = job.spares, 0, 0
-        self.returned = self.env.event()
+        self.returned = self.env.event()  # triggered when a unit comes back from repair
         self.slow, self.known_slow = 0, 0
         self.checkpoints, self.replaced = 0, 0
+        # Time computed since the last restart, and units lost since then whose copies are not back.
         self.computed_ms, self.exposed = 0, 0
         self.pair_lost, self.pairs_lost = False, 0
         self.slices: list[tuple[int, Mapping[str, int]]] = []
 
     def run(self, slices: int = 0) -> Outcome:
-        """Run from the start to the end, and count what the end still saves."""
+        """Run from start to end; work that is not lost by then counts as useful."""
         self.process = self.env.process(self._work())
         if self.job.rates.per_s:
             self.env.process(self._failing())
         if self.job.stragglers.per_s and self.job.stragglers.slower:
             self.env.process(self._slowing())
         if slices:
-            self.env.process(self._noting(slices))
+            self.env.process(self._slicing(slices))
         self.env.run(until=max(1, _ms(self.job.span_s)))
         self._enter(self.state)
         self._keep()
         self._keep_rest()
         return Outcome(
-            dict(self.booked),
+            dict(self.times_ms),
             dict(self.failures),
             self.checkpoints,
             self.replaced,
             self.most_away,
             self.pairs_lost,
-            (*self.slices, (int(self.env.now), dict(self.booked))) if slices else (),
+            (*self.slices, (int(self.env.now), dict(self.times_ms))) if slices else (),
         )
 
-    def _noting(self, slices: int) -> Process:
+    def _slicing(self, slices: int) -> Process:
+        """Record the times of all parts at the end of each slice."""
         each = max(1, _ms(self.job.span_s) // slices)
         while True:
             yield self.env.timeout(each)
             self._enter(self.state)
-            self.slices.append((int(self.env.now), dict(self.booked)))
+            self.slices.append((int(self.env.now), dict(self.times_ms)))
 
-    # What the time goes to
+    # Account of the time
 
     def _enter(self, state: str) -> None:
-        """Book the time since the last change to the state that ends, and begin another."""
+        """Change the state, and add the time since the last change to the state that ends."""
         ms = int(self.env.now) - self.since
         if self.state == COMPUTING:
             self.at_risk.add(ms, self.job.stragglers.slower if self.slow else 0.0)
             self.computed_ms += ms
         else:
-            self.booked[self.state] += ms
+            self.times_ms[self.state] += ms
         self.state, self.since = state, int(self.env.now)
 
     def _keep(self) -> None:
-        """Count the work that the last checkpoint holds, once it has been written."""
+        """Count the work in the last checkpoint, if it has been written by now."""
         if self.env.now >= self.written_at:
-            self.booked["useful"] += self.written.useful
-            self.booked["stragglers"] += self.written.slow
+            self.times_ms["useful"] += self.written.useful
+            self.times_ms["stragglers"] += self.written.slow
             self.written = _Work()
 
     def _keep_rest(self) -> None:
-        """Count the work that the end of the run saves."""
+        """Count the work that is not in a written checkpoint at the end of the run."""
         for work in (self.written, self.at_risk):
-            self.booked["useful"] += work.useful
-            self.booked["stragglers"] += work.slow
+            self.times_ms["useful"] += work.useful
+            self.times_ms["stragglers"] += work.slow
 
     def _go_back(self) -> None:
-        """Lose what no copy holds: all since the last checkpoint, or since that of the peers."""
+        """Lose the work since the last checkpoint, or since the last copy at peers."""
         peers = self.job.peers
         if peers is None:
             self._lose()
             return
         self._keep()
-        # The peers hold what was not yet written, too; a later checkpoint saves it.
+        # The peers also hold the work of the unfinished checkpoint; a later one will save it.
         self.at_risk.join(self.written)
         self.written = _Work()
         lost_ms = _ms(peers.lost_s(self.computed_ms / MS))
-        self.booked["lost_work"] += self.at_risk.take(lost_ms)
+        self.times_ms["lost_work"] += self.at_risk.take(lost_ms)
 
     def _lose(self) -> None:
+        """Lose all work that is in no written checkpoint."""
         self._keep()
         for work in (self.written, self.at_risk):
-            self.booked["lost_work"] += work.useful + work.slow
+            self.times_ms["lost_work"] += work.useful + work.slow
         self.written, self.at_risk = _Work(), _Work()
 
-    # The job
+    # The job itself
 
     def _work(self) -> Process:
+        """Alternate between computing and recovery from failures, which interrupt it."""
         while True:
             try:
                 yield from self._compute_and_save()
@@ -228,6 +238,7 @@ class _Run:
                 yield from self._recover()
 
     def _compute_and_save(self) -> Process:
+        """Compute for one interval, save a checkpoint, and replace servers known to be slow."""
         self._enter(COMPUTING)
         yield self.env.timeout(max(1, _ms(self.job.interval_s)))
         self._enter("checkpoint")
@@ -245,7 +256,7 @@ class _Run:
             yield from self._replace_slow()
 
     def _recover(self) -> Process:
-        """Lose unsaved work; notice, wait for units, and start again until that succeeds."""
+        """Lose unsaved work, detect the failure, and restart until a restart succeeds."""
         self._enter("detection")
         self._go_back()
         while True:
@@ -260,6 +271,7 @@ class _Run:
                 return
 
     def _start_again(self) -> Process:
+        """Wait until spares replace all missing units, and restart."""
         self._enter("waiting_for_spares")
         warm = self.ready >= self.missing
         while self.ready < self.missing:
@@ -273,7 +285,10 @@ class _Run:
         self.computed_ms, self.exposed = 0, 0
 
     def _restart_s(self, *, warm: bool) -> float:
-        """Time of a restart; from the store, which loses more, where a pair of peers is gone."""
+        """Time of a restart [s]; after the loss of a pair of peers it begins from the store.
+
+        In that case the work since the last written checkpoint is lost as well.
+        """
         restart_s = self.job.recovery.restart_s
         if self.pair_lost:
             self._lose()
@@ -284,6 +299,7 @@ class _Run:
         return restart_s - (self.job.recovery.warm_saves_s if warm else 0.0)
 
     def _replace_slow(self) -> Process:
+        """Replace the servers that are known to be slow, and restart."""
         for _ in range(self.known_slow):
             self._take_out()
         self._enter("restart")
@@ -291,18 +307,23 @@ class _Run:
         self.known_slow = 0
         yield from self._start_again()
 
-    # What happens to it
+    # Failures, repairs and slow servers
 
     def _failing(self) -> Process:
+        """Let failures happen at random times, each of a random cause."""
         causes = self.job.rates.causes
         shares = np.array([cause.per_s for cause in causes]) / self.job.rates.per_s
-        names = np.cumsum(shares)
+        upper_bounds = np.cumsum(shares)
         while True:
             yield self.env.timeout(_ms(self.failing_rng.exponential(self.job.rates.mtbf_s)))
-            place = int(np.searchsorted(names, self.failing_rng.random(), side="right"))
+            place = int(np.searchsorted(upper_bounds, self.failing_rng.random(), side="right"))
             self._fail(causes[min(place, len(causes) - 1)])
 
     def _fail(self, cause: Cause) -> None:
+        """Let a failure stop the job, and take a unit out if its cause does.
+
+        A failure that replaces nothing has no effect while the job does not run.
+        """
         stops = self.state in STOPPED_BY_FAILURES
         if not stops and not cause.replaces:
             return
@@ -315,18 +336,20 @@ class _Run:
             self.process.interrupt(cause.name)
 
     def _break_a_pair(self) -> None:
-        """Note when the partner of a unit that has not got its state back fails as well."""
+        """Draw whether the failed unit is the partner of one that has no state back yet."""
         if self.job.peers is not None and self.exposed:
             chance = min(1.0, self.exposed / (self.job.units - 1))
             self.pair_lost |= bool(self.pair_rng.random() < chance)
         self.exposed += 1
 
     def _take_out(self) -> None:
+        """Take a unit out of the job and send it to repair."""
         self.missing += 1
         self.replaced += 1
         self.env.process(self._repair())
 
     def _repair(self) -> Process:
+        """Repair a unit, which then is a spare."""
         self.most_away = max(self.most_away, self.job.spares - self.ready + self.missing)
         yield self.env.timeout(_ms(self.repair_rng.exponential(self.job.recovery.repair_s)))
         self.ready += 1
@@ -334,6 +357,7 @@ class _Run:
             self.returned.succeed()
 
     def _slowing(self) -> Process:
+        """Let servers turn slow at random times."""
         stragglers = self.job.stragglers
         while True:
             yield self.env.timeout(_ms(self.slow_rng.exponential(1 / stragglers.per_s)))
@@ -342,6 +366,7 @@ class _Run:
             self.env.process(self._finding())
 
     def _finding(self) -> Process:
+        """Find a slow server after its time."""
         yield self.env.timeout(_ms(self.job.stragglers.found_after_s))
         self.known_slow += 1
 

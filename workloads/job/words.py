@@ -1,4 +1,4 @@
-"""Words of ``cluster-sim run-job``, read into a plan of a job for Python and the command alike."""
+"""Options of ``cluster-sim run-job`` as keywords, read into a plan of a job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
 LARGEST_SPARES = 10**6
 WORDS = ("checkpoint_interval", "checkpoint", "standby", "failures", "repair", "restart")
-"""Options whose words are not fields of a plan."""
+"""Options that are not fields of a plan."""
 
 
 def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
-    """Return a plan with fields changed, or with options of ``run-job`` by their words.
+    """Return a plan with some fields changed, by their names or as options of ``run-job``.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: 
     words : mapping of str to object
         Fields of the plan, or options as on the command line: ``checkpoint_interval="30min"``,
         ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or a file, ``repair="4h"``,
-        ``restart="10min"``, ``spares="auto"``. A plain number of a time is seconds; None leaves the
-        plan as it is.
+        ``restart="10min"``, ``spares="auto"``. A plain number for a time means seconds; None leaves
+        the plan as it is.
     cluster : Cluster
     chips : int
         Chips of the job.
@@ -38,14 +38,14 @@ def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: 
     Raises
     ------
     InputError
-        For a word that there is not, and a value that the option refuses.
+        For a keyword that is neither, and a value that its option refuses.
     """
     names = [*(field.name for field in fields(JobPlan)), *WORDS]
     changes: dict[str, Any] = {}
     for name, value in words.items():
         if name not in names:
             raise InputError(
-                f"a job has no word {shown(name)!r}.{suggestion(name, names)} Words are "
+                f"a job has no option {shown(name)!r}.{suggestion(name, names)} Options are "
                 f"{', '.join(names)}."
             )
         if name not in WORDS and name != "spares":
@@ -56,7 +56,7 @@ def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: 
 
 
 def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]:
-    """Fields of a plan that an option sets."""
+    """Return the fields of a plan that an option sets."""
     text = str(value)
     if name == "spares":
         return {"spares": None if text == AUTO else _spares(text)}
@@ -75,7 +75,7 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of an option's choices.
+    """Check that a value is among an option's choices.
 
     Raises
     ------
@@ -96,6 +96,7 @@ def _seconds(text: str, name: str, least: float = 0.0) -> float:
 
 
 def _spares(text: str) -> int:
+    """Read a number of spares."""
     if not text.strip().isdecimal() or len(text) > 20 or int(text) > LARGEST_SPARES:
         raise InputError(
             f"--spares {text!r} must be a whole number from 0 to {LARGEST_SPARES:,}, or auto."
