@@ -1,4 +1,4 @@
-"""Features of a job on which its uncertainty depends: the kind of prediction and the chip."""
+"""Features of a prediction on which its uncertainty depends, from model, plan and machine."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Degrees(Protocol):
 
     @property
     def zero(self) -> int:
-        """Stage of ZeRO."""
+        """ZeRO stage, 0 to 3."""
 
     @property
     def attention(self) -> str:
-        """Kernel of attention, ``fused`` or ``unfused``."""
+        """Attention kernel, ``fused`` or ``unfused``."""
 
     @property
     def ranks(self) -> int:
@@ -50,7 +50,7 @@ class Degrees(Protocol):
 
 
 def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
-    """Features of a training step."""
+    """Return the features of a training step."""
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -66,20 +66,20 @@ def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
 
 
 def collective_features(cluster: Cluster, ranks: int, size_bytes: int) -> Prediction:
-    """Features of a collective on a machine of the catalogue."""
+    """Return the features of a collective on a machine of the catalogue."""
     return Prediction(
         collective_kind(size_bytes), cluster.chip, ranks=ranks, assumed=_links_assumed(cluster)
     )
 
 
 def first_token_features(model: Model, chip: str, chips: int) -> Prediction:
-    """Features of the time to first token of a replica."""
+    """Return the features of a replica's time to first token."""
     kind = FIRST_TOKEN if model.experts is None else FIRST_TOKEN_EXPERTS
     return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
 
 
 def serving_features(model: Model, chip: str, chips: int) -> Prediction:
-    """Features of a replica's time per token, and of its rate."""
+    """Return the features of a replica's time per token, which its rate shares."""
     kind = SERVING if model.experts is None else SERVING_EXPERTS
     return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
 

@@ -1,4 +1,4 @@
-"""The interval that a predicted number is given with."""
+"""Interval that accompanies a predicted number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEVEL = 0.8
-"""Share of measurements that an interval is meant to hold."""
+"""Share of measurements that an interval is meant to contain."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Interval:
     level : float
         Share of measurements that should lie between them.
     basis : str
-        Measurements that the width comes from, and why it is wider than they are.
+        Measurements from which the width comes, and reasons for which it is wider.
     """
 
     low: float
@@ -35,14 +35,14 @@ class Interval:
         return math.sqrt(self.high / self.low)
 
     def scaled(self, number: float) -> dict[str, float]:
-        """Interval of another number that grows, or falls, in proportion to this one.
+        """Return the interval of another number that is proportional, or inverse, to this one.
 
-        The interval is symmetric in logarithms, so a rate has the factor of the time it follows.
+        The interval is symmetric in logarithms, so a rate has the same factor as its time.
 
         Parameters
         ----------
         number : float
-            Such as tokens a second, in its own unit.
+            The other number, such as tokens a second, in its own unit.
 
         Examples
         --------
@@ -58,8 +58,8 @@ class Interval:
         Parameters
         ----------
         **following : float or None
-            Numbers in proportion to this one, each in its own unit, whose ends are added under
-            their names; None for one that is not known.
+            Numbers that are proportional, or inverse, to this one, each in its own unit; their
+            ends are added under their names. None for a number that is not known.
 
         Examples
         --------

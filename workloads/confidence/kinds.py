@@ -78,11 +78,12 @@ class Prediction:
     chip : str
         Catalogue name of the chip.
     tp, cp, ranks : int
-        Degrees, compared with the largest that were measured.
+        Tensor-parallel and context-parallel degrees and chips of the job, which are compared with
+        the largest that were measured.
     assumed : bool
         Whether kernels or links rest on assumed numbers.
     slow : Slowing
-        Probability that slow nodes lengthen it, and by how much; by default never.
+        Probability that slow nodes lengthen the job, and the time they add; by default never.
     """
 
     kind: str
@@ -104,7 +105,7 @@ def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
     zero : int
         Stage of ZeRO.
     unfused : bool
-        Whether attention is a kernel for each of its steps, as in frameworks until 2022.
+        Whether attention runs as separate kernels, as in frameworks until 2022.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
 
 
 def kernel_kind(kernel: str) -> str:
-    """Kind of a kernel by its name in validation rows; layers count as the products they are.
+    """Kind of a kernel by its name in validation rows; a layer counts as matrix products.
 
     Examples
     --------
@@ -133,7 +134,7 @@ def kernel_kind(kernel: str) -> str:
 
 
 def collective_kind(size_bytes: int) -> str:
-    """Kind of a collective of a size, as its report states it [B].
+    """Kind of a collective by its reported size [B].
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Machines that are a mixture: some runs meet a slow node, which every microbatch waits for.
+"""Times on clusters of mixed quality, where some runs wait for a slow node in every microbatch.
 
-Such a run takes its usual time and so much more, with a probability that grows with the nodes. A
-point between the two would be the time of no run, so the probability is stated in the interval: its
+A run takes its usual time or, with a probability that grows with its nodes, that time and a delay.
+A point between the two would be the time of no run, so the probability enters the interval: its
 ends are quantiles of the mixture of both.
 """
 
@@ -17,19 +17,19 @@ from workloads.confidence.interval import LEVEL
 NODE_CHIPS = 8
 """Chips of a node."""
 HALVINGS = 60
-"""Steps of the search for a quantile, beyond the precision of a double."""
+"""Bisections in the search for a quantile, enough for the precision of a double."""
 NORMAL = NormalDist()
 
 
 class Slowing(NamedTuple):
-    """Share of runs that a slow node lengthens, and the time it adds.
+    """Share of runs that slow nodes lengthen, and the time that they add.
 
     Attributes
     ----------
     share : float
         Probability that a run has one slow node or more.
     seconds : float
-        Time that such a run takes more [s].
+        Time by which such a run is longer [s].
     """
 
     share: float = 0.0
@@ -43,14 +43,14 @@ NEVER = Slowing()
 def slowing(
     chips: int, microbatches: int, *, pipelined: bool, catalogue: Catalogue | None = None
 ) -> Slowing:
-    """Return what slow nodes of a cluster of mixed quality may add to a run.
+    """Return the delay of a run by slow nodes of a cluster of mixed quality, and its probability.
 
     Parameters
     ----------
     chips : int
         Chips of the run.
     microbatches : int
-        Microbatches of a replica, each of which waits.
+        Microbatches of a replica; each of them waits for the slow node.
     pipelined : bool
         Whether stages of a pipeline wait for one another.
     catalogue : Catalogue, optional
@@ -72,7 +72,7 @@ def slowing(
 def mixture_ends(
     value: float, slow: Slowing, half_width: float, level: float = LEVEL
 ) -> tuple[float, float]:
-    """Ends of the interval of a time that may be slowed.
+    """Ends of the interval of a time that slow nodes may lengthen.
 
     Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
     the same half-width at ``level``.
@@ -85,12 +85,12 @@ def mixture_ends(
     half_width : float
         Half-width of the interval of either time alone, in logarithms.
     level : float
-        Share of measurements to hold; both tails have the same share of the others.
+        Share of measurements within the interval; both tails have the same share of the others.
 
     Returns
     -------
     low, high : float
-        In the unit of ``value``.
+        Ends in the unit of ``value``.
 
     Examples
     --------
@@ -102,15 +102,15 @@ def mixture_ends(
     spread = half_width / NORMAL.inv_cdf(1 - tail)
     usual, slowed = math.log(value), math.log(value + slow.seconds)
 
-    def below(place: float) -> float:
-        usually = NORMAL.cdf((place - usual) / spread)
-        return usually + slow.share * (NORMAL.cdf((place - slowed) / spread) - usually)
+    def distribution(log_time: float) -> float:
+        usual_share = NORMAL.cdf((log_time - usual) / spread)
+        return usual_share + slow.share * (NORMAL.cdf((log_time - slowed) / spread) - usual_share)
 
     def quantile(share: float) -> float:
         low, high = usual - half_width, slowed + half_width
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if below(middle) < share else (low, middle)
+            low, high = (middle, high) if distribution(middle) < share else (low, middle)
         return math.exp(high)
 
     return quantile(tail), quantile(1 - tail)

@@ -1,4 +1,4 @@
-"""Kendall's rank correlation: whether two lists put the same things in the same order."""
+"""Kendall's rank correlation: whether two lists of values have the same order."""
 
 from __future__ import annotations
 

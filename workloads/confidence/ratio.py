@@ -1,4 +1,4 @@
-"""Comparisons: the ratio of two predictions for one job is known better than either of them."""
+"""Margins of comparisons: the ratio of two predictions is known better than either of them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MOST_PAIRS = 2_000
 def margin(
     one: Prediction, other: Prediction, residuals: Residuals | None = None, level: float = LEVEL
 ) -> float:
-    """Difference of the logarithms of two predicted times within which they tie.
+    """Difference of the logarithms of two predicted times within which they count as equal.
 
-    Of one kind, it is as much wider than measured pairs as the interval of either time is wider
-    than measured rows: for a job that nothing was fitted to, a chip without rows, larger degrees.
-    Times of different kinds, such as with and without sharded parameters, have not shown how much
-    of their errors they share; they tie within the less certain one's own interval.
+    For two times of one kind, the margin of measured pairs is widened as the interval of either
+    time is: for a job that nothing was fitted to, a chip without rows, larger degrees. How much of
+    their errors times of different kinds share, such as with and without sharded parameters, is
+    not known; their margin is the interval of the less certain one.
     """
     shipped = shipped_residuals() if residuals is None else residuals
     alone = max(half_width(each, shipped, level) for each in (one, other))
@@ -44,7 +44,7 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
     """Half-width of ln(time of one plan / time of another) among measured pairs of a kind.
 
     Two rows of a table with the same model and machine share the error of machine, framework and
-    kernels; the difference of their residuals is what is left. Every table has the same weight.
+    kernels, which cancels in the difference of their residuals. Every table has the same weight.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
     residuals : Residuals, optional
         Shipped ones by default.
     level : float
-        Share of measured pairs to hold.
+        Share of measured pairs within the half-width.
 
     Returns
     -------
     float
-        Never wider than the quantile of single rows of the kind.
+        At most the quantile of single rows of the kind.
     """
     shipped = shipped_residuals() if residuals is None else residuals
     of_family = [row for row in shipped.rows if FAMILY.get(row.kind) == FAMILY[kind]]

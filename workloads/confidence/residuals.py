@@ -30,10 +30,10 @@ class Residual:
     chip : str
         Catalogue name of the chip.
     group : str
-        Rows of one table with the same group are the same job on the same machine under another
-        plan, so they share most of their error.
+        Job and machine of the row. Rows of one table with the same group differ only in their plan,
+        so they share most of their error.
     tp, cp, ranks : int
-        Degrees that a prediction may go beyond.
+        Degrees and chips of the row; a prediction with larger ones has a wider interval.
     assumed : bool
         Whether kernels or links rest on assumed numbers.
     log_residual : float
@@ -92,7 +92,7 @@ class Residuals:
         return max((int(getattr(row, degree)) for row in rows), default=1)
 
     def of(self, kind: str) -> Residuals:
-        """Residuals of one kind; empty where there are none."""
+        """Residuals of one kind, which may be none."""
         return self.by_kind.get(kind, Residuals(()))
 
     def without(self, table: str) -> Residuals:

@@ -1,8 +1,8 @@
-"""Sensitivity: which numbers of the catalogue an answer depends on, and how much.
+"""Sensitivity of an answer to the numbers of the catalogue.
 
-The base answer is computed once with a catalogue that notes which numbers are read. Each of them is
-then raised by one per cent; a number that moves the answer and has a range is also put at either
-end of it. Everything else stays as it is, so interactions between numbers are not seen.
+The answer is computed once with a catalogue that records which numbers are read. Each of these is
+then raised by one per cent. A number that changes the answer and has a range is also set to either
+end of it. The other numbers keep their values, so interactions between numbers are not seen.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from topologies.errors import InputError
 STEP = Fraction(1, 100)
 """Relative step of the elasticity."""
 WIDE_STEP = Fraction(1, 10)
-"""Relative step for answers that jump: whether a request comes just before or after the end of an
-iteration moves its first token by a whole iteration, more than one per cent of a number does."""
+"""Relative step for answers that jump. A request that comes just after the end of an iteration
+instead of just before gets its first token a whole iteration later, which hides the effect of one
+per cent of a number."""
 LEAST = 1e-6
 """Relative change of the answer below which a number does not matter."""
 COUNTS = ("count",)
-"""Units of numbers that have no fraction: they move only over their range."""
+"""Units of whole numbers, which are changed only over their range."""
 
 Answer = Callable[[Catalogue], float]
 Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
@@ -33,26 +34,26 @@ Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
 
 @dataclass(frozen=True)
 class NotingCatalogue(Catalogue):
-    """A catalogue that notes which numbers are read.
+    """A catalogue that records which numbers are read.
 
     Attributes
     ----------
     read : dict
-        Part and quantity of every number read so far, in order; the values mean nothing.
+        Part and quantity of every number read so far, in order; a dict that serves as ordered set.
     """
 
     read: dict[tuple[str, str], None] = field(default_factory=dict, compare=False)
 
     def entry(self, part: str, quantity: str) -> Entry:
-        """Return the row in force and note that it was read."""
+        """Return the row in force, and record that it was read."""
         self.read[part, quantity] = None
         return super().entry(part, quantity)
 
 
 def noting(catalogue: Catalogue) -> NotingCatalogue:
-    """Return a catalogue with the same numbers that notes reads.
+    """Return a catalogue with the same numbers that records reads.
 
-    Its digest differs, so that nothing remembered for the original stands in for a read.
+    Its digest differs, so that no result cached for the original takes the place of a read.
     """
     return NotingCatalogue(f"{catalogue.digest} noted", catalogue.rows, catalogue.chosen)
 
@@ -70,7 +71,7 @@ class Sensitivity:
     unit : str
         SI unit of the number, such as ``B/s``.
     low, high : float or None
-        Ends of its range [``unit``]; None where nobody gives one.
+        Ends of the number's range [``unit``]; None where no source gives a range.
     change_low, change_high : float or None
         Relative change of the answer with the number at either end.
     elasticity : float
@@ -89,7 +90,7 @@ class Sensitivity:
 
     @property
     def swing(self) -> float:
-        """Largest change over the range; over ± 10 % where there is no range."""
+        """Largest relative change of the answer over the range, or over ± 10 % without a range."""
         ends = [abs(change) for change in (self.change_low, self.change_high) if change is not None]
         return max(ends, default=abs(self.elasticity) * 0.1)
 
@@ -107,16 +108,16 @@ def sensitivity(
     answer : function of a Catalogue
         Computes the answer, such as the time of a step [s].
     catalogue : Catalogue
-        Numbers around which they are moved.
-    watch : function of a list
-        Returns its items one by one; for progress on a terminal.
+        Catalogue with the base value of every number.
+    watch : function of a sequence
+        Yields the items of the sequence; for progress on a terminal.
     step : Fraction
-        Relative rise of a number from which its elasticity is taken.
+        Relative rise of a number from which its elasticity is computed.
 
     Returns
     -------
     list of Sensitivity
-        Only numbers that move the answer, the largest swing first.
+        Only numbers that change the answer, the largest swing first.
     """
     noted = noting(catalogue)
     base = answer(noted)
@@ -150,7 +151,7 @@ def _of_entry(
 def _change(
     answer: Answer, catalogue: Catalogue, base: float, entry: Entry, value: Fraction
 ) -> float | None:
-    """Relative change of the answer with one number replaced; None where that is refused."""
+    """Relative change of the answer with one number replaced; None for a value that is refused."""
     moved = replace(entry, value=float(value), exact=value, low=None, high=None)
     try:
         seconds = answer(catalogue.with_rows([moved]))

@@ -1,11 +1,12 @@
 """Split-conformal intervals with the validation table as the exchangeable unit.
 
-Rows of one table share their machine, framework and people, so they err together: a thousand rows
-of one table say less about the next table than ten rows each of ten. Every table therefore has the
-same weight. The score of a row is |ln(measured / predicted)| divided by its widening, the factor by
-which it goes beyond the other tables; the half-width of a prediction is the weighted quantile of
-the scores times its own widening. A kind with few tables is drawn towards the scores of its family
-(Vovk, Gammerman and Shafer 2005; Lei et al. 2018 for normalised scores).
+Rows of one table share their machine, framework and authors, so their errors are correlated: a
+thousand rows of one table say less about the next table than ten rows of each of ten tables. Every
+table therefore has the same weight. The score of a row is |ln(measured / predicted)| divided by its
+widening, the factor for what distinguishes it from other measurements; the half-width of a
+prediction is the weighted quantile of the scores times its own widening. The quantile of a kind
+with few tables is drawn towards that of its family (Vovk, Gammerman and Shafer 2005; Lei et al.
+2018 for normalised scores).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from workloads.confidence.mixture import mixture_ends
 from workloads.confidence.residuals import Residuals, shipped_residuals
 
 BORROWED_TABLES = 1
-"""Tables that the family counts for, beside a kind's own."""
+"""Weight of the family's quantile, in tables, beside those of the kind itself."""
 _OTHERS = ("collective", "serving", "first_token", "kernel")
 NOT_FITTED = {
     "training": 1.3,
@@ -31,11 +32,11 @@ NOT_FITTED = {
     "first_token": 1.25,
     "kernel": 1.25,
 }
-"""Widening for all of a family: constants have seen most tables, a new table is one that nothing
-was fitted to. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
+"""Widening for all predictions of a family, because constants were fitted to most tables and to no
+new job. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
 (5 in the middle), of tables that nothing was fitted to 7 to 24 % (fsdp_more, tpu_training,
-moe_folding, megatron_more, mlperf_lora, nemo_more); the latter are part of the scores already, and
-are covered to 80 % by the others."""
+moe_folding, megatron_more, mlperf_lora, nemo_more); the latter are among the scores already, and
+the intervals from the other tables cover 80 % of them."""
 NEW_CHIP = 1.5
 """Widening for a chip without a measured row of the kind."""
 DEGREE_DOUBLED = 1.15
@@ -43,10 +44,10 @@ DEGREE_DOUBLED = 1.15
 ASSUMED = 1.25
 """Widening where kernels or links rest on assumed numbers."""
 MIXED_NODES = 1.5
-"""Widening for research code on whatever nodes a cluster has; assumed. That a node may be slow is
-stated apart, by :mod:`workloads.confidence.mixture`."""
+"""Widening for research code on nodes of mixed quality; assumed. The chance of a slow node is added
+by :mod:`workloads.confidence.mixture`."""
 MOST = 4.0
-"""Largest widening in all."""
+"""Largest product of all widenings."""
 
 
 def interval(
@@ -62,7 +63,7 @@ def interval(
     residuals : Residuals, optional
         Shipped ones by default.
     level : float
-        Share of measurements to hold.
+        Share of measurements within the interval.
 
     Returns
     -------
@@ -72,8 +73,8 @@ def interval(
 
     Examples
     --------
-    >>> found = interval(10.0, Prediction("training.tensor", "h100", tp=8, ranks=64))
-    >>> found.low < 10.0 < found.high, found.level
+    >>> ends = interval(10.0, Prediction("training.tensor", "h100", tp=8, ranks=64))
+    >>> ends.low < 10.0 < ends.high, ends.level
     (True, 0.8)
     """
     measured = shipped_residuals() if residuals is None else residuals
@@ -98,7 +99,7 @@ def widening(prediction: Prediction, residuals: Residuals) -> float:
 
 
 def _factors(prediction: Prediction, residuals: Residuals) -> list[tuple[float, str]]:
-    """Differences from what was measured, each with its factor and its reason."""
+    """Differences between a prediction and the measurements, each with its factor and reason."""
     of_kind = residuals.of(prediction.kind)
     factors = [(NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere")]
     if of_kind.rows and prediction.chip not in of_kind.chips:
@@ -116,6 +117,7 @@ def _factors(prediction: Prediction, residuals: Residuals) -> list[tuple[float, 
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
+    """Sentence with the measurements behind an interval and the reasons for its widening."""
     of_kind = residuals.of(prediction.kind)
     tables = len(of_kind.by_table)
     source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
@@ -129,7 +131,7 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
 
 @lru_cache(maxsize=256)
 def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
-    """Quantile of the scores of a kind, drawn towards its family where it has few tables."""
+    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
     of_kind, tables_of_kind = _quantile(residuals.of(kind), level)
     relatives = Residuals(
         tuple(row for row in residuals.rows if FAMILY.get(row.kind) == FAMILY[kind])

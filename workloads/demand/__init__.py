@@ -1,4 +1,4 @@
-"""Demand for inference: traces that ship with the package, files of users, what-ifs, noise."""
+"""Demand for inference: bundled traces, files of users, what-ifs, noise."""
 
 from workloads.demand.bundled import (
     BUNDLED,

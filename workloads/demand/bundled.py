@@ -1,4 +1,4 @@
-"""The demand traces that ship with the package, by name: shapes, to be scaled to a fleet."""
+"""Demand traces that ship with the package, by name; they are shapes, to be scaled to a fleet."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def burstgpt() -> Demand:
 
 
 def servegen(model: str = "m-large") -> Demand:
-    """Alibaba Cloud Model Studio by the 10 minutes: ``m-large``, ``m-mid``, ``m-small``.
+    """Alibaba Cloud Model Studio in windows of 10 minutes: ``m-large``, ``m-mid``, ``m-small``.
 
     Origin: ServeGen (Apache-2.0; Xiang et al., arXiv:2505.09999), rates of all clients summed.
     Size: 14 days each (``deepseek-r1``: one day). Columns: requests; mean tokens of the clients
@@ -71,8 +71,8 @@ def deepseek_day() -> Demand:
     """DeepSeek-V3/R1's load from 27 February 2025, 04:00 UTC, as a share of the peak, hourly.
 
     Origin: DeepSeek's inference system overview (CC0), token income at list price read off a figure
-    (0.2 % in total). Size: 24 hours. Its ``requests`` are load shares in each minute times one
-    minute: scale them to a fleet before use. :func:`deepseek_nodes` gives what the operator did.
+    (0.2 % in total). Size: 24 hours. Its ``requests`` are shares of the peak load, not counts:
+    scale them to a fleet before use. :func:`deepseek_nodes` has the nodes that the operator used.
     """
     hourly = read_demand(data_file("deepseek_2025_day_hourly.csv"), prompt_tokens=4989.0)
     shares = hourly.requests * 60.0
@@ -108,7 +108,7 @@ BUNDLED = {
 
 
 def demand(text: str, *, service: str | None = None) -> Demand:
-    """Read a bundled name or a path to a file in CSV, JSON or JSON lines.
+    """Read a demand by its bundled name, or from a file in CSV, JSON or JSON lines.
 
     Examples
     --------
@@ -130,11 +130,12 @@ def demand(text: str, *, service: str | None = None) -> Demand:
 
 
 def data_file(name: str) -> Path:
-    """Path of a shipped file."""
+    """Path of a data file that ships with the package."""
     return Path(str(resources.files("workloads.data").joinpath(name)))
 
 
 def _azure(service: str, output_tokens: float) -> Demand:
+    """Join the counts by the minute with the token estimates by the hour."""
     counts = read_demand(data_file("azure_llm_2024_requests_1min.csv"), service=service)
     hourly = read_demand(
         data_file("azure_llm_2024_hourly.csv"), service=service, output_tokens=output_tokens

@@ -1,4 +1,4 @@
-"""The columns that a demand file may have, and what each spelling of them means."""
+"""Columns that a demand file may have, and the meaning of their spellings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TIME_S = {
     "minute_from_start": 60.0,
     "hour_index": 3600.0,
 }
-"""Relative times: seconds in one unit of the column."""
+"""Columns of relative times, with the seconds in one unit of each."""
 
 CLOCK = ("time", "timestamp", "minute_utc", "hour_utc", "time_utc")
-"""Absolute times, ISO 8601, UTC; a bare number in them counts as seconds."""
+"""Columns of absolute times in ISO 8601, UTC; a bare number counts as seconds."""
 
 ALIASES = {
     "model": "service",
@@ -40,7 +40,7 @@ ALIASES = {
     "datetime": "time",
     "date": "time",
 }
-"""Other spellings, as public traces have them, in lower case."""
+"""Spellings of public traces, in lower case, and the columns that they stand for."""
 
 LOAD = (
     "requests",
@@ -56,7 +56,7 @@ LOAD = (
     "input_tokens_covered",
     "output_tokens_covered",
 )
-"""Columns of numbers."""
+"""Columns of requests, loads and tokens."""
 
 IGNORED = (
     "clock_utc8",
@@ -76,19 +76,19 @@ IGNORED = (
     "num_total_tokens",
     "pd_ratio",
 )
-"""Known from public traces and of no use here."""
+"""Columns of public traces that are not read."""
 
 WIDE = "_requests"
-"""``chat_requests`` holds the requests of service ``chat``."""
+"""Ending of a column with the requests of one service: ``chat_requests`` for service ``chat``."""
 
 
 def meanings(header: list[str], path: str) -> dict[str, str]:
-    """Map every column of a file to its plain name; unknown ones are refused.
+    """Map every column of a file to its plain name; columns that are ignored have none.
 
     Raises
     ------
     InputError
-        Names the column, the file and the spellings that are read.
+        For an unknown column, and for two with the same meaning.
 
     Examples
     --------

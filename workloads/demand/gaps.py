@@ -1,4 +1,4 @@
-"""Gaps of a demand file: periods without a row that cannot have been without requests."""
+"""Gaps of a demand file: periods without a row that must have had requests all the same."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from topologies.arrays import BoolArray, FloatArray
 from workloads.demand.trace import MINUTES_PER_DAY
 
 SURE = 20.0
-"""Requests of a period from which an empty one is a gap: chance does it once in 5e8."""
+"""Mean requests of the neighbours from which an empty period is a gap. A Poisson period of that
+mean is empty by chance once in 5e8."""
 SHORT = 120
-"""Minutes of a gap that is bridged by a line; a longer one takes the same hours of another day."""
+"""Longest gap that is bridged by a line [minutes]; a longer one takes the same hours of another
+day."""
 
 
 def filled(
     requests: FloatArray, present: BoolArray, minutes: int, *, counts: bool
 ) -> tuple[FloatArray, BoolArray]:
-    """Fill the gaps of a series, and say where they were.
+    """Fill the gaps of a series, and return their places.
 
-    A stretch of periods without a row stays without requests where its neighbours have so few that
-    chance explains it. Otherwise nobody counted: a short gap is bridged by a line, a longer one
-    takes the same hours of the nearest day that has them.
+    Periods without a row stay without requests if their neighbours have so few that chance explains
+    it. Otherwise they are a gap, in which nobody counted: a short gap is bridged by a line, a
+    longer one takes the same hours of the nearest day that has them.
 
     Parameters
     ----------
     requests : float array (periods,)
-        0 where there is no row.
+        Requests of each period; 0 where it has no row.
     present : bool array (periods,)
-        Whether there is a row.
+        Whether the period has a row.
     minutes : int
         Length of a period.
     counts : bool
-        Whether ``requests`` counts requests; a shape has no empty periods, only gaps.
+        Whether ``requests`` counts requests; every period of a shape without a row is a gap.
 
     Returns
     -------
     requests : float array (periods,)
+        Requests with the gaps filled.
     gaps : bool array (periods,)
+        Whether the period was filled.
 
     Examples
     --------
-    >>> there = np.array([True, False, True])
-    >>> values, gaps = filled(np.array([100.0, 0.0, 140.0]), there, 1, counts=True)
+    >>> present = np.array([True, False, True])
+    >>> values, gaps = filled(np.array([100.0, 0.0, 140.0]), present, 1, counts=True)
     >>> values.tolist(), gaps.tolist()
     ([100.0, 120.0, 140.0], [False, True, False])
-    >>> filled(np.array([3.0, 0.0, 2.0]), there, 1, counts=True)[0].tolist()
+    >>> filled(np.array([3.0, 0.0, 2.0]), present, 1, counts=True)[0].tolist()
     [3.0, 0.0, 2.0]
     """
     gaps = np.zeros(len(present), bool)
@@ -62,7 +66,8 @@ def filled(
 
 
 def _stretches(absent: BoolArray) -> list[tuple[int, int]]:
-    """First and last, exclusive, of every run; the first and last period always have a row."""
+    """Begin and end (exclusive) of every run of absent periods."""
+    # The first and the last period always have a row, so changes come in pairs.
     change = np.flatnonzero(np.diff(absent.astype(np.int8)))
     return [(int(first) + 1, int(last) + 1) for first, last in change.reshape(-1, 2)]
 
@@ -70,14 +75,17 @@ def _stretches(absent: BoolArray) -> list[tuple[int, int]]:
 def _other_day(
     requests: FloatArray, present: BoolArray, first: int, last: int, day: int, line: FloatArray
 ) -> FloatArray:
-    """Requests of the same hours of the nearest day that has them, an earlier one first."""
+    """Requests of the same hours of the nearest day that has them, an earlier day first.
+
+    ``day`` are the periods of a day. Periods that no day has keep the values of ``line``.
+    """
     values = line.copy()
-    open_ = np.ones(last - first, bool)
+    is_open = np.ones(last - first, bool)
     place = np.arange(first, last)
-    for back in sorted(range(-len(present) // day, len(present) // day + 1), key=abs):
-        other = place + back * day
-        fills = open_ & (other >= 0) & (other < len(present))
+    for days in sorted(range(-len(present) // day, len(present) // day + 1), key=abs):
+        other = place + days * day
+        fills = is_open & (other >= 0) & (other < len(present))
         fills[fills] = present[other[fills]]
         values[fills] = requests[other[fills]]
-        open_ &= ~fills
+        is_open &= ~fills
     return values

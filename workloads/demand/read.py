@@ -1,4 +1,4 @@
-"""Reading demand from a CSV file: counts per period, load shares, or one row a request.
+"""Reader of demand files: counts per period, load shares, or one row a request.
 
 Columns, in any order (spellings of public traces are understood, see
 :mod:`workloads.demand.columns`):
@@ -18,14 +18,14 @@ Columns, in any order (spellings of public traces are understood, see
 ==================================  ==========================================================
 
 ``prompt_tokens`` without a suffix is a sum beside ``requests``, and a mean in a log or beside
-``load_share``. A file whose requests come out at less than one prompt token, or more than two
-million, is refused: a sum was read as a mean or the other way round.
+``load_share``. A file whose requests have less than one prompt token in the mean, or more than two
+million, is refused, because a sum was read as a mean or a mean as a sum.
 
 A file with times and neither requests nor load is read as a log: one row a request, with that
-request's tokens; logs in JSON (:mod:`workloads.demand.request_logs`) likewise. The period is the
-smallest distance between two rows; each period's requests are spread evenly over its minutes.
-Periods without a row have no requests where their neighbours have few, and are filled where they
-have many (:mod:`workloads.demand.gaps`).
+request's tokens. Logs in JSON (:mod:`workloads.demand.request_logs`) are read in the same way. The
+period is the smallest distance between two rows; each period's requests are spread evenly over its
+minutes. Periods without a row have no requests where their neighbours have few, and are filled
+where they have many (:mod:`workloads.demand.gaps`).
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_BYTES = 512 * 10**6
-"""Largest file that is read [B]; aggregate a longer log to minutes first."""
+"""Largest file that is read [B]; a longer log has to be summed up to minutes first."""
 
 CHECKED_ROWS = 1000
-"""Rows whose columns, times and numbers are checked before all others are read."""
+"""Rows whose columns, times and numbers are checked before the whole file is read."""
 MAX_MINUTES = 106 * MINUTES_PER_WEEK
 MAX_SERVICES = 64
 UNDATED = "2024-01-01T00:00"
 """Start of a file without dates: a Monday."""
 COUNTS = ("requests", "requests_per_s")
-"""Columns that say how many requests there are."""
+"""Columns that count requests."""
 LOADS = (*COUNTS, "load_share")
 LOG = "log"
 """Kind of a file with one row a request."""
@@ -71,15 +71,15 @@ def read_demand(
     prompt_tokens: float = 1618.0,
     output_tokens: float = 110.0,
 ) -> Demand:
-    """Read a demand file, with the columns that this module names.
+    """Read a demand file with the columns of this module's table.
 
     Parameters
     ----------
     path : str or Path
     service : str, optional
-        Keep this one only; needed when services cover different spans.
+        The only service that is kept; needed when services cover different spans.
     prompt_tokens, output_tokens : float
-        Mean tokens of a request where the file does not say (the defaults are the means of Azure's
+        Mean tokens of a request where the file has none (the defaults are the means of Azure's
         2024 conversation service).
 
     Raises
@@ -89,7 +89,8 @@ def read_demand(
     """
     file = Path(path)
     if not is_json_log(file):
-        _long(_table(file, CHECKED_ROWS), file)  # to read a large file whole takes half a minute
+        # A mistake shows in the first rows; reading a large file whole takes half a minute.
+        _long(_table(file, CHECKED_ROWS), file)
     long = _long(_table(file), file)
     if service is not None:
         long = _one_service(long, service, file)
@@ -114,7 +115,7 @@ def read_demand(
 
 
 def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
-    """Columns of the first rows, or of all, under their plain names."""
+    """Read the first ``rows`` rows, or all, with columns under their plain names."""
     if is_json_log(file):
         return read_json_log(file)
     table = read_table(
@@ -130,7 +131,10 @@ def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
 
 
 def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """One row a service and period or request: service, time (ns), numbers."""
+    """Return a long table with the service, time (ns) and numbers of each row.
+
+    A row is a period of one service, or a request; columns such as ``chat_requests`` become rows.
+    """
     import pandas as pd
 
     result = pd.DataFrame({"time": _times(table, file)})
@@ -157,6 +161,7 @@ def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
 
 
 def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = False) -> FloatArray:
+    """Read a column of numbers; ``blank`` allows empty cells, which become NaN."""
     import pandas as pd
 
     values = pd.to_numeric(column, errors="coerce").to_numpy(float)
@@ -172,7 +177,7 @@ def _numbers(column: pd.Series[Any], name: str, file: Path, *, blank: bool = Fal
 
 
 def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
-    """Times of the rows; relative ones count from Monday, 1 January 2024."""
+    """Read the times of the rows; relative times count from Monday, 1 January 2024."""
     import pandas as pd
 
     clock = next((name for name in CLOCK if name in table), None)
@@ -208,6 +213,7 @@ def _times(table: pd.DataFrame, file: Path) -> pd.Series[Any]:
 
 
 def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
+    """Rows of one service."""
     kept = long[long["service"] == service]
     if kept.empty:
         raise InputError(
@@ -219,6 +225,7 @@ def _one_service(long: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
 def _series(
     rows: pd.DataFrame, service: str, file: Path, prompt_tokens: float, output_tokens: float
 ) -> Demand:
+    """Return the demand of one service by the minute, from its rows."""
     kind = next((name for name in LOADS if name in rows), LOG)
     start, slot, period, periods = _grid(rows["time"], file, service, is_log=kind == LOG)
     weights = np.ones(len(rows)) if kind == LOG else rows[kind].to_numpy(float)
@@ -248,6 +255,7 @@ def _series(
 
 
 def _gap_note(service: str, minutes: int) -> tuple[str, ...]:
+    """Remark that minutes were filled, if any were."""
     if not minutes:
         return ()
     return (f"{minutes:,} minutes of {service} had no row in the demand file and were filled.",)
@@ -256,7 +264,17 @@ def _gap_note(service: str, minutes: int) -> tuple[str, ...]:
 def _grid(
     times: pd.Series[Any], file: Path, service: str, *, is_log: bool
 ) -> tuple[pd.Timestamp, np.ndarray[Any, np.dtype[np.int64]], int, int]:
-    """Start, period number of each row, minutes in a period, number of periods."""
+    """Place rows on a grid of equal periods.
+
+    Returns
+    -------
+    start : Timestamp
+        Beginning of the first period.
+    slot : int64 array (rows,)
+        Number of each row's period.
+    period, periods : int
+        Minutes in a period, and number of periods.
+    """
     import pandas as pd
 
     first = times.min().floor("min")

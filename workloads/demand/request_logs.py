@@ -1,10 +1,10 @@
-"""Logs of requests as other tools write them in JSON, read as one table.
+"""Reader of request logs that other tools write in JSON.
 
 =========================  =====================================================================
 Mooncake traces            one object a line: ``timestamp`` [ms], ``input_length``,
                            ``output_length``, and ``hash_ids``, the blocks of the prompt
 Qwen's Bailian traces      the same with a ``chat_id`` and ``timestamp`` [s]
-vLLM's custom data sets    one object a line: ``prompt``, and ``output_tokens`` where it is known
+vLLM's custom data sets    one object a line: ``prompt``, and ``output_tokens`` where they are known
 vLLM's benchmark results   one object: ``input_lens``, ``output_lens`` and, in newer releases,
                            ``start_times`` [s]
 ShareGPT                   one list: each entry's ``conversations``, of which the first turn is the
@@ -12,8 +12,8 @@ ShareGPT                   one list: each entry's ``conversations``, of which th
 plain objects              ``time_s`` or ``timestamp`` [s], ``prompt_tokens``, ``output_tokens``
 =========================  =====================================================================
 
-Texts are counted at :data:`CHARACTERS_PER_TOKEN`, since a log names no tokenizer. Logs in CSV
-(Azure, BurstGPT, ServeGen) are read by :mod:`workloads.demand.read`.
+The tokens of a text are its characters over :data:`CHARACTERS_PER_TOKEN`, since a log names no
+tokenizer. Logs in CSV (Azure, BurstGPT, ServeGen) are read by :mod:`workloads.demand.read`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".json", ".jsonl", ".ndjson")
-"""Names of files that hold JSON."""
+"""Endings of the names of JSON files."""
 LARGEST_BYTES = 700_000_000
 """Largest file that is read [B]; its text takes up to four times as much memory."""
 CHARACTERS_PER_TOKEN = 4.0
-"""Mean characters of one token of English text; assumed, the usual rule of thumb."""
+"""Mean characters of a token of English text; assumed, a common rule of thumb."""
 MOONCAKE_TIME_S = 1e-3
-"""Seconds in one unit of ``timestamp`` beside ``input_length``, unless a ``chat_id`` is there."""
+"""Seconds in one unit of ``timestamp`` beside ``input_length`` and without a ``chat_id``."""
 
 TIME = ("time_s", "timestamp_s", "timestamp", "time", "arrival_s", "start_time")
 PROMPT = ("prompt_tokens", "input_length", "input_tokens", "prompt_len", "input_len")
@@ -53,7 +53,7 @@ LISTS = ("input_lens", "output_lens")
 
 
 def is_json_log(path: str | Path) -> bool:
-    """Say whether a file's name ends like JSON.
+    """Return whether a file's name ends like that of a JSON file.
 
     Examples
     --------
@@ -73,15 +73,15 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log does
-        not say), ``time_s`` [s] where it states times, and ``blocks`` (a list a request, empty for
-        one that names none) where any of them names the blocks of its prompt. Requests without any
-        text or tokens, such as conversations of one turn, are left out.
+        One row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log has
+        none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks
+        of its prompt (a list for each request, empty for one without). Requests without any text or
+        tokens, such as conversations of one turn, are left out.
 
     Raises
     ------
     InputError
-        For a file that cannot be read, is no JSON or no log, with the entry's number.
+        For a file that cannot be read, is no JSON or no log; names the entry.
     """
     import pandas as pd
 
@@ -112,7 +112,10 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
 
 
 def _entries(text: str, named: str) -> Iterator[Any]:
-    """Entries of a JSON list or of JSON lines, one at a time."""
+    """Yield the entries of a JSON list or of JSON lines.
+
+    They are decoded one at a time, so that an error can name its line.
+    """
     decoder, place, end = json.JSONDecoder(), 0, len(text)
     is_list = text.lstrip()[:1] == "["
     if is_list:
@@ -132,7 +135,7 @@ def _entries(text: str, named: str) -> Iterator[Any]:
 
 
 def _request(entry: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-    """Numbers and blocks of one request; None where nothing was asked."""
+    """Return the tokens, time and blocks of one request; None for one without a prompt."""
     prompt = _number(entry, PROMPT, where)
     output = _number(entry, OUTPUT, where)
     if prompt is None:
@@ -158,7 +161,7 @@ def _request(entry: Mapping[str, Any], where: str) -> dict[str, Any] | None:
 
 
 def _texts(entry: Mapping[str, Any], where: str) -> list[str]:
-    """Texts of the prompt and, where there is one, of its answer."""
+    """Return the text of the prompt and, where there is one, that of the answer."""
     turns = entry.get(TURNS)
     if isinstance(turns, list):
         values = [turn.get("value") for turn in turns[:2] if isinstance(turn, dict)]
@@ -175,11 +178,12 @@ def _texts(entry: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _tokens(text: str) -> float:
+    """Estimate the tokens of a text, at least one."""
     return max(1.0, float(round(len(text) / CHARACTERS_PER_TOKEN)))
 
 
 def _number(entry: Mapping[str, Any], names: tuple[str, ...], where: str) -> float | None:
-    """Return the number that an entry has under the first of several spellings."""
+    """Return the number under the first of several keys that an entry has; None without any."""
     for name in names:
         value = entry.get(name)
         if value is None:
@@ -194,7 +198,7 @@ def _number(entry: Mapping[str, Any], names: tuple[str, ...], where: str) -> flo
 
 
 def _benchmark(entry: Mapping[str, Any], named: str) -> pd.DataFrame:
-    """Requests of one result of vLLM's benchmark, which keeps a list for each quantity."""
+    """Return the requests of a result of vLLM's benchmark, which has a list for each quantity."""
     import pandas as pd
 
     columns = dict(zip(("prompt_tokens", "output_tokens"), LISTS, strict=True))

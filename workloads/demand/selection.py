@@ -1,4 +1,4 @@
-"""The demand that a user names: one trace, or several side by side."""
+"""Demand by the names that a user gives: one trace, or several side by side."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def demand_from(
     weights: Sequence[float] = (),
     average_minutes: int = 1,
 ) -> Demand:
-    """Read one demand, or put several side by side.
+    """Read one demand, or several that arrive side by side.
 
-    Counts of files stand as they are, and a bundled trace beside them is given as many requests as
-    they have, unless weights say otherwise. Where weights are given, or a bundled trace is alone or
-    among its like, the result is a shape without a size of its own (``absolute`` is False).
+    Files with counts of requests are taken as they are; a bundled trace, which is only a shape, is
+    scaled to the same mean beside them. With weights, or with bundled traces alone, the result is
+    itself a shape (``absolute`` is False).
 
     Parameters
     ----------
     names : sequence of str
         Bundled names or files.
     service : str, optional
-        Keep this service of each.
+        The only service that is kept of each.
     weights : sequence of float
-        Shares of the requests; by default the traces' own.
+        Shares of the requests; by default those of the traces.
     average_minutes : int
-        60 for hourly means.
+        Length of the periods over which requests are averaged; 60 for hourly means.
     """
     if not names:
         raise InputError("no demand given; name a bundled trace or a CSV file.")
@@ -57,7 +57,7 @@ def demand_from(
 
 
 def _sized(parts: Sequence[Demand], names: Sequence[str]) -> list[Demand]:
-    """Give shapes that stand beside counts a size: the mean requests of a demand of counts."""
+    """Scale shapes that stand beside counts to the mean requests of a demand with counts."""
     sizes = [float(part.requests.sum(axis=0).mean()) for part in parts]
     counted = [size for part, size in zip(parts, sizes, strict=True) if part.absolute]
     if not counted or len(counted) == len(parts):

@@ -1,4 +1,4 @@
-"""Tokens of a request from the columns of a demand file: means, sums, sums over some requests."""
+"""Tokens of a request from the columns of a demand file, which are means or sums."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST_MEAN, MOST_MEAN = 1.0, 2e6
-"""Prompt tokens of a request between which a reading is believed."""
+"""Least and most mean prompt tokens of a request that are plausible."""
 COVERED = {"prompt": "input_tokens_covered", "output": "output_tokens_covered"}
-"""Sums over those requests whose lengths a source publishes."""
+"""Columns with sums over only those requests whose lengths the source publishes."""
 
 
 def mean_tokens(
@@ -28,7 +28,7 @@ def mean_tokens(
     default: float,
     sums: bool,
 ) -> FloatArray:
-    """Mean tokens of a request in each period; periods that do not say take the overall mean.
+    """Mean tokens of a request in each period; periods without tokens take the overall mean.
 
     Parameters
     ----------
@@ -37,11 +37,17 @@ def mean_tokens(
     slot : int array (rows,)
         Period of each row.
     requests : float array (periods,)
+        Requests of each period.
     which : {"prompt", "output"}
+        Kind of tokens.
     default : float
-        Mean of a file without such a column.
+        Mean tokens where the file has no column of this kind.
     sums : bool
         Whether a column without a suffix holds the tokens of all requests of the row.
+
+    Returns
+    -------
+    float array (periods,)
     """
     periods = len(requests)
     mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
@@ -53,7 +59,7 @@ def mean_tokens(
     if column == COVERED[which] and "requests_with_lengths" in rows:
         counts = rows["requests_with_lengths"].fillna(0.0).to_numpy(float)
     elif column == mean or (column == plain and not sums):
-        # Each row's mean counts as often as the row has requests, a row of a log once.
+        # A row's mean is weighted by its requests; a row of a log is one request.
         counts = _row_requests(rows)
         values = values * counts
     else:
@@ -66,12 +72,12 @@ def mean_tokens(
 
 
 def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
-    """Refuse prompts of less than a token or of millions: a sum was read as a mean, or the reverse.
+    """Check that the mean prompt is plausible: else a sum was read as a mean, or a mean as a sum.
 
     Raises
     ------
     InputError
-        Says the mean that came out, and which column name says what.
+        For a mean below one token or above two million; names the column to use.
     """
     overall = float(np.average(mean, weights=requests))
     if overall < LEAST_MEAN:
@@ -87,6 +93,7 @@ def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
 
 
 def _row_requests(rows: pd.DataFrame) -> npt.NDArray[Any]:
+    """Weights of the rows: their requests or load, 1 for each row of a log."""
     for name in ("requests", "requests_per_s", "load_share"):
         if name in rows:
             return rows[name].to_numpy(float)

@@ -1,4 +1,4 @@
-"""Demand: requests and tokens per service and minute, and the arithmetic on them."""
+"""Demand as requests and tokens per service and minute, and the arithmetic on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Demand:
         Whether ``requests`` counts requests of this fleet; False for a shape, whose size means
         nothing before it is scaled to a fleet.
     notes : tuple of str
-        Remarks on how it was read that a reader of results should know.
+        Remarks on the reading of the demand that a reader of results should see.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class Demand:
         return pd.date_range(self.start, periods=self.minutes, freq="min")
 
     def between(self, first: int, last: int) -> Demand:
-        """Minutes ``first`` up to, not with, ``last``."""
+        """Cut out the minutes from ``first`` to before ``last``."""
         import pandas as pd
 
         if not 0 <= first < last <= self.minutes:
@@ -92,7 +92,7 @@ class Demand:
         )
 
     def only(self, service: str) -> Demand:
-        """Keep one service."""
+        """Return the demand of one service."""
         if service not in self.services:
             raise InputError(
                 f"no service {service!r} in this demand; it has {', '.join(self.services)}."
@@ -112,12 +112,12 @@ class Demand:
         return replace(self, requests=self.requests * np.asarray(factor, float))
 
     def averaged(self, minutes: int) -> Demand:
-        """Spread the requests of each period evenly over it; a last, shorter period as well.
+        """Spread the requests of each period evenly over its minutes.
 
         Parameters
         ----------
         minutes : int
-            Length of a period, 60 for hourly means.
+            Length of a period, 60 for hourly means; the last period may be shorter.
         """
         if minutes < 1:
             raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")
@@ -128,14 +128,17 @@ class Demand:
         ]
         with np.errstate(invalid="ignore", divide="ignore"):
             means = [np.where(requests > 0, each / requests, 0.0) for each in tokens]
-        kept = [
+        # Periods without requests keep the lengths that they have.
+        prompt_tokens, output_tokens = (
             np.where(requests > 0, mean, old)
             for mean, old in zip(means, (self.prompt_tokens, self.output_tokens), strict=True)
-        ]
-        return replace(self, requests=requests, prompt_tokens=kept[0], output_tokens=kept[1])
+        )
+        return replace(
+            self, requests=requests, prompt_tokens=prompt_tokens, output_tokens=output_tokens
+        )
 
     def repeated(self, minutes: int) -> Demand:
-        """Repeat end to end until ``minutes`` long, cut there."""
+        """Repeat the demand end to end, to a length of ``minutes``."""
         rounds = -(-minutes // self.minutes)
         requests, prompt_tokens, output_tokens = (
             np.tile(column, (1, rounds))[:, :minutes]
@@ -147,7 +150,7 @@ class Demand:
 
 
 def period_means(values: FloatArray, minutes: int) -> FloatArray:
-    """Mean of every period of so many columns, spread over its columns again; (…, minutes)."""
+    """Replace each value by the mean of its period of ``minutes`` columns; same shape."""
     length = values.shape[-1]
     edges = np.arange(0, length, minutes)
     sums = np.add.reduceat(values, edges, axis=-1)
@@ -165,7 +168,7 @@ def constant(
     service: str = "service",
     start: str = "2024-01-01T00:00",
 ) -> Demand:
-    """Demand that never changes."""
+    """Return a demand that never changes."""
     shape = (1, minutes)
     return Demand(
         (service,),
@@ -179,9 +182,9 @@ def constant(
 def mix(demands: Sequence[Demand]) -> Demand:
     """Put services side by side, aligned by the time of the week, cut to the shortest.
 
-    The first demand that is not of whole weeks, or else the first, sets the start. A demand of
-    whole weeks that starts at another time of the week is rolled; any other is refused, because
-    rolling would tear a day apart.
+    The first demand that does not last whole weeks, or else the first of all, sets the start. A
+    demand of whole weeks that starts at another time of the week is rolled. Any other is refused,
+    because its end does not continue at its beginning.
     """
     if not demands:
         raise InputError("a mix needs at least one demand; none was given.")
@@ -202,7 +205,7 @@ def mix(demands: Sequence[Demand]) -> Demand:
 
 
 def joined(parts: Sequence[Demand]) -> Demand:
-    """Put stretches of the same services one after the other; each begins where the last ends."""
+    """Put demands of the same services one after the other in time."""
     first = parts[0]
     return replace(
         first,
@@ -213,12 +216,13 @@ def joined(parts: Sequence[Demand]) -> Demand:
 
 
 def whole_requests(demand: Demand) -> npt.NDArray[np.int64]:
-    """Requests as integers whose running sums stay within one half of the demand's."""
+    """Requests as integers whose running sums stay within one half of the demand's; same shape."""
     sums = np.rint(np.cumsum(demand.requests, axis=1)).astype(np.int64)
     return np.diff(sums, axis=1, prepend=0)
 
 
 def _rolled_to(demand: Demand, start: str) -> Demand:
+    """Roll a demand of whole weeks to another start."""
     shift = _minute_of_week(start) - _minute_of_week(demand.start)
     if shift == 0:
         return demand
@@ -248,6 +252,7 @@ def _minute_of_week(start: str) -> int:
 
 
 def _distinct(names: list[str]) -> list[str]:
+    """Number repeated names: ``chat``, ``chat-2``."""
     seen: dict[str, int] = {}
     result = []
     for name in names:

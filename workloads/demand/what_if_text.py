@@ -1,4 +1,4 @@
-"""Texts of what-ifs: each kind is one entry of ``KINDS``, a change of a horizon with numbers."""
+"""Texts of what-ifs, such as ``growth=30%``; each kind is one entry of ``KINDS``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workloads.demand.whatif import first_monday, minute_from_start, raised
 
 @dataclass(frozen=True, eq=False)
 class Horizon:
-    """The demand of a run, and what policies know of the time before it.
+    """Demand of a run, and the demand before it, which policies know.
 
     Attributes
     ----------
     demand : Demand
     history : Demand, optional
-        Ends where the demand begins.
+        Demand that ends where the run begins.
     """
 
     demand: Demand
@@ -34,13 +34,13 @@ PLACE = re.compile(
     r"(?:x(?P<factor>\d+(?:\.\d+)?))?"
     r"(?:[/+](?P<length>\d+(?:\.\d+)?\s*[a-z]+))?"
 )
-"""``@2d02:00x3/30min``: a moment, a factor and a length, each of which may be left out."""
+"""Pattern of ``@2d02:00x3/30min``: a moment, a factor and a length, all of them optional."""
 
 
 def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]]:
-    """Scenarios side by side: the horizon as it is, called ``base``, then each what-if.
+    """Return the horizon, named ``base``, and one changed by each what-if, named by its text.
 
-    Several changes of one scenario are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
+    Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]
 
 
 def check_texts(what_ifs: Sequence[str]) -> None:
-    """Refuse what-ifs that cannot be read, before there is a demand to change.
+    """Check that what-ifs can be read, before there is a demand to change.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def check_texts(what_ifs: Sequence[str]) -> None:
 
 
 def changed(base: Horizon, text: str) -> Horizon:
-    """Apply every change of one what-if, in the order in which they stand."""
+    """Apply the changes of one what-if in the order of its text."""
     horizon = base
     for part in text.split(","):
         horizon = _change(part.strip())(horizon)
@@ -74,6 +74,7 @@ def changed(base: Horizon, text: str) -> Horizon:
 
 
 def _change(text: str) -> Change:
+    """Read one change, such as ``growth=30%``."""
     name = re.split(r"[@=x/+]|-\d", text, maxsplit=1)[0].strip()
     rest = text[len(name) :]
     if name in KINDS and name not in ("growth", "plus") and rest.startswith("="):
@@ -87,7 +88,7 @@ def _change(text: str) -> Change:
 
 
 def _growth(text: str, rest: str) -> Change:
-    """Add demand at all times, before the run as well."""
+    """Multiply demand at all times, its history included."""
     size = rest.removeprefix("=") if text.startswith("growth") else rest.lstrip("=-")
     factor = 1.0 + share_from(size, f"what-if {text!r}", "growth=30%")
 
@@ -101,7 +102,7 @@ def _growth(text: str, rest: str) -> Change:
 
 
 def _launch(text: str, rest: str) -> Change:
-    """Add demand from one moment on that no history shows."""
+    """Multiply demand from a moment of the run on, which no history shows."""
     place, _, size = rest.partition("=")
     factor = 1.0 + share_from(size, f"what-if {text!r}", KINDS["launch"][1])
     match = _placed(text, place, "launch")
@@ -116,14 +117,14 @@ def _launch(text: str, rest: str) -> Change:
 
 
 def _spike(text: str, rest: str) -> Change:
-    """Multiply demand for some minutes, by default by two for 30 minutes from 02:00."""
+    """Multiply demand for some minutes, by default by two for 30 minutes from 02:00 of day 1."""
     match = _placed(text, rest, "spike")
 
     def change(horizon: Horizon) -> Horizon:
         demand = horizon.demand
-        night = min(1, demand.minutes // MINUTES_PER_DAY - 1)
-        usual = max(night, 0) * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
-        first = _minute(demand, match, usual)
+        night = min(1, demand.minutes // MINUTES_PER_DAY - 1)  # day 0 of a run of one day
+        default = max(night, 0) * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
+        first = _minute(demand, match, default)
         return replace(
             horizon, demand=raised(demand, first, _length(text, match, 30), _factor(match, 2.0))
         )
@@ -146,18 +147,18 @@ def _failover(text: str, rest: str) -> Change:
 
 
 def _monday(text: str, rest: str) -> Change:
-    """Keep the first whole Monday alone; the days before it become history."""
+    """Cut the run to its first whole Monday; the days before it become history."""
     if rest:
         raise InputError(f"what-if {text!r} takes no numbers; write monday.")
 
     def change(horizon: Horizon) -> Horizon:
         first = first_monday(horizon.demand)
-        before = [horizon.history] if horizon.history is not None else []
+        history = [horizon.history] if horizon.history is not None else []
         if first:
-            before.append(horizon.demand.between(0, first))
+            history.append(horizon.demand.between(0, first))
         return Horizon(
             horizon.demand.between(first, first + MINUTES_PER_DAY),
-            joined(before) if before else None,
+            joined(history) if history else None,
         )
 
     return change
@@ -171,7 +172,7 @@ KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
     "failover": (_failover, "failover@3d12:00+12h"),
     "monday": (_monday, "monday"),
 }
-"""Every kind of what-if: how its text is read, and an example of it."""
+"""Kinds of what-ifs: a function that reads the text, and an example of the text."""
 
 
 def share_from(text: str, where: str, example: str) -> float:
@@ -199,17 +200,18 @@ def share_from(text: str, where: str, example: str) -> float:
 
 
 def _placed(text: str, rest: str, name: str) -> re.Match[str]:
+    """Match the moment, factor and length in the rest of a what-if's text."""
     match = PLACE.fullmatch(rest.strip())
     if match is None:
         raise InputError(f"what-if {text!r} cannot be read; write it as {KINDS[name][1]}.")
     return match
 
 
-def _minute(demand: Demand, match: re.Match[str], usual: int) -> int:
-    """Minute of the run: so many days after its start, then the next time of the clock."""
+def _minute(demand: Demand, match: re.Match[str], default: int) -> int:
+    """Minute of the run for a moment: its days after the start, then its next time of day."""
     clock = match["clock"] or match["only_clock"]
     if match["day"] is None and clock is None:
-        return usual
+        return default
     minute = int(match["day"] or 0) * MINUTES_PER_DAY + (
         minute_from_start(demand, clock) if clock else 0
     )
@@ -222,11 +224,13 @@ def _minute(demand: Demand, match: re.Match[str], usual: int) -> int:
     return minute
 
 
-def _length(text: str, match: re.Match[str], usual: int) -> int:
+def _length(text: str, match: re.Match[str], default: int) -> int:
+    """Minutes of a length, at least one."""
     if match["length"] is None:
-        return usual
+        return default
     return max(1, round(parse_seconds(match["length"], f"what-if {text!r}") / 60.0))
 
 
-def _factor(match: re.Match[str], usual: float) -> float:
-    return usual if match["factor"] is None else float(match["factor"])
+def _factor(match: re.Match[str], default: float) -> float:
+    """Factor on the demand."""
+    return default if match["factor"] is None else float(match["factor"])

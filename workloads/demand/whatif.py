@@ -1,4 +1,4 @@
-"""Changes of a demand for what-ifs, and the noise of arrivals as measured."""
+"""Changes of a demand for what-ifs, and the measured noise of arrivals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, period_means
 
 TREND = 61
-"""Minutes of the centred mean that noise is measured against."""
+"""Minutes of the centred mean around which noise is measured."""
 LARGEST_NOISE = 10.0
-"""Relative spread beyond which nearly all minutes of a Gamma–Poisson are empty."""
+"""Largest relative spread; beyond it nearly all minutes of a Gamma–Poisson are empty."""
 
 
 def spike(
@@ -29,7 +29,10 @@ def failover(demand: Demand, *, minute: int, minutes: int, factor: float = 2.0) 
 
 
 def first_monday(demand: Demand) -> int:
-    """Minute at which the first whole Monday begins: the day that its yesterday predicts worst."""
+    """Minute at which the first whole Monday begins.
+
+    Monday is the day for which the day before is the worst forecast.
+    """
     weekday = demand.index.day_of_week.to_numpy()
     midnight = (demand.index.hour.to_numpy() == 0) & (demand.index.minute.to_numpy() == 0)
     starts = np.flatnonzero(midnight & (weekday == 0))
@@ -40,7 +43,7 @@ def first_monday(demand: Demand) -> int:
 
 
 def monday_only(demand: Demand) -> Demand:
-    """Cut out the first whole Monday."""
+    """Return the first whole Monday of a demand."""
     first = first_monday(demand)
     return demand.between(first, first + MINUTES_PER_DAY)
 
@@ -81,8 +84,8 @@ def with_noise(
     rng : numpy.random.Generator
         The only source of randomness.
     relative_sd : float or float array (services,)
-        Standard deviation of the Gamma factor, of mean 1; the Poisson part comes on top. Zero
-        leaves plain Poisson counts.
+        Standard deviation of the Gamma factor, whose mean is 1; the Poisson noise comes on top.
+        Zero gives plain Poisson counts.
     """
     spread = np.broadcast_to(np.asarray(relative_sd, float), (len(demand.services),))
     if not np.all((spread >= 0) & (spread <= LARGEST_NOISE)):
@@ -104,7 +107,7 @@ def busiest_hour(load: FloatArray) -> float:
 
 
 def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
-    """Multiply demand for some minutes from minute ``begin`` on, cut at the end of the demand."""
+    """Multiply demand for ``minutes`` minutes from minute ``begin`` on, at most to its end."""
     if not 0 <= begin < demand.minutes or minutes < 1 or factor < 0:
         raise InputError(
             f"cannot multiply {minutes} minutes from minute {begin} by {factor}: the demand has "
@@ -116,7 +119,7 @@ def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
 
 
 def minute_from_start(demand: Demand, clock: str) -> int:
-    """Minutes from the start of a demand to the first such time of the clock.
+    """Minutes from the start of a demand to the first moment with a time of day.
 
     Raises
     ------
