@@ -1,4 +1,4 @@
-"""``cluster-sim calibrate``: one's own measurements as a catalogue overlay."""
+"""``cluster-sim calibrate``: a user's own measurements as a catalogue overlay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasurementInputs:
-    """Measurements and the machine that they were taken on."""
+    """Measurements, and the machine on which they were taken."""
 
     file: tuple[Path, ...] = field(
         metadata=option(
@@ -34,18 +34,22 @@ class MeasurementInputs:
     )
     cluster: str | None = field(
         default=None,
-        metadata=option("Machine without a count", metavar="NAME", default="the kit's"),
+        metadata=option(
+            "Machine of the measurements, without a count", metavar="NAME", default="the kit's"
+        ),
     )
     collective: str | None = field(
-        default=None, metadata=option("Operation, where the output does not name it")
+        default=None,
+        metadata=option("Collective operation, where the measurements do not name it"),
     )
     ranks: int | None = field(
-        default=None, metadata=option("Number of ranks, where the output does not name it", least=2)
+        default=None,
+        metadata=option("Number of ranks, where the measurements do not state it", least=2),
     )
     chips: int | None = field(
         default=None,
         metadata=option(
-            "Chips that the ranks run on", least=1, default="as the kit says, or one a rank"
+            "Chips that the ranks run on", least=1, default="as the kit states, or one a rank"
         ),
     )
     overlay: Path | None = field(
@@ -61,7 +65,7 @@ def calibrate(
 
     Fits constants of kernels, collectives and training steps to measured times, and prints the rows
     of a catalogue overlay, to be used with --catalogue. A constant that the measurements cannot
-    tell from another keeps its value and is named. Of collectives times are used, never the
+    tell from another keeps its value and is named. Fits to collectives use their times, never the
     printed bandwidths, whose GB may be GiB.
     """
     single = _single(inputs)
@@ -72,7 +76,7 @@ def calibrate(
 
 
 def _single(inputs: MeasurementInputs) -> Measured | None:
-    """The series of a single file that some collective test printed."""
+    """Read a single file with the printed output of a collective test; None for anything else."""
     from experiments.calibration.measurements import is_printed
     from experiments.validation.nccl_tests import read_measured
 
@@ -83,7 +87,7 @@ def _single(inputs: MeasurementInputs) -> Measured | None:
 def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
-    """The step time and the efficiency of a fabric, from one series."""
+    """Fit the step time and the efficiency of a fabric to one series of a collective."""
     from cluster_sim.files import whole_file
     from experiments.calibration.constants import overlay_text
     from experiments.calibration.fabric import fit
@@ -110,7 +114,7 @@ def _fabric(
 
 
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
-    """Constants of every kind, from files and folders together."""
+    """Fit constants of every kind to all files and folders together."""
     from cluster_sim.files import whole_file
     from experiments.calibration.combined import fit_all
     from experiments.calibration.constants import overlay_text
@@ -164,7 +168,7 @@ def _print_groups(groups: Sequence[Group], text: str) -> None:
 
 
 def _print_doubts(fitted: ConstantsFit) -> None:
-    """Constants that the measurements do not tell, and those that they push to a limit."""
+    """Print the constants that were not fitted, and those that ended at a limit."""
     for reason in dict.fromkeys(fitted.kept.values()):
         names = [name for name, why in fitted.kept.items() if why == reason]
         sys.stderr.write(f"  Not fitted, as {reason}: {', '.join(names)}.\n")
@@ -183,7 +187,7 @@ def _write(run: Run, document: dict[str, Any]) -> None:
 
 
 def _median(errors: Any) -> float | None:
-    """Median of absolute errors, none of none."""
+    """Median of the absolute errors; None without errors."""
     import numpy as np
 
     return float(np.median(np.abs(errors))) if len(errors) else None

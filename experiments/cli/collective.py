@@ -46,7 +46,7 @@ SHOWN = (
 )
 """Columns of the printed table."""
 UNIT_OF = {"low": "time_s", "high": "time_s"}
-"""Columns that have the unit of another."""
+"""Columns with the unit of another column."""
 
 
 MEASURED_SHOWN = (
@@ -57,7 +57,7 @@ MEASURED_SHOWN = (
     ("measured_busbw_bytes_per_s", "measured busbw"),
     *SHOWN[5:],
 )
-"""With ``--compare``."""
+"""Columns of the printed table with ``--compare``."""
 
 
 def collective(
@@ -71,8 +71,8 @@ def collective(
 ) -> None:
     """Simulate a collective at one or many sizes.
 
-    The table has the columns of nccl-tests: time, algorithm and bus bandwidth, beside the lower
-    bound that links and memory set. Several clusters, as A,B,C, stand side by side.
+    The table has the columns of nccl-tests (time, algorithm bandwidth, bus bandwidth) and the lower
+    bound that links and memory set. Several clusters, written A,B,C, are compared side by side.
     """
     catalogue = catalogue_inputs.read()
     if len(machine.names) > 1:
@@ -96,9 +96,10 @@ def collective(
     if measured is not None:
         rows, summary["summary"] = _compared(rows, measured, str(compared.compare))
 
-    def first_s(moved: Catalogue) -> float:
-        _, again = _how_to_measure(inputs, _groups(inputs, machine, ranks, moved)[1], call.engine)
-        return float(again(wanted[0])[0]["time_s"])
+    def first_s(changed: Catalogue) -> float:
+        groups = _groups(inputs, machine, ranks, changed)[1]
+        _, measure = _how_to_measure(inputs, groups, call.engine)
+        return float(measure(wanted[0])[0]["time_s"])
 
     ranking = sure.rank(first_s, catalogue, call)
     extras = ranking.document() if ranking else {}
@@ -117,7 +118,7 @@ def _side_by_side(
     others: tuple[CompareInputs, SensitivityInputs],
     call: Invocation,
 ) -> None:
-    """Answer for several clusters in one table."""
+    """Measure the collective on several clusters, and show them in one table."""
     from experiments.cli import side_by_side as beside
     from topologies.errors import InputError
 
@@ -152,7 +153,7 @@ def _side_by_side(
 
 
 def _best(inputs: CollectiveInputs, groups: list[Group], engine: str) -> Measure:
-    """Way to measure the fastest algorithm of each size."""
+    """Return a function that measures the fastest algorithm of a size."""
     return _how_to_measure(replace(inputs, algorithm="best"), groups, engine)[1]
 
 
@@ -169,7 +170,7 @@ def _show(
 
 
 def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str) -> dict[str, Any]:
-    """Return the row with the time that its runtime shows, and the bandwidths for that time."""
+    """Return a row with the time under its runtime, and the bandwidths for that time."""
     if runtime == "compiled":
         return dict(row)
     from workloads.kernels.runtime import collective_seen_by_host
@@ -197,7 +198,7 @@ def _interval(
 def _compared(
     rows: list[dict[str, Any]], measured: Measured, name: str
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows with measured values beside them, and the agreement of both."""
+    """Return the rows with measured values beside the simulated ones, and their agreement."""
     import pandas as pd
 
     from experiments.validation.compare_collectives import agreement, beside
@@ -213,7 +214,7 @@ def _compared(
 def _groups(
     inputs: CollectiveInputs, machine: SeveralMachines, ranks: RankInputs, catalogue: Catalogue
 ) -> tuple[Cluster, list[Group]]:
-    """Cluster and groups that the options name, refused where the runtime refuses them."""
+    """Return the cluster and the groups of the options, if the Neuron runtime can run them."""
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions
     from experiments.cli.collective_groups import check_op, groups_for
 
@@ -235,7 +236,7 @@ def _how_to_measure(
 
 
 def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
-    """Read the measurements; refuse those of another operation or another number of ranks."""
+    """Read measurements, which must be of the same operation and number of ranks."""
     if compare is None:
         return None
     from experiments.validation.compare_collectives import check_same
@@ -247,7 +248,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
 
 
 def _sizes(size: str | None, measured: Measured | None) -> list[int]:
-    """Sizes asked for; by default those that were measured."""
+    """Sizes of the option; by default those of the measurements."""
     from cluster_sim.collectives.sizes import parse_sizes
     from topologies.errors import InputError
 

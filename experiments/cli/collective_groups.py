@@ -1,4 +1,4 @@
-"""Groups of ``cluster-sim collective``, and the bytes of an all-to-all-v."""
+"""Groups of ranks of ``cluster-sim collective``, and the function that measures one size."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
-    """Groups that the options name: by default one of all chips.
+    """Return the groups of the options, by default one of all chips.
 
     Raises
     ------
     InputError
-        When the options contradict each other, or name chips that are not there.
+        For options that contradict each other, and for chips outside the cluster.
     """
     from cluster_sim.collectives.group_parsing import ordered, parse_groups
     from cluster_sim.collectives.results import first_ranks
 
-    everybody = first_ranks(machine, None if inputs.group else inputs.ranks, inputs.ranks_per_chip)
+    from_the_first = first_ranks(
+        machine, None if inputs.group else inputs.ranks, inputs.ranks_per_chip
+    )
     if inputs.group is None:
-        groups = [everybody]
+        groups = [from_the_first]
     elif inputs.ranks is not None:
         raise InputError(
             f"--ranks {inputs.ranks} and --group {inputs.group[:40]} both say who takes part; "
@@ -49,7 +51,7 @@ def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
 
 
 def check_op(inputs: CollectiveInputs) -> None:
-    """Refuse an unknown operation, bytes of pairs for others than all-to-all-v, and it without."""
+    """Check the operation, and that all-to-all-v, and no other, has the bytes of its pairs."""
     from cluster_sim.collectives import KINDS
     from cluster_sim.collectives.measure_all_to_all_v import KIND
 
@@ -73,7 +75,7 @@ def check_op(inputs: CollectiveInputs) -> None:
 def how_to_measure(
     inputs: CollectiveInputs, groups: list[Group], engine: str, *, watched: bool = False
 ) -> tuple[list[int], Measure]:
-    """Return the function that measures one size, and the sizes that a byte matrix gives."""
+    """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
     from cluster_sim.collectives import CollectiveCall, measure
     from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
     from cluster_sim.collectives.measure_all_to_all_v import (

@@ -1,4 +1,4 @@
-"""Options of ``cluster-sim collective``: the operation, its ranks, and measurements to compare."""
+"""Options of ``cluster-sim collective``: operation, ranks, and measurements to compare with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _algorithms() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CollectiveInputs:
-    """An exchange: operation, sizes, algorithm."""
+    """A collective: operation, sizes, algorithm."""
 
     op: str = field(
         metadata=option(
@@ -30,30 +30,30 @@ class CollectiveInputs:
     size: str | None = field(
         default=None,
         metadata=option(
-            "Bytes of the buffer as nccl-tests counts them: 1GiB, a list, or 1KiB:1GiB:4 "
-            "for a geometric range",
+            "Bytes of the buffer as nccl-tests counts them: 1GiB, a list, or a geometric range "
+            "such as 1KiB:1GiB:4",
             metavar="SIZE[,SIZE…]",
         ),
     )
     algorithm: str = field(
         default="auto",
         metadata=option(
-            "Algorithm by name, auto for the runtime's choice, best for the fastest of all",
+            "Algorithm by name; auto for the runtime's choice, best for the fastest of all",
             choices=_algorithms,
         ),
     )
     runtime: str = field(
         default="compiled",
         metadata=option(
-            "Way in which Trainium's host issues it: inside a compiled graph, by itself, or "
-            "through torch-xla",
+            "Way in which Trainium's host issues the collective: inside a compiled graph, by "
+            "itself, or through torch-xla",
             choices=("compiled", "eager", "xla"),
         ),
     )
     matrix: Path | None = field(
         default=None,
         metadata=option(
-            "Bytes from each rank (row) to each other of an all-to-all-v",
+            "Bytes that each rank (row) sends to each other (column) in an all-to-all-v",
             name="bytes",
             metavar="FILE.csv",
         ),
@@ -61,18 +61,19 @@ class CollectiveInputs:
     skew: float | None = field(
         default=None,
         metadata=option(
-            "Skew of an all-to-all-v: rank j receives in proportion to (j + 1)^-SKEW; 0 is even"
+            "Skew of an all-to-all-v: rank j receives bytes in proportion to (j + 1)^-SKEW; 0 is "
+            "even"
         ),
     )
     ideal: bool = field(
         default=False,
-        metadata=option("Count link rates and latencies only, without efficiencies"),
+        metadata=option("Use the rates and latencies of links alone, without efficiencies"),
     )
     fault: tuple[str, ...] = field(
         default=(),
         metadata=option(
-            "Link, adapter or other resource, such as link:0-1 or tx:5, that dies or slows down; "
-            "may be repeated",
+            "Link, adapter or other resource that dies or slows down, such as link:0-1@5us:dead or "
+            "tx:5@0s:slow=1/2; may be repeated",
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )
@@ -87,7 +88,7 @@ class RankInputs:
     """Ranks that take part."""
 
     ranks: int | None = field(
-        default=None, metadata=option("Number of ranks, from the first", default="all chips")
+        default=None, metadata=option("Number of ranks, on the first chips", default="all chips")
     )
     ranks_per_chip: int = field(
         default=1, metadata=option("Logical cores of a chip that take part as ranks")
@@ -95,8 +96,8 @@ class RankInputs:
     group: str | None = field(
         default=None,
         metadata=option(
-            "Chips that take part, such as 0-15,32-47; several groups at once with semicolons: "
-            "0-3;4-7",
+            "Chips that take part, such as 0-15,32-47; semicolons separate groups that run at the "
+            "same time: 0-3;4-7",
             metavar="CHIPS",
         ),
     )
@@ -106,7 +107,7 @@ class RankInputs:
     )
     unrestricted: bool = field(
         default=False,
-        metadata=option("Run groups, too, that the Neuron runtime refuses"),
+        metadata=option("Also run groups that the Neuron runtime refuses"),
     )
 
 
@@ -116,5 +117,7 @@ class CompareInputs:
 
     compare: Path | None = field(
         default=None,
-        metadata=option("Output of nccom-test or nccl-tests to compare with", metavar="FILE"),
+        metadata=option(
+            "Output of nccom-test or nccl-tests to compare the simulation with", metavar="FILE"
+        ),
     )

@@ -1,4 +1,4 @@
-"""Rows of ``auto`` on Trainium beside the choice of ``best``, near a runtime's switch."""
+"""Comparison of ``auto`` with ``best`` near the lengths at which Trainium's runtime switches."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def beside_best(
     groups: Sequence[Group],
     measure_best: Callable[[], Measure],
 ) -> dict[str, Any]:
-    """Return a row with the choice of ``best``, where ``auto`` is slower near a runtime's switch.
+    """Add the choice of ``best`` to a row of ``auto`` that is slower near a switch of the runtime.
 
-    Such a row has ``switches``, the algorithms that ``auto`` takes near its length,
-    ``best_algorithm`` and ``best_time_s`` [s].
+    The row gets ``switches``, the algorithms that ``auto`` takes at lengths near its own,
+    ``best_algorithm`` and ``best_time_s`` [s]. Other rows are returned as they are.
     """
     from cluster_sim.collectives import KINDS, CollectiveCall
     from cluster_sim.collectives.algorithms.switches import switched
@@ -40,7 +40,7 @@ def beside_best(
 
 
 def tell_switches(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Say of every row that is slower than necessary that this is the runtime's choice."""
+    """Print a remark on every row that is slower than necessary by the runtime's choice."""
     from topologies.units import format_bytes, format_seconds
 
     for row in rows:

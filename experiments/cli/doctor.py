@@ -24,7 +24,7 @@ LEAST_MEMORY_BYTES = 4 * 10**9
 
 @dataclass(frozen=True)
 class Step:
-    """A part that every command runs, timed once here.
+    """A timed part of the work that every command does.
 
     Attributes
     ----------
@@ -32,9 +32,9 @@ class Step:
     time_s : float
         Wall-clock time [s].
     usual_s : float
-        Time above which it counts as slow [s].
+        Time above which the step counts as slow [s].
     remedy : str
-        Advice for where it is slow.
+        Advice if the step is slow.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Step:
 
     @property
     def slow(self) -> bool:
-        """Return whether it takes longer than usual."""
+        """Whether the step takes longer than usual."""
         return self.time_s > self.usual_s
 
 
 def doctor(call: Invocation) -> None:
     """Report versions, caches, memory and speed of this machine.
 
-    Nothing is written and nothing leaves the machine. Remedies for slow or missing parts stand
+    Nothing is written and nothing leaves the machine. Remedies for slow or missing parts are listed
     below the table.
     """
     document = examine()
@@ -63,7 +63,7 @@ def doctor(call: Invocation) -> None:
 
 
 def examine() -> dict[str, Any]:
-    """Versions, places, memory, timed steps and remarks as one document."""
+    """Return versions, folders, memory, timed steps and remarks as one document."""
     steps = _timed()
     available = _available_bytes()
     cached, folders = _compiled()
@@ -125,7 +125,7 @@ def _processors() -> int:
 
 
 def _memory_bytes() -> int | None:
-    """Memory of the machine [B], None where the system does not tell."""
+    """Memory of the machine [B]; None on systems that do not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -133,7 +133,7 @@ def _memory_bytes() -> int | None:
 
 
 def _available_bytes() -> int | None:
-    """Memory that a new process could use [B], None where the system does not tell."""
+    """Memory that a new process could use [B]; None on systems that do not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -143,7 +143,7 @@ def _available_bytes() -> int | None:
 
 
 def _compiled() -> tuple[int, list[str]]:
-    """Compiled functions that are kept between processes, and the folders that they are in."""
+    """Number of compiled functions in the cache, and the folders of the cache."""
     from topologies.kept_files import folders
 
     files = [path for folder in folders() for path in folder.glob("*.o")]

@@ -1,8 +1,8 @@
-"""``cluster-sim experiment``: run an experiment with the parameters of its ``run`` as options.
+"""``cluster-sim experiment``: runs an experiment, whose options are the parameters of its ``run``.
 
-With ``--out DIR`` frame and figure are written to a run directory, the figure under the name of the
-module or its ``FIGURE``, together with whatever an optional ``save(run, frame, **options)`` adds
-(:class:`experiments.reports.run_directory.Run`).
+With ``--out DIR`` the frame and the figure are written to a run directory. The figure has the name
+of the module, or its ``FIGURE``. An optional function ``save(run, frame, **options)`` of the module
+adds more files (:class:`experiments.reports.run_directory.Run`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
 
 COMMON = ("seed", "engine")
-"""Parameters of ``run`` that are options of every command."""
+"""Parameters of ``run`` that every command has as options."""
 SCALARS = (bool, int, float, str, Path)
 
 
 class ExperimentGroup(LazyGroup):
-    """Experiments by name; dashes and underscores are the same."""
+    """Experiments by name; dashes and underscores are equivalent."""
 
     thing = "experiment"
     unknown = "no experiment is called {}"
@@ -90,7 +90,7 @@ class _Argument:
 
 
 def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
-    """Options of ``run`` by parameter; of a dataclass there is one for each described field."""
+    """Options of the parameters of ``run``; a dataclass has one for each described field."""
     hints, texts = typing.get_type_hints(run), parameter_texts(inspect.getdoc(run) or "")
     return {
         name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
@@ -118,7 +118,7 @@ def _argument(name: str, default: Any, kind: Any, texts: Mapping[str, str]) -> _
 
 
 def _fields(default: Any) -> _Argument:
-    """Options of a dataclass, one a described field; their defaults are those of an instance."""
+    """Options of the described fields of a dataclass, with the defaults of an instance."""
     kind = type(default)
     hints, options = typing.get_type_hints(kind), described(kind)
     return _Argument(
@@ -177,7 +177,7 @@ def _run(
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``run`` as the options that they came from."""
+    """Return the arguments of ``run`` by option; a dataclass has one for each field."""
     inputs: dict[str, Any] = {}
     for name, value in values.items():
         several = dataclasses.is_dataclass(value) and not isinstance(value, type)
@@ -195,7 +195,7 @@ def _print(chosen: Experiment, frame: pd.DataFrame, call: Invocation) -> None:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as documents; an empty cell, such as a price not stated, is null."""
+    """Return the rows as documents; an empty cell, such as a missing price, is null."""
     names = [str(name) for name in frame.columns]
     filled = frame.astype(object).where(frame.notna(), None)
     return [dict(zip(names, row, strict=True)) for row in filled.itertuples(index=False)]

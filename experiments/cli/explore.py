@@ -1,4 +1,4 @@
-"""``cluster-sim explore``: runs side by side on a local page, with sliders for what matters."""
+"""``cluster-sim explore``: runs side by side on a local page with sliders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TITLE = "cluster-sim explore"
 
 @dataclass(frozen=True)
 class ExploreInputs:
-    """Run directories and the page that shows them."""
+    """Run directories, and the page that shows them."""
 
     runs: tuple[Path, ...] = field(
         metadata=option(
@@ -26,17 +26,22 @@ class ExploreInputs:
         default=5006, metadata=option("Port of the page on this machine", least=1, most=65535)
     )
     knobs: int = field(
-        default=6, metadata=option("Sliders, for the numbers that matter most", least=0, most=30)
+        default=6,
+        metadata=option(
+            "Number of sliders, for the catalogue's numbers with the largest effect",
+            least=0,
+            most=30,
+        ),
     )
 
 
 def explore(inputs: ExploreInputs, call: Invocation) -> None:
     """Serve a local page with sliders over runs side by side.
 
-    The sliders set the numbers that affect the answers most.
+    The sliders change the catalogue's numbers that have the largest effect on the answers.
 
-    The page is served on 127.0.0.1 until Ctrl-C. With --json the numbers that matter are printed
-    instead, as factors and answers, and nothing is served.
+    The page is served on 127.0.0.1 until Ctrl-C. With --json these numbers and the answers are
+    printed instead, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs, shipped
     from experiments.explore.page import framed, page, panel

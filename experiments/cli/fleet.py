@@ -1,4 +1,4 @@
-"""``cluster-sim fleet``: the fleet that serves by day and trains by night."""
+"""``cluster-sim fleet``: a fleet that serves by day and trains by night."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fleet(
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """Scenarios side by side with their runs, the base first."""
+    """Scenarios with their runs, the base first."""
 
     question: Question
     scenarios: list[tuple[str, Scenario]]
@@ -77,12 +77,13 @@ class _Answer:
 
     @property
     def main(self) -> tuple[str, Scenario, FleetRun]:
-        """The only what-if, or else the base: the scenario that is reported in full."""
+        """The scenario that is reported in full: the only what-if, or else the base."""
         place = 1 if len(self.runs) == 2 else 0
         return (*self.scenarios[place], self.runs[place])
 
 
 def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Answer:
+    """Build and run the base scenario and all what-ifs."""
     from workloads.fleet.from_options import run_under, scenario_from
     from workloads.fleet.scenario import what_ifs
 
@@ -98,6 +99,7 @@ def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Ans
 
 
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
+    """Return the results by their keys in the command line's JSON."""
     from workloads.fleet import summary
     from workloads.fleet.from_options import notes
     from workloads.fleet.setup.post_training_rates import post_training_document
@@ -133,7 +135,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
 
 
 def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> list[str]:
-    """Say when requests missed the SLO, and which option would have kept it."""
+    """Remark on when requests missed the SLO, with the option that would meet it."""
     from workloads.fleet.results.missed import missed_note
 
     attained, wanted = results["slo_attainment"], scenario.serving.slo.share
@@ -142,7 +144,7 @@ def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> li
 
 
 def _sureness(scenario: Scenario) -> dict[str, Any]:
-    """Interval of a unit's capacity, and of the units needed for the busiest hour."""
+    """Return the intervals of a unit's capacity and of the units needed in the busiest hour."""
     from workloads.fleet.setup.sureness import capacity_interval
 
     capacity = scenario.sizing.unit_capacity_requests_per_s
@@ -156,16 +158,17 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
 
 
 def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> dict[str, float]:
+    """Compare the results with those of the policy with foresight, and of ``static``."""
     from workloads.fleet import regret, summary
     from workloads.fleet.from_options import run_under
     from workloads.fleet.policies.registry import bound_of
 
     _, scenario, _ = answer.main
-    usual = replace(answer.question.policy, headroom=None)
+    settings = replace(answer.question.policy, headroom=None)
     bound = bound_of(answer.question.policy.policy)
     others = {
         name: summary(
-            run_under(scenario, name, usual, call.seed), scenario.economics, scenario.prices
+            run_under(scenario, name, settings, call.seed), scenario.economics, scenario.prices
         )
         for name in shown([bound, "static"], "fleet, to compare", quiet=call.quiet)
     }
@@ -173,7 +176,7 @@ def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> di
 
 
 def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str, Any]:
-    """One scenario in a row: every number of its summary, and shares of the fleet."""
+    """Return the row of a scenario: every number of its summary, and shares of the fleet."""
     hours, offered = results["chip_hours"], results["offered_tokens"]
     return {
         "scenario": name,

@@ -1,4 +1,4 @@
-"""``cluster-sim fleet --sensitivity``: what lending and its cost depend on in the catalogue."""
+"""``cluster-sim fleet --sensitivity``: effects of the catalogue's numbers on lending and cost."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WHAT = {SHARE: "the lendable share", COST: "the price of served tokens"}
 
 @dataclass(frozen=True)
 class FleetRanking:
-    """Numbers that matter to what a fleet lends, and to what its serving costs.
+    """Rankings of the catalogue's numbers by their effect on lending and on the cost of serving.
 
     Attributes
     ----------
     base : Expectation
-        The answers around which numbers were moved, by closed forms.
+        Lendable share and cost by closed forms, with the catalogue's values.
     rankings : dict of str to Ranking
-        By key of the JSON; without a price there is none of the cost.
+        Rankings by their key in the JSON; without a price there is no ranking of the cost.
     """
 
     base: Expectation
@@ -64,7 +64,7 @@ class FleetRanking:
 
 
 def expectation_at(question: Question, base: Scenario, catalogue: Catalogue) -> Expectation:
-    """Return what a scenario is expected to lend and cost with other numbers of the catalogue."""
+    """Return the expectation of a scenario under another catalogue."""
     from topologies.clusters.names import machine
     from workloads.fleet.expectation import at
     from workloads.fleet.from_options import costs_of
@@ -80,7 +80,7 @@ def rank_fleet(
     catalogue: Catalogue,
     call: Invocation,
 ) -> FleetRanking | None:
-    """Move every number that the answers read; None where that was not asked for.
+    """Vary every number that the answers read; None without ``--sensitivity``.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def rank_fleet(
     expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
-        # A catalogue that notes what is read has to be read for each of the two answers.
+        # A catalogue that records reads has to be read again for each of the two answers.
         if catalogue.digest not in expectations or isinstance(catalogue, NotingCatalogue):
             expectations[catalogue.digest] = expectation_at(question, base, catalogue)
         return expectations[catalogue.digest]

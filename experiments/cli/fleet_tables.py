@@ -25,7 +25,7 @@ COMPARED = (
 
 
 def print_fleet(document: Mapping[str, Any], ranking: FleetRanking | None) -> None:
-    """Print what became of every chip-hour, of the requests, the training and the money."""
+    """Print the use of chip-hours, and the facts about requests, training and money."""
     hours = [
         [
             name,
@@ -56,7 +56,7 @@ def print_fleet(document: Mapping[str, Any], ranking: FleetRanking | None) -> No
 
 
 def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print how post-training jobs divide their units, one row for each size."""
+    """Print the division of units in post-training jobs, one row for each size."""
     different = {(job["units"], job["mode"]): job for job in jobs}
     rows = [
         [
@@ -141,7 +141,7 @@ def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
-    """Return training, power and money; what was not given, or is not known, has no row."""
+    """Return the rows of training, power and money; unknown values have no row."""
     regret = document.get("regret")
     count = document["jobs_with_deadline"]
     facts = [
@@ -164,7 +164,7 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _captured(regret: Mapping[str, float]) -> str:
-    """Share of foresight's gain over a split that never changes, where there is one."""
+    """Text of the share of foresight's gain over a split that never changes."""
     gain = regret["gain_over_static_chip_hours"]
     if gain < 0:
         return f"none; static trains {-gain:,.0f} chip-hours more"
@@ -205,5 +205,5 @@ def _number(value: float | None, style: str = "{:,.0f} s") -> str:
 
 
 def _digits(value: float) -> str:
-    """Write a number with at least three digits, all of them before the point."""
+    """Write a number with three significant digits, and all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Groups of commands that load a command's module when that command is used.
+"""Groups of commands, each of whose modules is loaded when its command is used.
 
 ``cluster-sim --help`` lists names and summaries without importing numpy, pandas or numba.
 """
@@ -20,20 +20,20 @@ from topologies.errors import InputError, suggestion
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a help page, and how the command behind it is loaded."""
+    """A line of a help page, and the function that loads its command."""
 
     summary: str
     load: Callable[[], Any]
 
 
 class LazyGroup(click.Group):
-    """Commands by name, each loaded with its first use; those of the registry by default."""
+    """Commands by name, each loaded at its first use; by default those of the registry."""
 
     context_class = HelpContext
     thing = "command"
-    """Word for one of them."""
+    """Word for one entry of the group."""
     unknown = "No such command '{}'"
-    """Message for a name that is none of them."""
+    """Message for a name that is not in the group."""
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -47,17 +47,17 @@ class LazyGroup(click.Group):
         return list(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Load a command, None where there is none of this name."""
+        """Load a command; None for an unknown name."""
         name = self.spelled(cmd_name)
         return self.entries[name].load() if name in self.entries else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments begin with.
+        """Find the command whose name is the first argument.
 
         Raises
         ------
         InputError
-            When there is none of its name, with the nearest one.
+            For an unknown name; names the nearest one.
         """
         if self.spelled(args[0]) not in self.entries and not args[0].startswith("-"):
             near = suggestion(args[0], self.entries)
@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, [self.spelled(args[0]), *args[1:]])
 
     def spelled(self, name: str) -> str:
-        """Name of an entry as a user may write it."""
+        """Return the registered name of an entry for the spelling of a user."""
         return name
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -1,4 +1,4 @@
-"""Inputs that several commands share: cluster, catalogue, model."""
+"""Inputs that several commands share: catalogue, cluster, model."""
 
 from __future__ import annotations
 
@@ -85,15 +85,17 @@ class SeveralMachines(MachineInputs):
     cluster: str = field(
         default="",
         metadata=option(
-            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file; several as "
-            "A,B,C stand side by side",
+            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file; several, "
+            "written A,B,C, are compared side by side",
             metavar="CLUSTER",
             argument=True,
         ),
     )
     clusters: str | None = field(
         default=None,
-        metadata=option("Clusters in place of the argument", name="cluster", metavar="A,B,C"),
+        metadata=option(
+            "Clusters as an option, in place of the argument", name="cluster", metavar="A,B,C"
+        ),
     )
 
     def __post_init__(self) -> None:
@@ -105,7 +107,7 @@ class SeveralMachines(MachineInputs):
 
     @property
     def name(self) -> str:
-        """Text that names the cluster or clusters."""
+        """Text of the argument or option that names the clusters."""
         return self.cluster or self.clusters or ""
 
     @property
@@ -116,7 +118,7 @@ class SeveralMachines(MachineInputs):
         return cluster_names(self.name)
 
     def read(self, catalogue: Catalogue) -> Cluster:
-        """Build the one cluster; as :meth:`MachineInputs.read`."""
+        """Build the only cluster, as :meth:`MachineInputs.read` does."""
         single = MachineInputs(self.name, self.bandwidth, self.latency)
         return single.read(catalogue)
 

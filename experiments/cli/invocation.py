@@ -1,4 +1,4 @@
-"""One call of a command: the options that every command has, and how every command answers."""
+"""One call of a command: the options that every command has, and the output of its answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("fast", "reference")
 QUIET = "CLUSTER_SIM_QUIET"
-"""Environment variable under which nothing is told of functions that are compiled."""
+"""Environment variable that suppresses notices about functions being compiled."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Invocation:
     Attributes
     ----------
     json, out, seed, engine, quiet
-        Options of every command, so that scripts may give them without asking which command it is.
+        Options of every command, so that scripts can pass them to any command.
     command : str
         Name of the command.
     inputs : mapping of str to value
-        All options that results depend on, as a run directory records them.
+        All options on which results depend, as a run directory records them.
 
     Raises
     ------
@@ -51,7 +51,9 @@ class Invocation:
     out: Path | None = field(
         default=None,
         metadata=option(
-            "Write a run directory: record, tables, figures", metavar="DIR", recorded=False
+            "Write a run directory with a record, tables, figures and a report",
+            metavar="DIR",
+            recorded=False,
         ),
     )
     seed: int = field(
@@ -81,12 +83,12 @@ class Invocation:
 
     @property
     def program(self) -> click.Command | None:
-        """The program to which the command belongs, None outside a command line."""
+        """Program to which the command belongs; None outside a command line."""
         context = click.get_current_context(silent=True)
         return None if context is None else context.find_root().command
 
     def check_out(self) -> None:
-        """Refuse a directory that holds something else, before the work begins.
+        """Check before the work begins that ``--out`` is no directory with other files.
 
         Raises
         ------
@@ -106,20 +108,20 @@ class Invocation:
         inputs: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """Write the run directory if one was asked for, then print JSON or tables.
+        """Write the run directory if ``--out`` names one, then print JSON or tables.
 
         Parameters
         ----------
         document : function
-            Makes the one document of ``--json``.
+            Returns the document of ``--json``.
         show : function
             Prints tables for people.
         write : function of a Run
-            Puts results into the run directory.
+            Adds the results to the run directory.
         inputs : mapping, optional
-            Inputs to be recorded; by default the options as they were given.
+            Inputs to be recorded; by default the stated options.
         notes : sequence of str
-            Remarks for people on stderr, once the answer stands; empty ones are left out.
+            Remarks printed on stderr after the answer; empty ones are left out.
         """
         results = document()
         check_results(results)

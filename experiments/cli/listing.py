@@ -1,4 +1,4 @@
-"""``cluster-sim list``: the names that other commands understand."""
+"""``cluster-sim list``: names that other commands understand."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
         experiments,
     )
 }
-"""Everything that can be listed."""
+"""Kinds of names that can be listed, with the function that returns their rows."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Entry point: one command line; a mistake gets one line and exit status 2."""
+"""Entry point of the command line; a user's mistake gets one line and exit status 2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_MESSAGE = 1000
 LONGEST_PATH = 250
 ENDS = (".", "?", "!", "…", ":")
 TRACEBACK = "CLUSTER_SIM_TRACEBACK"
-"""Environment variable that asks for the traceback of a fault of this program."""
+"""Environment variable under which an internal fault shows its traceback."""
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -75,15 +75,15 @@ def run(arguments: Sequence[str], program: click.Command = app) -> int:
     Parameters
     ----------
     arguments : sequence of str
-        Words after the program's name.
+        Arguments after the program's name.
     program : Command
         By default ``cluster-sim`` itself.
 
     Returns
     -------
     int
-        0; 1 for a failed validation; 2 for a user's mistake, which is explained in one line on
-        stderr without a traceback.
+        Exit status: 0; 1 for a failed validation; 2 for a user's mistake, which is explained in one
+        line on stderr without a traceback.
     """
     try:
         status = program.main(list(arguments), prog_name="cluster-sim", standalone_mode=False)
@@ -113,6 +113,7 @@ def _out_of_memory() -> str:
 
 
 def _explain(mistake: click.ClickException) -> int:
+    """Print the reason for which click refused a command line, and return the exit status."""
     context = getattr(mistake, "ctx", None)
     if isinstance(mistake, click.exceptions.NoArgsIsHelpError):
         sys.stdout.write(context.get_help() + "\n" if context else "")
@@ -124,7 +125,7 @@ def _explain(mistake: click.ClickException) -> int:
 
 
 def _wrong_value(mistake: click.ClickException) -> str:
-    """Option, value and the rule that it breaks; empty where the mistake is not a value's."""
+    """Text with the option, its value and the rule that it breaks; empty for other mistakes."""
     parameter = getattr(mistake, "param", None)
     if parameter is None or isinstance(mistake, click.MissingParameter):
         return ""
@@ -137,6 +138,7 @@ def _interrupted() -> int:
 
 
 def _refuse(message: str, status: int = 2) -> int:
+    """Print a message in one line on stderr, and return the exit status."""
     words = (_cut(word) for word in message.split())
     line = shown(" ".join(words), LONGEST_MESSAGE)
     tell(f"cluster-sim: {line}{'' if line[-1:] in ENDS else '.'}\n")
@@ -144,7 +146,7 @@ def _refuse(message: str, status: int = 2) -> int:
 
 
 def _cut(word: str) -> str:
-    """Take the middle out of a name or a path that is longer than any that people give."""
+    """Take the middle out of an overlong name or path."""
     longest = LONGEST_PATH if "/" in word else LONGEST_NAME
     return word if len(word) <= longest else f"{word[: longest // 2 - 1]}…{word[-longest // 2 :]}"
 
@@ -162,7 +164,7 @@ def main() -> None:
 
 
 def _own_fault(fault: Exception) -> int:
-    """Report a fault of this program in one line, too; its traceback is shown on request."""
+    """Report an internal fault in one line as well; its traceback is shown on request."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(fault)
         return 1

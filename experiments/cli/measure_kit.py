@@ -1,4 +1,4 @@
-"""``cluster-sim measure-kit``: what an owner of hardware runs, for ``calibrate`` to read."""
+"""``cluster-sim measure-kit``: measurement scripts, whose results ``calibrate`` reads."""
 
 from __future__ import annotations
 

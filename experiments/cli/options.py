@@ -5,9 +5,9 @@ A command is a function of a few dataclasses whose fields are described with
 
     def topology(call: Invocation, machine: MachineInputs, graph: GraphInputs) -> None: ...
 
-:func:`as_options` gives a command of click with one option for each field. A parameter
-``Annotated[Mapping[str, Any], Stated(Plan)]`` receives the fields that the user stated and no
-other, for a dataclass that the library completes.
+:func:`as_options` returns a click command with one option for each field. A parameter
+``Annotated[Mapping[str, Any], Stated(Plan)]`` receives only the fields that the user stated, for a
+dataclass that the library completes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PLAIN = (bool, int, float, str, Path)
 
 @dataclass(frozen=True)
 class Stated:
-    """Marks a mapping parameter of a command that holds the stated fields of a dataclass.
+    """Mark of a mapping parameter that receives the stated fields of a dataclass.
 
     Attributes
     ----------
     kind : type
         Dataclass with described fields.
     required, without, searched : tuple of str
-        Fields that must be stated, fields that this command does not take, and fields of which it
-        tries many values, so that their defaults do not hold.
+        Fields that must be stated, fields that the command does not take, and fields whose values
+        the command searches, so that they have no default.
     """
 
     kind: type
@@ -51,7 +51,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class _Group:
-    """Options of one parameter of a command, and how their values become its argument."""
+    """Options of one parameter of a command, and the function that builds its argument."""
 
     parameters: tuple[click.Parameter, ...]
     recorded: tuple[str, ...]
@@ -65,29 +65,29 @@ def as_options(
     resumes: bool = False,
     more: Mapping[str, Sequence[click.Parameter]] | None = None,
 ) -> click.Command:
-    """Return a command of click with one option for each field of a function's dataclasses.
+    """Return a click command with one option for each field of a function's dataclasses.
 
     Parameters
     ----------
     name : str
         Name of the command, which a run directory records.
     command : function
-        Its parameters are annotated with dataclasses, or with :class:`Stated`; one of them may be
-        an :class:`Invocation`, which then knows the inputs of all others.
+        Function whose parameters are annotated with dataclasses, or with :class:`Stated`. One of
+        them may be an :class:`Invocation`, which receives the inputs of all others.
     resumes : bool
-        Whether the directory of ``--out`` may hold an earlier run, and the command checks it.
+        Whether the directory of ``--out`` may hold an earlier run, which the command then checks.
     more : mapping of str to parameters, optional
         Options of a parameter that is no dataclass; it receives them as a mapping.
 
     Raises
     ------
     TypeError
-        When two fields have one name, or a field has a type that no option can have.
+        For two fields of one name, and for a field whose type no option can have.
     """
     hints = get_type_hints(command, include_extras=True)
-    given_by = dict(more or {})
+    listed = dict(more or {})
     groups = {
-        key: _listed(given_by[key]) if key in given_by else _group(hints[key])
+        key: _listed(listed[key]) if key in listed else _group(hints[key])
         for key in inspect.signature(command).parameters
     }
     parameters = [parameter for group in groups.values() for parameter in group.parameters]
@@ -138,19 +138,19 @@ def _group(hint: Any) -> _Group:
 
 
 def _stated(stated: Stated) -> _Group:
-    """Options of a dataclass of which only the given ones count."""
+    """Options of a dataclass, of which the command receives only the stated ones."""
     hints = get_type_hints(stated.kind)
     options = {
         key: option for key, option in described(stated.kind).items() if key not in stated.without
     }
-    usual = {field.name: field.default for field in dataclasses.fields(stated.kind)}
+    defaults = {field.name: field.default for field in dataclasses.fields(stated.kind)}
 
     def parameter(key: str, option: Option) -> click.Parameter:
         kind = option.kind or _bare(hints[key])
         kind = kind if kind in PLAIN else str
         if key in stated.required:
             return click_parameter(key, kind, dataclasses.replace(option, default=""), REQUIRED)
-        default = option.default or shown(usual[key])
+        default = option.default or shown(defaults[key])
         if key in stated.searched:
             default = "searched"
         return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
@@ -163,7 +163,7 @@ def _stated(stated: Stated) -> _Group:
 
 
 def _listed(parameters: Sequence[click.Parameter]) -> _Group:
-    """Options that are given one by one."""
+    """Return the group of options that are listed one by one."""
     names = tuple(str(parameter.name) for parameter in parameters)
     return _Group(tuple(parameters), names, lambda entered: {name: entered[name] for name in names})
 
@@ -179,7 +179,7 @@ def _default(declared: dataclasses.Field[Any]) -> Any:
 
 
 def _kind(hint: Any, option: Option) -> Any:
-    """Type of an option's value: that of the field, a list for a tuple, text for a literal."""
+    """Type of an option's value: the field's, a list for a tuple, text for a literal."""
     bare = _bare(hint)
     if get_origin(bare) is tuple:
         return list[get_args(bare)[0]]  # type: ignore[misc]
@@ -193,7 +193,7 @@ def _kind(hint: Any, option: Option) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """Type without ``None``."""
+    """Return a type without ``None``."""
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint

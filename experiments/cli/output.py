@@ -1,4 +1,4 @@
-"""Output of commands: one JSON document for programs, tables of at most 80 columns for people."""
+"""Output of commands: one JSON document for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from experiments.reports.values import plain
 from topologies.errors import printable
 
 NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
-"""First characters of the cells of a column of numbers; a missing number is empty or a dash."""
+"""First characters of cells in a column of numbers; a missing number is empty or a dash."""
 GAP = 2
 """Spaces between columns."""
 MOST_REPEATED = 0.4
-"""Share of the width that columns repeated in a further block may take."""
+"""Largest share of the width for columns that are repeated in a further block."""
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Write exactly one JSON document to stdout."""
+    """Write one JSON document, and nothing else, to stdout."""
     sys.stdout.write(json.dumps(plain(document), indent=2, allow_nan=False) + "\n")
 
 
@@ -48,7 +48,7 @@ def print_table(
 def blocks(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, left: int
 ) -> Iterator[dict[int, int]]:
-    """Columns that fit beside each other, block by block, each with its width in characters.
+    """Yield blocks of columns that fit side by side, each column with its width in characters.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def blocks(
 
 
 def _least(name: str, cells: Sequence[Sequence[str]], place: int) -> int:
-    """Longest word of a column; a number and its unit stay on one line."""
+    """Least width of a column: its longest word; a number and its unit stay on one line."""
     texts = [row[place] for row in cells]
     if all(text[:1] in NUMBER_STARTS for text in texts):
         return max([len(word) for word in name.split()] + [len(text) for text in texts] + [1])
@@ -80,7 +80,7 @@ def _least(name: str, cells: Sequence[Sequence[str]], place: int) -> int:
 def _widened(
     block: Mapping[int, int], columns: Sequence[str], cells: Sequence[Sequence[str]], width: int
 ) -> dict[int, int]:
-    """Give the room that is left to the columns whose cells would wrap, the narrowest first."""
+    """Widen columns whose cells would wrap by the spare width, the smallest need first."""
     widths = dict(block)
     wanted = {
         place: max(
@@ -121,7 +121,7 @@ def _table(
 
 
 def _print(console: Any, what: Any) -> None:
-    """Print without the spaces with which lines are filled up."""
+    """Print without the spaces at the ends of lines."""
     with console.capture() as text:
         console.print(what)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))

@@ -1,4 +1,4 @@
-"""Arguments and options of commands, as click reads them and shows them on a help page."""
+"""Arguments and options of commands for click, and their lines on a help page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from topologies.options import Option
 
 REQUIRED = inspect.Parameter.empty
-"""Default of a value that must be given."""
+"""Default of a value that must be stated."""
 
 
 def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
@@ -28,7 +28,7 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
         ``bool``, ``int``, ``float``, ``str`` or ``Path``, or a list of one of them.
     option : Option
     default : value
-        ``REQUIRED`` for a value that must be given.
+        ``REQUIRED`` for a value that must be stated.
     """
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
@@ -61,7 +61,7 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A whole or broken number between two limits."""
+    """Type of a number, whole or not, between two limits."""
 
     def __init__(self, kind: Callable[[str], Any], least: Any = None, most: Any = None):
         self.kind, self.least, self.most = kind, least, most
@@ -73,7 +73,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return f"<{self.name}>"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Read a number; refuse one outside of the limits, or none."""
+        """Read a number within the limits."""
         try:
             number = self.kind(value)
         except ValueError:
@@ -86,7 +86,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return number
 
     def limits(self) -> str:
-        """Limits as inequalities, empty where there are none."""
+        """Text of the limits as inequalities; empty without limits."""
         least = "" if self.least is None else f"{self.least:.12g}<="
         most = "" if self.most is None else f"<={self.most:.12g}"
         if least and most:
@@ -95,7 +95,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]
-    """A word, or a path."""
+    """Type of a word or a path."""
 
     def __init__(self, kind: type[str] | type[Path]):
         self.kind = kind
@@ -106,7 +106,7 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         return f"<{self.name}>"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the word, as a path where it names one; refuse no word, and the next option."""
+        """Read a word or a path, which must be neither empty nor another option."""
         if isinstance(value, str):
             if not value.strip() and value != getattr(param, "default", None):
                 self.fail(f"{value!r} is empty; give it a value, or leave it out", param, ctx)
@@ -127,17 +127,18 @@ def _flags(command: click.Command) -> set[str]:
 
 
 class DescribedOption(click.Option):
-    """An option whose line of the help page is put together when somebody reads it."""
+    """An option whose line on the help page is built when the page is shown."""
 
     def __init__(self, *declared: Any, described: Option, shown: Any, **details: Any):
         super().__init__(*declared, **details)
         self.described, self.usual = described, shown
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Spelling and text of the line."""
+        """Return the spelling and the text of the line."""
         limits = self.type.limits() if isinstance(self.type, Number) else ""
         marks = [mark for mark in (limits, "required" if self.required else "") if mark]
-        required, self.required = self.required, False  # told here, with the limits
+        # The text below has the mark beside the limits; click would add it a second time.
+        required, self.required = self.required, False
         self.help = with_default(self.described, self.usual) + _in_brackets(marks)
         record = super().get_help_record(ctx)
         self.required = required
@@ -145,7 +146,10 @@ class DescribedOption(click.Option):
 
 
 class HelpFormatter(click.HelpFormatter):
-    """A help page whose lines break between words only: names with hyphens can be copied."""
+    """Formatter of help pages whose lines break between words only, never at hyphens.
+
+    Names with hyphens can then be copied.
+    """
 
     # Takes a hyphen's place while lines are broken; no text has it.
     JOINER = "\x1f"
@@ -170,7 +174,7 @@ class HelpFormatter(click.HelpFormatter):
 
 
 class HelpContext(click.Context):
-    """The context of a command whose help page is written so."""
+    """Context of commands whose help page uses :class:`HelpFormatter`."""
 
     formatter_class = HelpFormatter
 
@@ -183,14 +187,14 @@ class DescribedArgument(click.Argument):
         self.described = described
 
     def line(self) -> tuple[str, str]:
-        """Name and text on the help page."""
+        """Return name and text for the help page."""
         marks = ["required"] if self.required else []
         text = with_default(self.described, REQUIRED) + _in_brackets(marks)
         return self.human_readable_name, text
 
 
 class CommandWithArguments(click.Command):
-    """A command whose help page tells of its arguments, too."""
+    """A command whose help page describes its arguments as well."""
 
     context_class = HelpContext
 
@@ -208,13 +212,13 @@ class CommandWithArguments(click.Command):
 
 
 def with_default(option: Option, default: Any) -> str:
-    """Help text of an option, with what holds where it is not stated."""
-    usual = option.default or ("" if default is REQUIRED else shown(default))
-    return f"{option.sentence().rstrip('.')}; default {usual}." if usual else option.sentence()
+    """Help text of an option, with its default."""
+    text = option.default or ("" if default is REQUIRED else shown(default))
+    return f"{option.sentence().rstrip('.')}; default {text}." if text else option.sentence()
 
 
 def shown(default: Any) -> str:
-    """Text of a default for the help page, empty where there is nothing to say."""
+    """Text of a default for the help page; empty where there is none."""
     if isinstance(default, bool):
         return "on" if default else ""
     if default is MISSING or default is None or default in ((), ""):
@@ -227,7 +231,7 @@ def _in_brackets(marks: list[str]) -> str:
 
 
 def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
-    """Give the choices of an option to the shell."""
+    """Return a function that completes an option by its choices, for the shell."""
 
     def complete(ctx: Any, parameter: click.Parameter, incomplete: str) -> list[Any]:
         fitting = [choice for choice in choices() if incomplete in choice]

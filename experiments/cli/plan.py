@@ -1,4 +1,4 @@
-"""``cluster-sim plan``: search for the fastest parallel plans that fit in memory."""
+"""``cluster-sim plan``: a search for the fastest parallel plans that fit in memory."""
 
 from __future__ import annotations
 
@@ -30,28 +30,31 @@ SEARCHED = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
     "schedule", "recompute", "order",
 )  # fmt: skip
-"""Fields of a plan that are varied where they are not stated."""
+"""Fields of a plan that are searched unless stated."""
 
 
 @dataclass(frozen=True)
 class SearchInputs:
     """The extent of the search, and the plans that it shows."""
 
-    top: int = field(default=10, metadata=option("Plans to show", least=1))
+    top: int = field(default=10, metadata=option("Number of plans to show", least=1))
     finalists: int | None = field(
         default=None,
-        metadata=option("Plans to simulate in full", least=1, default="twice --top"),
+        metadata=option("Number of plans to simulate in full", least=1, default="twice --top"),
     )
     each: str | None = field(
         default=None,
         metadata=option(
-            "Keep the best plan of each combination of fields, such as tp,pp or recompute",
+            "Keep only the best plan for each combination of these fields, such as tp,pp or "
+            "recompute",
             metavar="FIELDS",
         ),
     )
     objective: str = field(
         default="time",
-        metadata=option("Quantity that ranks simulated plans", choices=("time", "cost", "energy")),
+        metadata=option(
+            "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
+        ),
     )
     memory_margin: float = field(
         default=0.0,
@@ -64,7 +67,7 @@ class SearchInputs:
     best: Path | None = field(
         default=None,
         metadata=option(
-            "Write the first plan here, for train --plan",
+            "Write the best plan to this file, for train --plan",
             metavar="FILE.yaml",
             recorded=False,
         ),
@@ -89,8 +92,8 @@ def plan(
 ) -> None:
     """Search for the fastest parallel plans that fit in memory.
 
-    Every plan that fits is estimated, the best are simulated in full and ranked. Fields of a plan
-    that are given are kept; all others are varied.
+    Every plan that fits is estimated; the best are simulated in full and ranked. Stated fields of
+    the plan are kept, and the others are searched.
     """
     catalogue = catalogue_inputs.read()
     result = _search(inputs, stated, how, catalogue, call)
@@ -112,7 +115,7 @@ def plan(
 
 
 def _first_s(search: Search, inputs: ModelOnCluster, catalogue: Catalogue, engine: str) -> float:
-    """Time of a step of the first plan with other numbers of the catalogue [s]."""
+    """Time of a step of the best plan under another catalogue [s]."""
     from workloads.training.iteration import iteration
 
     cluster, best = inputs.read_cluster(catalogue), search.finalists[0]

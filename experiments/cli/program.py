@@ -1,4 +1,7 @@
-"""The command line as a program that sweeps run, handed to them rather than imported by them."""
+"""The command line as a program for sweeps, which receive it instead of importing it.
+
+The import would be circular, because the command ``sweep`` imports the sweeps.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ NOT_IN_A_STUDY = ("sweep", "report", "explore", "experiment", "list", "doctor")
 
 
 WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
-"""Parameters that name a path to write to, beside ``--out``, which a sweep sets itself."""
+"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
 
 
 def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
-    """Describe a group of commands to a sweep; they are loaded when a study names them."""
+    """Describe a group of commands to sweeps; a command is loaded when a study names it."""
     commands: Any = group
     names = tuple(commands.list_commands(None))
     return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))

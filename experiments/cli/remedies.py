@@ -1,4 +1,4 @@
-"""Remedies: the refusal of a plan names the nearest plan that works."""
+"""Remedies for plans that are refused: the error names the nearest plan that works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workloads.models.model import Model
 def remedied(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
 ) -> Iterator[None]:
-    """Let the refusal of a plan name the nearest that works; parameters as for ``nearest_plan``.
+    """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``cluster-sim replay``: an execution trace of another tool, on any cluster."""
+"""``cluster-sim replay``: the replay of another tool's execution trace on any cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_UNMAPPED = 8
 
 @dataclass(frozen=True)
 class TraceInputs:
-    """Traces of one job, and the cluster that repeats it."""
+    """Traces of one job, and the cluster on which they are replayed."""
 
     trace: tuple[Path, ...] = field(
         metadata=option(
@@ -35,7 +35,7 @@ class TraceInputs:
         )
     )
     cluster: str = field(
-        metadata=option("Named machine, plain shape (ring:8) or YAML file; rank r is on chip r")
+        metadata=option("Named machine, plain shape (ring:8) or YAML file; rank r runs on chip r")
     )
     bandwidth: str | None = field(
         default=None,
@@ -46,13 +46,15 @@ class TraceInputs:
     )
     recorded_on: str = field(
         default="",
-        metadata=option("Chip that the trace was recorded on", default="that of the trace"),
+        metadata=option(
+            "Chip on which the trace was recorded", default="the one that the trace names"
+        ),
     )
     compute: str = field(
         default="auto",
         metadata=option(
-            "Times of kernels: as recorded, or scaled by the roofline of both chips; auto scales "
-            "where both are known and differ",
+            "Times of kernels: as recorded, or scaled by the rooflines of both chips; auto scales "
+            "if both chips are known and differ",
             choices=COMPUTE,
         ),
     )
@@ -84,8 +86,8 @@ class TraceInputs:
 def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
     """Replay an execution trace of another tool on a cluster.
 
-    Collectives are timed by our algorithms on the cluster, kernels as recorded or scaled from
-    the chip that they were recorded on.
+    Collectives are simulated on the cluster. Kernels take their recorded times, or these scaled
+    from the chip on which they were recorded.
     """
     from topologies.clusters.names import cluster
     from workloads.traces.replay import replay as run

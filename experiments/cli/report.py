@@ -20,7 +20,7 @@ class ReportInputs:
 def report(inputs: ReportInputs, call: Invocation) -> None:
     """Write the stand-alone page of a run directory again.
 
-    The page is made from run.json and the files beside it, and written as report.html.
+    The page is built from run.json and the files beside it, and written to report.html.
     """
     from experiments.reports.html import write_report
 

@@ -1,4 +1,4 @@
-"""``cluster-sim run-job``: a training job of weeks, with failures, checkpoints and spares."""
+"""``cluster-sim run-job``: a training job of weeks with failures, checkpoints and spares."""
 
 from __future__ import annotations
 
@@ -33,42 +33,43 @@ STANDBYS = ("cold", "warm")
 
 @dataclass(frozen=True)
 class JobInputs:
-    """Length of the job, and how it meets failures."""
+    """Length of the job, its checkpoints, spares and failures."""
 
     days: float = field(default=90.0, metadata=option("Length of the run", unit="d"))
     checkpoint_interval: str = field(
         default=AUTO,
         metadata=option(
-            "Computing time between checkpoints, such as 30min; auto searches the best",
+            "Computing time between checkpoints, such as 30min; auto searches for the best",
             metavar="auto|TIME",
         ),
     )
     checkpoint: str = field(
         default="async",
         metadata=option(
-            "Checkpoints that stop the job until they are copied (async) or written (blocking), or "
-            "that lie in the host memory of other units after every step (peer)",
+            "Checkpoints: the job stops until the state is copied to host memory (async) or "
+            "written to the store (blocking), or units keep copies of each other's state (peer)",
             choices=CHECKPOINTS,
         ),
     )
     spares: str = field(
         default=AUTO,
         metadata=option(
-            "Spare scale-up domains; auto: enough for 99.9 % of the time",
+            "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
+            "of the time",
             metavar="auto|N",
         ),
     )
     standby: str = field(
         default="cold",
         metadata=option(
-            "Whether spares start when they are needed, or wait with their processes started",
+            "Whether spares start their processes when needed (cold), or have started them (warm)",
             choices=STANDBYS,
         ),
     )
     failures: str | None = field(
         default=None,
         metadata=option(
-            "Failures of a chip a year, all causes, or a file with columns cause, per, mtbf, "
+            "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
             "replaces",
             metavar="NUMBER|FILE.csv",
             default="the catalogue's causes",
@@ -81,16 +82,21 @@ class JobInputs:
     restart: str | None = field(
         default=None,
         metadata=option(
-            "Time from a noticed failure to the first step, such as 10min",
-            default="the catalogue's start, and reading the checkpoint",
+            "Time from a detected failure to the first step, such as 10min",
+            default="the catalogue's start and the time to read the checkpoint",
         ),
     )
     stragglers: bool = field(
-        default=True, metadata=option("Simulate servers that turn slow until they are replaced")
+        default=True,
+        metadata=option("Simulate servers that turn slow and stay so until they are replaced"),
     )
     runs: int = field(
         default=8,
-        metadata=option("Runs of different seeds, for the interval", least=1, most=1000),
+        metadata=option(
+            "Number of runs with different seeds, from which the interval comes",
+            least=1,
+            most=1000,
+        ),
     )
 
     def __post_init__(self) -> None:
@@ -114,9 +120,9 @@ def run_job(
 ) -> None:
     """Run a training job of weeks through its failures.
 
-    Checkpoints, detection, restarts, spares, repairs and slow servers are simulated with it.
+    Checkpoints, detection, restarts, spares, repairs and slow servers are simulated as well.
 
-    Without --tp, --pp and the like the plan search chooses the plan.
+    If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
     from workloads.job import run_job as run
 
@@ -134,7 +140,7 @@ def run_job(
 
 
 def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
-    """Expected goodput with other numbers of the catalogue, the step as it is."""
+    """Expected goodput under another catalogue, with the same step."""
     from dataclasses import replace
 
     from workloads.job.front import expected_job_goodput
@@ -245,7 +251,7 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
 
 
 def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows of what the run costs, where the catalogue has a price."""
+    """Rows with the price of the run; none if the catalogue has no price."""
     if document["cost_usd"] is None:
         return []
     rows = [("price", f"{document['cost_usd']:,.4g} USD")]
@@ -257,13 +263,13 @@ def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _restart(document: Mapping[str, Any]) -> str:
-    """Key of the restart that an ordinary failure takes."""
+    """Key of the restart time after an ordinary failure."""
     restarts = ("warm_restart_s", "peer_restart_s", "restart_s")
     return next(name for name in restarts if name in document)
 
 
 def _peer_rows(document: Mapping[str, Any], time: Callable[[str], str]) -> list[tuple[str, str]]:
-    """Rows of the copies in host memory, where the job keeps any."""
+    """Rows about the copies in host memory; none if the job keeps no copies."""
     if "peer_copy_s" not in document:
         return []
     held, host = document["peer_bytes_per_server"], document["host_bytes_per_server"]

@@ -1,4 +1,4 @@
-"""``--sensitivity``: the effect of each number of the catalogue on the answer of a command."""
+"""``--sensitivity``: effect of each number of the catalogue on the answer of a command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from workloads.confidence.sensitivity import Sensitivity
 
 SHOWN = 15
-"""Numbers that are printed; JSON and the run directory have all that matter."""
+"""Numbers that are printed; JSON and the run directory have all with an effect."""
 
 
 @dataclass(frozen=True)
 class SensitivityInputs:
-    """Request for the numbers of the catalogue on which the answer depends."""
+    """Option that ranks the catalogue's numbers by their effect."""
 
     sensitivity: bool = field(
         default=False,
@@ -36,9 +36,9 @@ class SensitivityInputs:
         *,
         jumps: bool = False,
     ) -> Ranking | None:
-        """Vary every number that the answer reads; None where that was not asked for.
+        """Vary every number that the answer reads; None without ``--sensitivity``.
 
-        ``jumps`` says that the answer of a simulation jumps, and needs wider steps.
+        ``jumps`` says that the answer comes in jumps, and needs wider steps.
         """
         if not self.sensitivity:
             return None
@@ -53,7 +53,7 @@ class SensitivityInputs:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Numbers that matter, the most important first."""
+    """Numbers of the catalogue with an effect on the answer, the largest effect first."""
 
     rows: tuple[Sensitivity, ...]
 
@@ -64,7 +64,7 @@ class Ranking:
         return {key: sensitivity_frame(self.rows).to_dict("records")}
 
     def show(self, what: str = "the answer") -> None:
-        """Print the numbers that matter most to ``what``."""
+        """Print the numbers with the largest effect on ``what``."""
         cells = [
             [
                 row.input,
@@ -76,12 +76,12 @@ class Ranking:
             for row in self.rows[:SHOWN]
         ]
         columns = ["number", "grade", "per 1 % more", "at low", "at high"]
-        left = len(self.rows) - SHOWN
-        more = f"; {left} more in --json and --out" if left > 0 else ""
+        hidden = len(self.rows) - SHOWN
+        more = f"; {hidden} more in --json and --out" if hidden > 0 else ""
         print_table(f"What {what} depends on{more}", columns, cells, left=2)
 
     def write(self, run: Run, what: str, name: str = "sensitivity") -> None:
-        """Put table and tornado plot into a run directory, the plot as ``tornado``."""
+        """Add the table and a tornado plot to a run directory."""
         from experiments.figures.sensitivity import tornado
         from workloads.confidence.sensitivity import sensitivity_frame
 

@@ -1,4 +1,4 @@
-"""``cluster-sim serve``: one replica at token level."""
+"""``cluster-sim serve``: one replica, simulated token by token."""
 
 from __future__ import annotations
 
@@ -48,28 +48,31 @@ class RequestInputs:
         ),
     )
     rate: float | None = field(
-        default=None, metadata=option("Arrivals of a log that states no times, in requests/s")
+        default=None,
+        metadata=option("Arrival rate for a log that states no times", unit="requests/s"),
     )
     prompt: int | None = field(
         default=None,
-        metadata=option("Prompt tokens of drawn requests", default="drawn from Azure's lengths"),
+        metadata=option(
+            "Prompt tokens of drawn requests", default="drawn from the lengths of Azure's trace"
+        ),
     )
     output: int | None = field(
         default=None,
         metadata=option(
-            "Output tokens of drawn requests, and of a log's that state none",
+            "Output tokens of drawn requests, and of requests of a log that state none",
             least=1,
-            default="drawn from Azure's lengths",
+            default="drawn from the lengths of Azure's trace",
         ),
     )
     service: str | None = field(
-        default=None, metadata=option("Keep one service of a file of several")
+        default=None, metadata=option("Only service to keep, where a log has several")
     )
 
 
 @dataclass(frozen=True)
 class ReplicaInputs:
-    """The replica that serves them, and what counts as served in time."""
+    """The replica that serves the requests, and the limits on latency."""
 
     slo: str = field(
         default="ttft=6s,tpot=175ms",
@@ -80,7 +83,7 @@ class ReplicaInputs:
     tp: int | None = field(
         default=None,
         metadata=option(
-            "Tensor-parallel degree: chips of the replica, or its cores if more",
+            "Tensor-parallel degree: chips of the replica, or its logical cores if more",
             default="the chips of one server",
         ),
     )
@@ -95,8 +98,8 @@ class ReplicaInputs:
     prefill: str = field(
         default="auto",
         metadata=option(
-            "Processing of prompts: separate (whole, while decoding waits), chunked (in "
-            "pieces beside decoding), or auto for the chip's usual way",
+            "Processing of prompts: separate (whole, while decoding waits), chunked (in pieces, "
+            "together with decoding), or auto for the usual way of the chip",
         ),
     )
     chunk: int | None = field(
@@ -107,8 +110,8 @@ class ReplicaInputs:
     ep: int = field(
         default=1,
         metadata=option(
-            "Groups of ranks that divide the experts of a mixture; on Trainium only while prompts "
-            "run, and their weights are then held twice",
+            "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
+            "while prompts run, with the experts' weights held twice",
             least=1,
         ),
     )
@@ -129,8 +132,8 @@ class DeploymentInputs:
     prefix_cache: str | None = field(
         default=None,
         metadata=option(
-            "Share of prompts' tokens that a cache holds already, such as 50% (50%:cold: it is "
-            "empty at first); trace: by the blocks or columns of the log",
+            "Share of the prompt tokens that the prefix cache holds, such as 50%, or 50%:cold for "
+            "a cache that is empty at first; trace takes the hits from the log",
             metavar="SHARE[:cold]|trace",
         ),
     )
@@ -144,8 +147,8 @@ class DeploymentInputs:
     disaggregate: str | None = field(
         default=None,
         metadata=option(
-            "Numbers of replicas that process prompts, and that decode; keys and values are sent "
-            "from the former to the latter",
+            "Numbers of replicas that process prompts and that decode, such as 1:3; keys and "
+            "values are sent from the former to the latter",
             metavar="P:D",
         ),
     )
@@ -202,7 +205,7 @@ def serve(
 
 
 def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster) -> ServingOptions:
-    """Ways to serve that the command line names."""
+    """Return the settings of serving from the options."""
     from workloads.serving import ServingOptions, batching_from
 
     return ServingOptions(
@@ -216,7 +219,7 @@ def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster)
 
 
 def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
-    """Path of the log of requests, if they are not drawn."""
+    """Path of the log of requests; None for drawn requests."""
     from pathlib import Path
 
     from topologies.errors import InputError
@@ -228,7 +231,7 @@ def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
 
 
 def _drawing(load: RequestInputs) -> dict[str, Any]:
-    """Words about requests beside where they come from."""
+    """Return the options about requests other than their source."""
     return {
         "count": load.count,
         "rate": load.rate,
@@ -277,14 +280,14 @@ def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
 
 
 def _between(document: Mapping[str, Any], name: str, style: str) -> str:
-    """A number and the ends of its interval, which may be the number itself."""
+    """Text of a number and its interval, which is left out if it is a point."""
     ends = document[f"{name}_interval"]
     low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
     return value if low == high == value else f"{value} (80 %: {low} – {high})"
 
 
 def _sure(document: Mapping[str, Any]) -> str:
-    """A sentence with the intervals of the medians."""
+    """Sentence with the intervals of the medians."""
     from topologies.units import format_seconds
 
     named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
@@ -297,7 +300,7 @@ def _sure(document: Mapping[str, Any]) -> str:
 
 
 def _faster(document: Mapping[str, Any]) -> list[list[str]]:
-    """Facts of a prefix cache, of speculation, of pools, and of the price, where there are any."""
+    """Rows about the prefix cache, speculation, pools and the price, as far as they apply."""
     from topologies.units import format_rate, format_seconds
 
     facts = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 MOST = 20
-"""Clusters of one command."""
+"""Most clusters of one command."""
 REFUSED = "refused"
 COLLECTIVE = (
     ("size_bytes", "size"),
@@ -47,12 +47,12 @@ STEP = (
 
 
 def cluster_names(text: str) -> list[str]:
-    """Read the clusters of ``A,B,C``; a file whose name has commas is one.
+    """Read the names of several clusters, ``A,B,C``; a file whose name has commas is one cluster.
 
     Raises
     ------
     InputError
-        For an empty name, one that stands twice, and too many.
+        For an empty name, a repeated name, and too many names.
 
     Examples
     --------
@@ -73,12 +73,12 @@ def cluster_names(text: str) -> list[str]:
 
 
 def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
-    """Rows of every cluster; one that refuses has a row with the reason.
+    """Return the rows of every cluster; a cluster that is refused has a row with the reason.
 
     Raises
     ------
     InputError
-        When all of them refuse: the first reason.
+        The error of the first cluster, if all are refused.
     """
     rows: Rows = []
     first: InputError | None = None
@@ -94,7 +94,7 @@ def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
 
 
 def document(rows: Rows) -> dict[str, Any]:
-    """Rows and the interval of the first, under the keys of one cluster's answer."""
+    """Return all rows, and the interval of the first, under the keys of one cluster's answer."""
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
@@ -102,7 +102,7 @@ def document(rows: Rows) -> dict[str, Any]:
 
 
 def show_collectives(title: str, rows: Rows) -> None:
-    """Print one table of all sizes, the clusters of a size below each other."""
+    """Print one table of all sizes, with the clusters of a size in consecutive rows."""
     from experiments.reports.formatting import value_text
 
     good = [row for row in rows if row["status"] == "ok"]
@@ -125,7 +125,7 @@ def _first(rows: Rows, row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A training step's document as numbers of one level, for a table."""
+    """Flatten a training step's document to numbers, for a table."""
     ends, memory = row["interval"], row["memory_bytes"]
     cells = {name: row[name] for name, _ in STEP if name in row}
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
@@ -134,7 +134,7 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_steps(title: str, rows: Rows) -> None:
-    """Print a column for each cluster."""
+    """Print a table with a column for each cluster."""
     from experiments.figures.training import NAMES
     from experiments.reports.formatting import value_text
 
@@ -156,7 +156,7 @@ def _tell_refused(rows: Rows) -> None:
 
 
 def write_collectives(run: Run, title: str, rows: Rows) -> None:
-    """Put the rows and bus bandwidth against size into a run directory."""
+    """Add the rows and a figure of bus bandwidth against size to a run directory."""
     import pandas as pd
 
     from experiments.figures.comparison import lines
@@ -170,7 +170,7 @@ def write_collectives(run: Run, title: str, rows: Rows) -> None:
 
 
 def write_steps(run: Run, title: str, rows: Rows) -> None:
-    """Put the rows and where each step's time goes into a run directory."""
+    """Add the rows and a figure of each step's parts to a run directory."""
     import pandas as pd
 
     from experiments.figures.training import stacked

@@ -22,31 +22,34 @@ MOST_COLUMNS = 10
 
 @dataclass(frozen=True)
 class SweepInputs:
-    """A study and where its runs are carried out."""
+    """A study, and the processes that run it."""
 
     study: Path = field(
-        metadata=option("Command and table of parameters", metavar="STUDY.yaml", argument=True)
+        metadata=option(
+            "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
+        )
     )
     workers: int | None = field(
-        default=None, metadata=option("Processes", least=1, default="one a processor")
+        default=None, metadata=option("Number of processes", least=1, default="one a processor")
     )
     dask: str | None = field(
         default=None,
         metadata=option(
-            "Dask scheduler to use instead, such as tcp://host:8786", metavar="ADDRESS"
+            "Dask scheduler in place of local processes, such as tcp://host:8786",
+            metavar="ADDRESS",
         ),
     )
     trust: bool = field(
         default=False,
-        metadata=option("Let the study run Python files and write files that it names"),
+        metadata=option("Allow the study to run Python files and to write files that it names"),
     )
 
 
 def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     """Run a table of parameters on all processors.
 
-    With --out finished runs are kept there; the same sweep started again goes on from them. Exit
-    status 1 says that a run crashed.
+    With --out, finished runs are kept, and the same sweep started again continues from them. The
+    exit status is 1 if a run crashed.
     """
     from experiments.cli.program import PROGRAM
     from experiments.sweeps.study import read_study
@@ -82,7 +85,7 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
 
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
-        if name not in names:  # known only now, and no reason to throw the results away
+        if name not in names:  # columns are known only now; the results are shown all the same
             sys.stderr.write(f"show: no column is called {shown(name)}.{suggestion(name, names)}\n")
     varied = names[: names.index("status") + 1]
     wanted = [name for name in show if name in names] or names
@@ -95,7 +98,7 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
-    """Rows without the columns in which they have no value."""
+    """Return the rows, each without the columns in which it has no value."""
     import pandas as pd
 
     return [

@@ -1,4 +1,4 @@
-"""``cluster-sim topology``: what a cluster is made of, its measures, and a drawing of it."""
+"""``cluster-sim topology``: parts and measures of a cluster, and a drawing of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
 ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
-"""Rates of a plain shape's links where the user states none: hops and counts need neither."""
+"""Default rates of a plain shape's links, because hops and counts do not depend on them."""
 
 SHOWN = (
     ("chips", "chips"),
@@ -56,19 +56,19 @@ SHOWN = (
 """Rows of the printed table, in this order."""
 
 LARGEST_GRAPH = 10**7
-"""Edges up to which the graph is built without being asked for: a million chips, 6 GB."""
+"""Most edges for which the graph is built by default: a million chips, 6 GB."""
 BYTES_AN_EDGE = 600
-"""Memory that an edge and its share of the nodes take: 2.7 GB for the 4.6 million of Rainier."""
+"""Memory of an edge and its share of the nodes: 2.7 GB for the 4.6 million edges of Rainier."""
 
 LARGEST_GRAPHML = 10**5
-"""Edges up to which ``--out`` holds the graph as GraphML, about 30 MB."""
+"""Most edges for which ``--out`` has the graph as GraphML, about 30 MB."""
 
 _NOTICE_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
 class GraphInputs:
-    """Request for the graph of the cluster."""
+    """Option to build the graph of the cluster."""
 
     graph: bool | None = field(
         default=None,
@@ -84,9 +84,9 @@ def topology(
 ) -> None:
     """Print sizes, distances, cuts and rates of a cluster.
 
-    Hops, cuts and the all-to-all rate are those of one scale-up domain; memory and FLOP/s are
-    totals of the whole cluster, and stand once more per chip. Rates are one direction. With --out
-    the cluster is drawn.
+    Hops, cuts and the all-to-all rate are those of one scale-up domain. Memory and FLOP/s are shown
+    for the whole cluster and per chip. Rates are for one direction. With --out the cluster is
+    drawn.
     """
     from topologies.views.measures import measure
 
@@ -107,12 +107,12 @@ def topology(
 
 
 def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
-    """Return whether the graph is built: where it was asked for, or where it is small.
+    """Return whether to build the graph: as the option says, or by default if it is small.
 
     Raises
     ------
     InputError
-        When a graph that was asked for does not fit in memory.
+        For ``--graph`` with a graph that does not fit in memory.
     """
     from topologies.memory_limit import check_memory, machine_bytes
 
@@ -126,7 +126,7 @@ def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
 
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:
-    """Bandwidth and latency that a plain shape was not given."""
+    """Return the default rates that a plain shape without stated ones gets."""
     from topologies.clusters.plain import PLAIN
 
     if machine.cluster.partition(":")[0] not in PLAIN:
@@ -135,7 +135,7 @@ def _assumed(machine: MachineInputs) -> dict[str, str]:
 
 
 def _built_in_s(machine: Cluster, quiet: bool) -> float:
-    """Build the graph, throw it away, and return how long building took [s]."""
+    """Build the graph, discard it, and return the time that this took [s]."""
     from topologies.views.graph import graph
 
     with _notice(f"building the graph of {machine.chips:,} chips", quiet):
@@ -146,7 +146,7 @@ def _built_in_s(machine: Cluster, quiet: bool) -> float:
 
 @contextmanager
 def _notice(what: str, quiet: bool) -> Iterator[None]:
-    """Say on stderr what the program does when it takes longer than two seconds."""
+    """Print a line on stderr if the work takes longer than two seconds."""
     timer = threading.Timer(_NOTICE_AFTER_S, lambda: sys.stderr.write(f"{what} …\n"))
     if not quiet:
         timer.start()
@@ -157,7 +157,7 @@ def _notice(what: str, quiet: bool) -> Iterator[None]:
 
 
 def _peak_rss_bytes() -> int:
-    """Most memory that this process ever held [B]."""
+    """Largest resident memory of this process so far [B]."""
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -170,13 +170,13 @@ def _print(document: Mapping[str, Any]) -> None:
 
 
 def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
-    """One row for each value and each entry of a mapping, of those that the cluster has."""
+    """Rows of one measure: one for a value, one for each entry of a mapping, none if it is zero."""
     from experiments.reports.formatting import value_text
 
     value = document[key]
     if not value:
         return []
-    name = f"x_{key.removesuffix('_per_chip')}"  # the end of it is the unit
+    name = f"x_{key.removesuffix('_per_chip')}"  # value_text reads the unit at the end of a name
     if not isinstance(value, dict):
         return [[label, value_text(name, value)]]
     return [[f"{label} {part}", value_text(name, item)] for part, item in value.items()]
@@ -197,7 +197,7 @@ def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
 
 
 def _graphml(machine: Cluster) -> bytes:
-    """The whole graph as XML."""
+    """Return the whole graph in GraphML."""
     import networkx as nx
 
     from topologies.views.graph import graph

@@ -1,4 +1,4 @@
-"""``cluster-sim train``: simulate one optimizer step of a model on a cluster."""
+"""``cluster-sim train``: one optimizer step of a model on a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """Files that hold fields of a plan, beside options of their names."""
+    """File with fields of a plan, beside the options for single fields."""
 
     lnc: int | None = field(
         default=None,
@@ -40,7 +40,7 @@ class PlanInputs:
     plan: Path | None = field(
         default=None,
         metadata=option(
-            "Fields of a plan, one a line; or arguments of Megatron-LM, YAML of NeMo or NxD "
+            "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo or NxD "
             "Training, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
             metavar="FILE",
         ),
@@ -49,17 +49,21 @@ class PlanInputs:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """At which detail a step is run, and what disturbs it."""
+    """Level of detail at which a step is simulated, and its disturbances."""
 
-    level: str = field(default="auto", metadata=option("Level of detail", choices=LEVELS))
+    level: str = field(
+        default="auto", metadata=option("Level of detail of the simulation", choices=LEVELS)
+    )
     unfolded: bool = field(
-        default=False, metadata=option("Run every rank, instead of one of each set of equal ranks")
+        default=False,
+        metadata=option("Simulate every rank, instead of one of each set of equal ranks"),
     )
     allow_oversized: bool = field(
-        default=False, metadata=option("Run a plan that does not fit in memory")
+        default=False, metadata=option("Simulate even a plan that does not fit in memory")
     )
     jitter: float = field(
-        default=0.0, metadata=option("Standard deviation of kernel times over their mean")
+        default=0.0,
+        metadata=option("Standard deviation of kernel times, relative to their mean"),
     )
     straggler: tuple[str, ...] = field(
         default=(),
@@ -71,13 +75,16 @@ class RunInputs:
     fault: tuple[str, ...] = field(
         default=(),
         metadata=option(
-            "Resource (as the trace names it) that dies or slows down; may be repeated",
+            "Resource, by its name in the trace, that dies or slows down, such as "
+            "engine:0@1ms:slow=1/2; may be repeated",
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )
     iterations: int = field(
         default=1,
-        metadata=option("Steps to run in a row; results are the mean of one", least=1, most=1000),
+        metadata=option(
+            "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
+        ),
     )
     chakra: Path | None = field(
         default=None,
@@ -111,15 +118,15 @@ def train(
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
 
-    Fields of the plan that are not given have defaults; --dp fills the cluster. Several
-    clusters, as --cluster A,B,C, stand side by side.
+    Fields of the plan that are not stated have defaults; --dp fills the cluster. Several clusters,
+    written --cluster A,B,C, are compared side by side.
     """
     catalogue = catalogue_inputs.read()
     if len(cluster_names(inputs.cluster)) > 1:
         _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
         return
     step = _run(inputs, stated, plan, how, catalogue, call)
-    quietly = replace(call, quiet=True)
+    quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     ranking = sure.rank(
         lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s, catalogue, call
     )
@@ -141,7 +148,7 @@ def _side_by_side(
     catalogue: Catalogue,
     call: Invocation,
 ) -> None:
-    """Answer for several clusters in one table."""
+    """Simulate the step on several clusters, and show them in one table."""
     from experiments.cli import side_by_side as beside
     from experiments.reports.training import document
     from topologies.errors import InputError
@@ -166,7 +173,7 @@ def _side_by_side(
 
 
 def _filed(path: Path | None) -> OtherPlan | None:
-    """Read which tool's file the plan is, and which of its keys are ignored."""
+    """Read a plan file with the name of its tool and the keys that are ignored; None without."""
     from workloads.training.plan.plan_file import read_any_plan
 
     return read_any_plan(path) if path else None
@@ -220,7 +227,7 @@ def _run(
     catalogue: Catalogue,
     call: Invocation,
 ) -> Iteration:
-    """Simulate the step that was asked for."""
+    """Simulate the step of the options."""
     from cluster_sim.hardware.fault_text import parse_fault
     from experiments.cli.remedies import remedied
     from workloads.training.execution.jitter import disturbance

@@ -1,4 +1,4 @@
-"""``cluster-sim validate``: predictions beside published measurements."""
+"""``cluster-sim validate``: predictions compared with published measurements."""
 
 from __future__ import annotations
 
@@ -33,28 +33,33 @@ class ValidationInputs:
 
     table: tuple[str, ...] = field(
         default=(),
-        metadata=option("Shipped table; may be repeated", metavar="NAME", default="all of them"),
+        metadata=option(
+            "Shipped table of measurements; may be repeated", metavar="NAME", default="all of them"
+        ),
     )
     file: Path | None = field(
-        default=None, metadata=option("Your own measurements", metavar="ROWS.csv")
+        default=None,
+        metadata=option("Your own measurements, in place of shipped tables", metavar="ROWS.csv"),
     )
     residuals: Path | None = field(
         default=None,
         metadata=option(
-            "Write the residuals that intervals are made of", metavar="FILE.csv", recorded=False
+            "Write the residuals, from which intervals are computed, to this file",
+            metavar="FILE.csv",
+            recorded=False,
         ),
     )
     workers: int | None = field(
         default=None,
-        metadata=option("Processes", least=1, default="one a processor", recorded=False),
+        metadata=option("Number of processes", least=1, default="one a processor", recorded=False),
     )
 
 
 def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> int:
     """Compare predictions with published measurements.
 
-    With --table the exit status is 1 when a table is outside its tolerance; with --file it is 0
-    when the file could be read.
+    With --table, the exit status is 1 if a table is outside its tolerance; with --file, it is 0 if
+    the file could be read.
     """
     from experiments.processes import available_workers
     from experiments.validation.rows import read_file
@@ -99,7 +104,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
-    """Write the residuals of all compared rows, from which intervals are made."""
+    """Write the residuals of all compared rows, from which intervals are computed."""
     from cluster_sim.files import whole_file
     from experiments.validation.residuals import residuals
     from workloads.confidence.residuals import csv_lines
@@ -110,7 +115,7 @@ def _write_residuals(results: Sequence[Result], path: Path) -> None:
 
 
 def _documents(results: Sequence[Result]) -> dict[str, Any]:
-    """One table by itself, several by name."""
+    """Return the document of a single table, or those of several by name."""
     if len(results) == 1:
         return document(results[0])
     return {"tables": {result.name: document(result) for result in results}}
@@ -125,7 +130,7 @@ def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """Rows and summary for programs."""
+    """Return the rows and the summary of a table by their keys in JSON."""
     return {
         "rows": result.rows,
         "summary": result.summary,
@@ -134,7 +139,7 @@ def document(result: Result) -> dict[str, Any]:
 
 
 MOST_PRINTED = 40
-"""Rows of a table that are printed: all of a short one, else the furthest off."""
+"""Most rows that are printed; of a longer table, those with the largest errors."""
 
 
 def _print_rows(result: Result) -> None:
@@ -179,7 +184,7 @@ def _print_summaries(results: Sequence[Result]) -> None:
 
 
 def _lines(result: Result) -> list[tuple[str, ...]]:
-    """A table's line, and one for each further quantity of its rows, such as memory."""
+    """Return the line of a table, and one for each further quantity of its rows, such as memory."""
     summary = result.summary
     lines = [(result.name, result.kind, *_summary_cells(summary), *_constant(result.baseline))]
     for name, errors in summary.get("quantities", {}).items():
