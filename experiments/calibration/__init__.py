@@ -1,1 +1,1 @@
-"""Procedures that fit the catalogue's measured constants; each can be run again."""
+"""Procedures that fit the catalogue's measured constants, and that anyone can repeat."""

@@ -1,12 +1,13 @@
 """Fit the constants of NCCL to published measurements, with hold-outs and uncertainty.
 
-``python -m experiments.calibration.collectives [FILE.csv]`` prints what was fitted and how well it
-meets rows that were left out, and writes the catalogue rows (``collective_fits.csv``).
+``python -m experiments.calibration.collectives [FILE.csv]`` prints the fitted constants and their
+errors on rows that were left out, and writes the catalogue rows (``collective_fits.csv``).
 
-Chips first, on groups inside one NVLink domain: launch, the step and rate of each protocol, slice,
-copy rate, exchanges, and reduction in the switch. Then fabrics, on groups that span domains, with
-the chips' constants as they are. The time is that of :mod:`cluster_sim.collectives.duration.nccl`;
-residuals are logarithms, with a soft loss because several tools and releases are mixed.
+Chips are fitted first, on groups inside one NVLink domain: launch, the step and rate of each
+protocol, slice, copy rate, exchanges, and reduction in the switch. Fabrics follow, on groups that
+span domains, with the constants of the chips held fixed. The modelled time is that of
+:mod:`cluster_sim.collectives.duration.nccl`. Residuals are logarithms, with a soft loss because
+several tools and releases are mixed.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ FABRIC_START = {
     "tree_efficiency": 0.45,
 }
 TWINS = {"dgx-h100": ("p5.48xlarge",)}
-"""Machines with the same chips inside a domain, measured by nccl-tests."""
+"""Other machines with the same chips in a domain, measured by nccl-tests."""
 B200_PRIOR = 1.0
-"""Weight of the H100's reduction in the switch for the B200: its rows from 4 to 64 MiB scatter by
-10 to 40 us, as PyTorch measured them."""
+"""Weight of the H100's constants of reduction in the switch in the fit of the B200, whose rows from
+4 to 64 MiB scatter by 10 to 40 us, as PyTorch measured them."""
 LIKE = {"efa-v4": "efa-v2"}
-"""Fabrics with few rows, which fits start from another that is like them."""
+"""Fabrics with few rows, and the similar fabric whose constants their fit starts from."""
 LIKE_PRIOR = 0.15
-"""Weight of that start."""
+"""Weight of the similar fabric's constants."""
 SOFT = 0.1
 """Residual from which a row counts less than its square."""
 MOST = 0.98
-"""Largest efficiency of a port: headers take their part."""
+"""Largest efficiency of a port, below 1 because of headers."""
 STATED_STEP = "NCCL's own 4 us, times 1.6 by which steps inside a server are slower than it states"
 PRIOR = 0.02
 """Weight that keeps a constant without evidence at its start."""
@@ -84,14 +85,14 @@ PRIOR = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Measured rows of one machine: the load of each on the ports, by its way, and its time.
+    """Measured rows of one machine: the load of each on the ports, and its time.
 
     Attributes
     ----------
     loads : tuple of Load
-        One for each way that occurs, of arrays.
+        Loads whose fields are arrays, one for each way (``Load.way``) in which NCCL runs a row.
     size, time_s : float array (rows,)
-        In the order of ``loads``: bytes, and the time [s].
+        Bytes [B] and time [s] of each row, in the order of ``loads``.
     """
 
     loads: tuple[Load, ...]
@@ -103,7 +104,7 @@ class Measured:
 
 
 def measured(rows: Sequence[Row]) -> Measured:
-    """Sort rows of a collective table by the way that they go."""
+    """Group rows of a collective table by the way in which NCCL runs them."""
     by_way = sorted(((_load(row), row) for row in rows), key=lambda pair: pair[0].way)
     loads = []
     for way, same in itertools.groupby((load for load, _ in by_way), key=lambda load: load.way):
@@ -115,7 +116,7 @@ def measured(rows: Sequence[Row]) -> Measured:
 
 
 def _nccl_s(row: Row) -> float:
-    """Measured time of NCCL alone: without what PyTorch adds where it waits for each call [s]."""
+    """Measured time without the time that PyTorch adds where it waits for each call [s]."""
     waits = recipe(row.values).collectives == WAITED
     return float(str(row.values["time_s"])) - waits * shipped_catalogue().value(
         COLLECTIVES, "waited"
@@ -123,6 +124,7 @@ def _nccl_s(row: Row) -> float:
 
 
 def _load(row: Row) -> Load:
+    """Return the load of a measured collective on the ports."""
     values: Mapping[str, Any] = row.values
     whole = machines_for(values["cluster"], values["chips"])
     group = Group(whole, np.arange(values["chips"]))
@@ -130,7 +132,7 @@ def _load(row: Row) -> Load:
 
 
 def modelled(costs: Nccl, rows: Measured) -> FloatArray:
-    """Time of each row [s]."""
+    """Modelled time of each row [s]; (rows,)."""
     return np.concatenate([np.asarray(seconds(load, costs)) for load in rows.loads])
 
 
@@ -142,18 +144,19 @@ def fit(
     fabric: bool = False,
     prior: float = PRIOR,
 ) -> Fitted:
-    """Fit the named constants to rows, in logarithms, from what is known of them.
+    """Fit constants to measured rows, in logarithms.
 
     Parameters
     ----------
     rows : Measured
     names : sequence of str
+        Constants to fit.
     costs_at_start : Nccl
-        Where the fit starts.
+        Constants from which the fit starts.
     fabric : bool
-        Whether the constants are the fabric's, or else the chip's.
+        Whether the constants are those of the fabric, else those of the chip.
     prior : float
-        Weight of that start; one row weighs 1.
+        Weight that draws each constant to its start; a row has weight 1.
     """
     start = (
         {**FABRIC_START, **costs_at_start.fabric} if fabric else {**START, **costs_at_start.chip}
@@ -176,14 +179,14 @@ def fit(
 
 
 def with_fitted(start: Nccl, values: Mapping[str, float], *, fabric: bool = False) -> Nccl:
-    """Constants with some replaced, of the fabric or else of the chip."""
+    """Return the constants with some of the fabric, or else of the chip, replaced."""
     if fabric:
         return replace(start, fabric={**start.fabric, **values})
     return replace(start, chip={**start.chip, **values})
 
 
 def quality(time_s: FloatArray, rows: Measured) -> str:
-    """Median and 90th percentile of the absolute errors, small and large messages apart."""
+    """Text with median and 90th percentile of the absolute errors, by size of the messages."""
     error = np.abs(time_s / rows.time_s - 1)
     parts = []
     for name, keep in (
@@ -198,7 +201,10 @@ def quality(time_s: FloatArray, rows: Measured) -> str:
 
 
 def held_out(rows: Sequence[Row], names: Sequence[str], start: Nccl) -> list[str]:
-    """Quality on rows that were left out: a number of ranks, an operation, every third size."""
+    """Lines with the quality on rows that a fit left out.
+
+    Left out are, in turn, a number of ranks, two operations, and every third size.
+    """
     sizes = sorted({int(str(row.values["size_bytes"])) for row in rows})
     folds: dict[str, Callable[[Row], bool]] = {
         "4 ranks left out": lambda row: row.values["chips"] == 4,
@@ -250,7 +256,7 @@ def start_of(machine: str) -> Nccl:
 
 
 def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
-    """Fit the chips, on groups inside one domain, and say how well."""
+    """Fit the constants of the chips, on groups inside one domain, and print their quality."""
     chips: dict[str, Fitted] = {}
     for chip, machine in MACHINES.items():
         more = of(others, TWINS.get(machine, ()), far=False)
@@ -268,17 +274,20 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
 
 
 def shown(chip: str) -> list[str]:
-    """Constants that the rows of a chip determine: A100 has no such switch, GB200 ran no LL128."""
+    """Constants that the rows of a chip determine.
+
+    Only the H100's rows show reduction in the switch, and GB200's release did not use LL128.
+    """
     names = (*CHIP, *SWITCH) if chip == "h100" else CHIP
     return [name for name in names if chip != "gb200" or name not in LL128]
 
 
 def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str, Fitted]:
-    """Fit the fabrics, on groups that span domains, with the chips as they are, and say how well.
+    """Fit the constants of the fabrics, on groups that span domains, and print their quality.
 
-    Where no ring over servers was measured, a step in LL128 is as much longer than others as on
-    EFA. On InfiniBand it is NCCL's own value for InfiniBand, times the ratio of what a step inside
-    a server was measured to take to what NCCL states for it.
+    The constants of the chips are held fixed. Where no ring over servers was measured, the ratio of
+    a step in LL128 to other steps is that of EFA. On InfiniBand, a step in LL128 is the value that
+    NCCL states for InfiniBand, times the measured over the stated time of a step inside a server.
     """
     fabrics: dict[str, Fitted] = {}
     for fabric, (machine, chip) in FABRICS.items():
@@ -310,7 +319,7 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
 
 
 def main(path: str | None) -> None:
-    """Fit everything, report, and write the rows if a path is given."""
+    """Fit all constants, print their quality, and write the rows if a path is given."""
     aic, others = rows_of("nccl_aic"), rows_of("nccl_tests", "nccl_more")
     chips = fit_chips(aic, others)
     fabrics = fit_fabrics(others, chips)

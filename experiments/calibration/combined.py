@@ -1,7 +1,7 @@
-"""One overlay from measurements of every kind: kernels, then collectives, then training steps.
+"""Fit of measurements of every kind for one overlay: kernels, collectives, training steps.
 
-Each kind has constants of its own. Kernels are fitted first, and steps with their constants, so
-that what is left for a step's own constants is what kernels do not explain.
+Each kind has constants of its own. Kernels are fitted first, and steps with the fitted constants of
+kernels, so that the constants of steps explain only the rest of a step's time.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ KERNEL_CONSTANTS = (
     *("activation_efficiency_fp32", "norm_efficiency_fp32", "softmax_efficiency_fp32"),
     *("decode_attention_efficiency", "decode_attention_pair", "unfused_score_bytes"),
 )
-"""Constants of a family of kernels, those most worth knowing first."""
+"""Constants of a family of kernels, the most important first."""
 RUNTIME = "runtime.neuron"
 UNFITTED = ("layer",)
-"""Kernel rows that stay out of the fit, to show how well it carries over."""
+"""Kernels whose rows stay out of the fit, as a test of it."""
 TRAINING_CONSTANTS = ("scheduling", "sharded_rate")
 HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 SMALLEST = 1e-30
+"""Value below which a constant counts as zero, which has no logarithm to fit."""
 NONE: FloatArray = np.zeros(0)
-"""Errors of no row."""
+"""Errors of an empty set of rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +61,9 @@ class Group:
     name : str
         ``kernels``, ``collectives`` or ``training``.
     fit : ConstantsFit
-    apart, apart_before : FloatArray
-        Errors of rows that took no part, with the fitted constants and with those in force.
+    apart, apart_before : float array (rows,)
+        Errors of rows that were left out of the fit, with the fitted constants and with the
+        catalogue's.
     """
 
     name: str
@@ -79,9 +81,9 @@ def fit_all(
     ----------
     measured : Measurements
     catalogue : Catalogue
-        Catalogue whose constants are the start.
+        Catalogue whose constants the fits start from.
     machine : str or None
-        Machine of the collectives, without a count; the kit's where none is given.
+        Machine of the collectives, without a count; by default the kit's.
     chips : int, optional
         Chips that the ranks of collectives run on.
 
@@ -103,12 +105,14 @@ def fit_all(
 
 
 def _with(catalogue: Catalogue, fit: ConstantsFit) -> Catalogue:
+    """Return the catalogue with the fitted constants."""
     return with_values(
         catalogue, {Constant(entry.part, entry.quantity): entry.value for entry in fit.entries}
     )
 
 
 def _kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) -> Group:
+    """Fit the constants of kernels."""
     rows = [_kernel_row(row, measured, machine) for row in measured.kernels]
     rows = _one_load(rows)
     fitted = [row for row in rows if row["kernel"] not in UNFITTED and _known(row, catalogue)]
@@ -132,7 +136,7 @@ def _kernels(measured: Measurements, catalogue: Catalogue, machine: str | None) 
 
 
 def _kernel_errors(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-    """Relative errors of rows, none of none."""
+    """Relative errors of the predicted times of rows; (rows,)."""
     if not rows:
         return NONE
     return _kernel_times(rows, catalogue) / _column(rows, "kernel_s") - 1
@@ -141,7 +145,7 @@ def _kernel_errors(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> F
 def _kernel_row(
     row: Mapping[str, Any], measured: Measurements, machine: str | None
 ) -> dict[str, Any]:
-    """Return the row with the chip and the cores that its file or the kit says."""
+    """Return a row with its chip and cores, from its file, the kit or the machine."""
     chip = row.get("chip")
     cores = row.get("cores")
     if not chip and measured.manifest:
@@ -158,7 +162,7 @@ def _kernel_row(
 
 
 def _one_load(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Let products with the chip loaded, where they were measured, stand for those alone."""
+    """Drop products on an otherwise idle chip where loaded ones were measured as well."""
     loaded = any(row["kernel"] == "gemm" and row.get("load") == "loaded" for row in rows)
     kept = [
         row
@@ -169,7 +173,7 @@ def _one_load(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
-    """Return whether the model answers for the row at all."""
+    """Return whether the model of kernels can predict a row."""
     try:
         return predict_kernel(row, catalogue).status == "ok"
     except InputError:
@@ -177,7 +181,7 @@ def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
 
 
 def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> list[Constant]:
-    """Constants of the kernels of the rows' chip, in the order in which they are worth knowing."""
+    """Constants of the kernels of the rows' chip, the most important first."""
     chip = str(rows[0]["chip"])
     part = f"kernels.{family(chip).name}"
     constants = []
@@ -211,7 +215,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
 
 @dataclass(frozen=True)
 class Series:
-    """One measured series of collectives on a machine."""
+    """Measured times of one collective at several sizes, on one machine."""
 
     collective: str
     ranks: int
@@ -267,7 +271,7 @@ def _collective_times(series: Sequence[Series], machine: str, catalogue: Catalog
 def collective_constants(
     series: Sequence[Series], machine: str, catalogue: Catalogue
 ) -> list[Constant]:
-    """Constants of the collectives of a machine, in the order in which they are worth knowing."""
+    """Constants of the collectives of a machine, the most important first."""
     most_chips = max(part.chips for part in series)
     whole = machines_for(machine, most_chips, catalogue)
     chip, fabric = whole.chip, whole.scale_out.name if whole.scale_out else ""
@@ -294,13 +298,16 @@ def collective_constants(
 
 
 def _training(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue, shipped: Catalogue) -> Group:
-    """Constants of steps, from rows that are not held out; where all are, nothing is fitted."""
+    """Fit the constants of steps to the rows that are not held out, if there are any.
 
-    def times(of: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-        return np.array([_seconds(predict_step(row, catalogue), "iteration_s") for row in of])
+    ``catalogue`` has the constants fitted so far, ``shipped`` those before any fit.
+    """
 
-    def errors(of: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
-        return times(of, catalogue) / _column(of, "iteration_s") - 1 if of else NONE
+    def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+        return np.array([_seconds(predict_step(row, catalogue), "iteration_s") for row in steps])
+
+    def errors(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
+        return times(steps, catalogue) / _column(steps, "iteration_s") - 1 if steps else NONE
 
     apart = [row for row in rows if _held_out(row)]
     fitted = [row for row in rows if not _held_out(row)]
@@ -318,12 +325,12 @@ def _training(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue, shipped: 
 
 
 def _held_out(row: Mapping[str, Any]) -> bool:
-    """Return whether a row says that it is a test of the fit, as the steps of a kit do."""
+    """Return whether a row is marked as a test of the fit, as the steps of a kit are."""
     return bool(row.get("held_out"))
 
 
 def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
-    """Constants of training steps on a chip, in the order in which they are worth knowing."""
+    """Constants of training steps on a chip, the most important first."""
     part = f"kernels.{family(chip).name}"
     names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
     names += [(part, name) for name in HOST_CONSTANTS]

@@ -1,9 +1,9 @@
-"""Bounded fits of catalogue constants to measured times, as far as the data tell them apart.
+"""Bounded fits of catalogue constants to measured times, as far as the data determine them.
 
-Residuals are logarithms of predicted over measured time, with a soft loss, so that a tenth of poor
-rows does not decide. A constant is fitted where some row depends on it and its effect is not a
-combination of the effects of constants that are fitted already; the others keep their value and are
-named with the reason.
+Residuals are logarithms of predicted over measured time, with a soft loss, so that ten per cent of
+poor rows do not decide the fit. A constant is fitted if some row depends on it and its effect is
+not a combination of the effects of constants chosen before. The others keep their values and are
+reported with the reason.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ Predict = Callable[[Catalogue], FloatArray]
 STEP = 0.02
 """Relative change of a constant from which its effect is measured."""
 LEAST_EFFECT = 0.02
-"""Elasticity of some row's time below which no row depends on a constant."""
+"""Least elasticity of a row's time for which the row counts as depending on a constant."""
 LEAST_APART = 0.05
-"""Share of a constant's effect that no combination of the others may explain."""
+"""Least share of a constant's effect that combinations of the others must leave unexplained."""
 FURTHEST = 20.0
 """Factor by which a fit may change a constant that has no bound of its own."""
 NEAR = 1e-3
-"""Relative distance from a limit at which a fit has been stopped by it."""
+"""Relative distance from a limit within which the limit counts as having stopped a fit."""
 SOFT = 0.1
 """Residual from which a row counts less than its square."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One constant that a fit may change.
+    """A constant of the catalogue that a fit may change.
 
     Attributes
     ----------
     part, quantity : str
         Row of the catalogue.
     most : float
-        Largest physical value in SI units, infinite where there is none.
+        Largest physical value in SI units; infinite without a limit.
     """
 
     part: str
@@ -52,24 +52,24 @@ class Constant:
     most: float = np.inf
 
     def __str__(self) -> str:
-        """Name as ``--variant`` takes it."""
+        """Name in the form that ``--variant`` takes."""
         return f"{self.part}.{self.quantity}"
 
 
 @dataclass(frozen=True, eq=False)
 class ConstantsFit:
-    """Fitted constants and how well they meet the rows.
+    """Fitted constants, and the errors of the rows before and after the fit.
 
     Attributes
     ----------
     entries : tuple of Entry
         Catalogue rows graded measured, with two standard errors as their range.
     kept : mapping of str to str
-        Constants that were not fitted, and why.
+        Constants that were not fitted, with the reason.
     stopped : tuple of str
-        Fitted constants that ended at the limit of what a fit tries.
+        Fitted constants that ended at a limit of the fit.
     before, after : float array (rows,)
-        Relative errors with the constants in force and with the fitted ones.
+        Relative errors with the catalogue's constants and with the fitted ones.
     """
 
     entries: tuple[Entry, ...]
@@ -92,15 +92,16 @@ def fit_constants(
     Parameters
     ----------
     predict : function of a catalogue
-        Times of all rows with its constants [s].
+        Returns the times of all rows with the constants of the catalogue [s].
     measured_s : float array (rows,)
+        Measured times [s].
     constants : sequence of Constant
-        Constants, those most worth knowing first: a later one that the data cannot tell from
-        earlier ones keeps its value.
+        Constants, the most important first: a later one that the data cannot tell from earlier
+        ones keeps its value.
     catalogue : Catalogue
-        Catalogue whose constants are the start.
+        Catalogue whose constants the fit starts from.
     note : str
-        Note of the fitted rows.
+        Note for the rows of the fitted constants.
     """
     first = predict(catalogue)
     slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}
@@ -117,6 +118,8 @@ def fit_constants(
         changed = with_values(catalogue, dict(zip(chosen, np.exp(logs).tolist(), strict=True)))
         return np.asarray(np.log(predict(changed) / measured_s))
 
+    # A constant may matter at the start and no longer at the best values of the others, as when a
+    # step turns from latency-bound to bandwidth-bound. Such constants leave, and the fit is redone.
     while chosen:
         best = _best(residuals, chosen, catalogue)
         unfelt = [constant for constant, felt in zip(chosen, best.felt, strict=True) if not felt]
@@ -139,14 +142,15 @@ def fit_constants(
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """The end of a least-squares fit.
+    """Result of a least-squares fit.
 
     Attributes
     ----------
     logs, spread : float array (constants,)
-        Logarithms of the constants, and their relative errors: infinite at a limit.
+        Logarithms of the constants, and their relative errors, which are infinite at a limit.
     felt, at_limit : bool array (constants,)
-        Whether some row depends on a constant there, and whether its limit stopped the fit.
+        Whether some row depends on the constant at its fitted value, and whether a limit stopped
+        the fit.
     """
 
     logs: FloatArray
@@ -158,7 +162,7 @@ class _Best:
 def _best(
     residuals: Callable[[FloatArray], FloatArray], chosen: Sequence[Constant], catalogue: Catalogue
 ) -> _Best:
-    """Constants with the least residuals."""
+    """Return the constants with the least residuals."""
     start = np.log([catalogue.value(constant.part, constant.quantity) for constant in chosen])
     highest = [
         min(at + np.log(FURTHEST), np.log(constant.most))
@@ -205,7 +209,7 @@ def with_values(catalogue: Catalogue, values: Mapping[Constant, float]) -> Catal
 def _effect(
     predict: Predict, first: FloatArray, constant: Constant, catalogue: Catalogue
 ) -> FloatArray:
-    """Elasticity of every row's time to a constant."""
+    """Elasticity of every row's time to a constant; (rows,)."""
     value = catalogue.value(constant.part, constant.quantity)
     down = value * (1 + STEP) > constant.most
     factor = 1 / (1 + STEP) if down else 1 + STEP
@@ -214,7 +218,7 @@ def _effect(
 
 
 def _tell_apart(slopes: Mapping[Constant, FloatArray]) -> tuple[list[Constant], dict[str, str]]:
-    """Constants whose effects are independent, and why the others are not fitted."""
+    """Return the constants whose effects are independent, and the reasons against the others."""
     chosen: list[Constant] = []
     kept: dict[str, str] = {}
     for constant, slope in slopes.items():
@@ -241,7 +245,7 @@ def _alike(one: FloatArray, other: FloatArray) -> bool:
 
 
 def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
-    """Relative standard error of each constant; none where no row is left over to show it."""
+    """Relative standard error of each constant; zero where the rows leave no degree of freedom."""
     freedom = rows - slopes.shape[1]
     if freedom < 1:
         return np.zeros(slopes.shape[1])
@@ -252,6 +256,7 @@ def _spread(slopes: FloatArray, cost: float, rows: int) -> FloatArray:
 def _entry(
     constant: Constant, value: float, spread: float, catalogue: Catalogue, note: str
 ) -> Entry:
+    """Return the catalogue row of a fitted constant, with two standard errors as its range."""
     old = catalogue.entry(constant.part, constant.quantity)
     wide = np.exp(min(2 * spread, np.log(FURTHEST)))
     low, high = value / wide, value * wide
@@ -270,7 +275,7 @@ def _entry(
 
 
 def overlay_text(entries: Sequence[Entry]) -> str:
-    """Rows as the text of a catalogue overlay, in SI units."""
+    """Text of a catalogue overlay with some rows, in SI units."""
     lines = [",".join(COLUMNS)]
     for entry in entries:
         low, high = (f"{side:.6g}" if side is not None else "" for side in (entry.low, entry.high))
@@ -283,7 +288,7 @@ def overlay_text(entries: Sequence[Entry]) -> str:
 
 
 def _around(value: str, low: str, high: str) -> tuple[str, str]:
-    """Ends of a range that still hold the value after rounding."""
+    """Return the ends of a range, widened where rounding has put the value outside."""
     low = value if low and float(low) > float(value) else low
     high = value if high and float(high) < float(value) else high
     return low, high

@@ -1,7 +1,7 @@
-"""Fit one's own measurements of a collective: two constants of the fabric, as a catalogue overlay.
+"""Fit of two constants of a fabric to measured times of one collective, as a catalogue overlay.
 
-Small messages show the time of a step, large ones the share of the link rate that is reached; the
-fit finds the pair with which the simulated times come nearest to the measured ones, in logarithms.
+Small messages determine the time of a step, large ones the share of the link rate that is reached.
+The fit minimises the differences of the logarithms of simulated and measured times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 
 Name = tuple[str, str]
-"""Part and quantity."""
+"""Part and quantity of a row of the catalogue."""
 
 LARGEST_EFFICIENCY = 1.0
 NCCL_RATES = ("efficiency", "in_switch_efficiency", "exchange_efficiency")
@@ -45,11 +45,13 @@ def fit(
     ----------
     measured : Measured
     machine : str
-        A named machine without count.
+        A named machine without a count.
     catalogue : Catalogue
-        Catalogue whose constants are the start.
-    collective, ranks, chips : optional
-        Where the text does not say; chips as many as ranks by default.
+        Catalogue whose constants the fit starts from.
+    collective : str, optional
+        Operation, where the measurements do not name it.
+    ranks, chips : int, optional
+        Number of ranks, where the measurements do not state it; chips, by default one a rank.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def _is_share(name: Name) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Simulated:
-    """A collective on a machine whose constants change.
+    """A collective that is simulated with varying constants of its machine.
 
     Attributes
     ----------
@@ -87,7 +89,7 @@ class _Simulated:
     operation : str
     ranks : int
     catalogue : Catalogue
-        Constants that are not changed.
+        Values of the constants that are not varied.
     """
 
     machine: str
@@ -101,7 +103,7 @@ class _Simulated:
         return replace(self, catalogue=catalogue)
 
     def times_s(self, changed: Mapping[Name, float], size_bytes: FloatArray) -> FloatArray:
-        """Times of these buffers with some constants replaced [s]."""
+        """Times of buffers of these sizes with some constants replaced [s]; (sizes,)."""
         rows = [
             replace(self.catalogue.entry(*name), value=value, exact=Fraction(value))
             for name, value in changed.items()
@@ -116,7 +118,7 @@ class _Simulated:
 def _operation_and_ranks(
     measured: Measured, collective: str | None, ranks: int | None
 ) -> tuple[str, int]:
-    """Operation and ranks, from the text or from the user."""
+    """Operation and number of ranks, from the user or from the measurements."""
     operation, count = collective or measured.collective, ranks or measured.ranks
     if operation is None:
         raise InputError("the text does not name the operation. Add --collective all-reduce.")
@@ -130,13 +132,13 @@ def _operation_and_ranks(
 def constants_of(
     machine: Cluster, largest: Callable[[Mapping[Name, float]], FloatArray]
 ) -> list[Name]:
-    """Part and quantity of the start and of the rate that a cluster's times rest on.
+    """Return the constants to fit: a latency, and the rate that limits large buffers.
 
     Parameters
     ----------
     machine : Cluster
     largest : function of changed constants
-        Time of the largest buffer [s]: the rate that it feels most is the one to fit.
+        Returns the time of the largest buffer [s]; the rate on which it depends most is fitted.
     """
     catalogue, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
     if catalogue is None:

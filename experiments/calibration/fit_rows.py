@@ -1,4 +1,4 @@
-"""Catalogue rows of fitted collective constants: units, ranges, sources, and inheritance."""
+"""Catalogue rows of the fitted constants of collectives: units, ranges, sources, inheritance."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TR
 from cluster_sim.files import whole_file
 
 MACHINES = {"a100-80gb": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
-"""Chips that were measured inside a domain, and on which machine."""
+"""Chips that were measured inside a domain, with their machine."""
 FABRICS = {
     "efa-v1": ("p4de.24xlarge", "a100-80gb"),
     "efa-v2": ("p5.48xlarge", "h100"),
     "efa-v4": ("p6-b200.48xlarge", "b200"),
     "infiniband-ndr": ("dgx-h100", "h100"),
 }
-"""Fabrics that were measured, on which machine, with which chip."""
+"""Fabrics that were measured, with their machine and chip."""
 LL128 = ("ll128_step", "ll128_efficiency")
 SOURCES = {"a100-80gb": "AIC", "h100": "AIC", "gb200": "AIC"}
 HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
@@ -32,7 +32,7 @@ HEIRS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("efa-v3", "efa-v2", (*FABRIC, *TREE), "no measurement of its own"),
     ("infiniband-hdr", "infiniband-ndr", FABRIC, "no measurement of its own"),
 )
-"""Who takes which constants from whom, and why."""
+"""Constants without measurements: heir, part whose fit it takes, names, and the reason."""
 MEANS = {
     "launch": "Before the first byte moves, on an idle device",
     "step": "One step of a ring in LL or Simple, of a tree or exchange",
@@ -55,7 +55,7 @@ MEANS = {
     "message": "One of the messages to other domains that a rank sends at once",
 }
 WIDEST = 10.0
-"""Factor between a constant and the ends of its range where rows hardly show it."""
+"""Largest factor between a constant and the ends of its range."""
 UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
 
 
@@ -63,7 +63,7 @@ UNITS = {"ratio": 1.0, "us": 1e6, "GB/s": 1e-9}
 class Fitted:
     """Constants of one part with their relative standard errors, by quantity.
 
-    ``reasons`` says where those come from that no row shows.
+    ``reasons`` states the origin of constants that no row determines.
     """
 
     value: dict[str, float]
@@ -90,7 +90,7 @@ class FitRow:
 def write(
     path: str | Path, chips: Mapping[str, Fitted], fabrics: Mapping[str, Fitted]
 ) -> list[FitRow]:
-    """Write the rows of all fits and of those that inherit them."""
+    """Write the rows of all fits, and of the parts that inherit from them."""
     fitted = {**chips, **fabrics}
     rows = [
         row
@@ -120,7 +120,7 @@ def _rows(name: str, fitted: Fitted, quantities: Sequence[str], inherited: str) 
 
 
 def _row(name: str, quantity: str, value: float, spread: float, inherited: str) -> FitRow:
-    """One constant; the range is two standard errors, twice that where it is inherited."""
+    """Return the row of one constant, with a range of two standard errors, or four if inherited."""
     unit = (
         "ratio" if "efficiency" in quantity else "GB/s" if quantity.endswith("copy_rate") else "us"
     )

@@ -1,4 +1,4 @@
-"""Repeat the fits of kernel constants, and measure their errors on held-out rows.
+"""Fits of kernel constants, repeated, and their errors on held-out rows.
 
 ``python -m experiments.calibration.kernels`` prints, for each measured chip and precision, the
 error of the GEMM interpolation on a third of the (n, k) pairs that were left out; the constants of
@@ -37,13 +37,13 @@ ATTENTION = {
     "io": 1.5,
     "cache_io": 0.5,
 }
-"""Constants of an attention kernel and where their fit starts."""
+"""Constants of an attention kernel, with the values from which their fit starts."""
 BLOCK = 128
 SOFT = 0.1
 
 
 def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, FloatArray]:
-    """Absolute errors on (n, k) pairs that the interpolation has not seen, by rows of the product.
+    """Absolute errors on (n, k) pairs left out of the interpolation, by the rows m of the product.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def held_out_errors(chip: str, precision: str, seed: int = 0) -> dict[str, Float
     Returns
     -------
     dict of str to float array
-        ``m < 64``, ``64 <= m < 512``, ``m >= 512``.
+        Errors of the products with ``m < 64``, ``64 <= m < 512`` and ``m >= 512``.
     """
     rank = rank_of(chip, precision, 1, None)
     grid = gemm_table(rank.family.name, precision)
@@ -83,9 +83,9 @@ def fit_attention(chip: str) -> tuple[dict[str, float], FloatArray]:
     Returns
     -------
     dict of str to float
-        By the catalogue's quantity without ``attention_``, in SI units.
+        Constants by the catalogue's quantity without ``attention_``, in SI units.
     float array
-        Absolute errors of the fit.
+        Absolute errors of the fitted rows.
     """
     rows = [row for row in table("attention").rows().rows if row.values["chip"] == chip]
     names = ("batch", "seq", "heads", "kv_heads", "head_dim", "kernel_s")
@@ -116,7 +116,7 @@ def _attention_s(
     memory: float,
     processors: float,
 ) -> FloatArray:
-    """The model of :func:`workloads.kernels.attention.attention`, causal and forward."""
+    """Time of causal attention, forward, by :func:`workloads.kernels.attention.attention` [s]."""
     b, s, h, g, d = (sides[name] for name in ("batch", "seq", "heads", "kv_heads", "head_dim"))
     flops = 2 * d * b * h * s * s * (1 + constants["diagonal"] * BLOCK / s)
     waves = b * h * np.ceil(s / BLOCK) / processors
@@ -126,7 +126,7 @@ def _attention_s(
 
 
 def sustained(chip: str, least_rows: int = 1024) -> float:
-    """Median of measured over interpolated compute rate, of large products in another table."""
+    """Median ratio of measured to interpolated compute rate of large products in another table."""
     rows = [
         row
         for row in table("vidur_gemm").rows().rows
@@ -139,7 +139,7 @@ def sustained(chip: str, least_rows: int = 1024) -> float:
 
 
 def main() -> None:
-    """Print everything."""
+    """Print the errors and the fitted constants."""
     for chip, precision in GRIDS:
         for rows, error in held_out_errors(chip, precision).items():
             median, high = np.quantile(error, [0.5, 0.9])

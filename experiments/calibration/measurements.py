@@ -1,8 +1,8 @@
-"""Reading measurements of several tools: collectives, kernels and training steps.
+"""Reader of measurements of several tools: collectives, kernels and training steps.
 
-A file is told by what it holds: a table of nccl-tests or nccom-test, the JSON report of nccom-test,
-a summary of neuron-profile in JSON whose file name states the shape, or rows in the columns of
-``validate --file``. The folder of a kit is all of its results.
+The kind of a file is recognised by its contents: a table of nccl-tests or nccom-test, the JSON
+report of nccom-test, a JSON summary of neuron-profile whose file name states the shape, or rows in
+the columns of ``validate --file``. Of a kit's folder all results are read.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from topologies.files import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
 RESULTS = ("results.csv", "training_rows.csv")
-"""Files of a kit's folder beside those of ``collectives`` and ``profiles``."""
+"""Files with rows in a kit's folder, beside its subfolders ``collectives`` and ``profiles``."""
 SIZE = ("size", "size(b)", "size_bytes", "bytes", "message_size")
 TIME_UNITS = {"(us)": 1e-6, "_us": 1e-6, "(ms)": 1e-3, "_ms": 1e-3, "(s)": 1.0, "_s": 1.0}
 LARGEST_SIZE_BYTES = 2**53
 SHORTEST_S, LONGEST_S = 1e-9, 1e9
-"""Times that a measurement may have [s]."""
+"""Shortest and longest time that a measurement may have [s]."""
 SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|rows|[mnk])(\d+)")
-"""Columns of a kernel's shape in the name of a file, each followed by its value."""
+"""Pattern of the columns of a kernel's shape in a file name, each followed by its value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """All that was read.
+    """Measurements that were read from files and folders.
 
     Attributes
     ----------
     kernels, training : tuple of mapping
         Rows in the columns of ``validate --file``, with a measured time.
     collectives : tuple of (str, Measured)
-        Name of each file with its series.
+        Name of each file, with its times at several sizes.
     manifest : Manifest or None
-        Manifest of the kit, where a folder had one.
+        Manifest of the kit, where a folder has one.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
@@ -59,7 +59,7 @@ class Measurements:
         return len(self.kernels) + len(self.training) + sizes
 
     def named(self, collective: str | None, ranks: int | None) -> Measurements:
-        """Name the operation and the ranks of series that do not name theirs."""
+        """Fill in the operation and the ranks of series that do not state theirs."""
         series = tuple(
             (
                 file,
@@ -81,12 +81,12 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
     ----------
     paths : sequence of Path
     wanted : str, optional
-        Collective operation whose table to take where a file has several.
+        Collective operation whose table is read where a file has several.
 
     Raises
     ------
     InputError
-        For a file that holds nothing of the kind, and where nothing is left to fit.
+        For a file without measurements, and where nothing is left to fit.
     """
     kernels: list[Mapping[str, Any]] = []
     training: list[Mapping[str, Any]] = []
@@ -110,7 +110,7 @@ def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measu
 
 
 def is_printed(path: Path) -> bool:
-    """Return whether a path is a file that a collective test printed, as far as its form tells."""
+    """Return whether a path is a file with the printed output of a collective test, by its form."""
     if path.is_dir() or path.suffix == ".json":
         return False
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.", lenient=True)
@@ -118,7 +118,10 @@ def is_printed(path: Path) -> bool:
 
 
 def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
-    """All files to read, and whether each lies in a folder, where what holds nothing is skipped."""
+    """Yield the files to read, and whether each lies in a folder.
+
+    A file of a folder may be of no use and is then skipped; a file that the user names may not.
+    """
     for path in paths:
         if not path.is_dir():
             yield path, False
@@ -137,6 +140,7 @@ def _files(paths: Sequence[Path]) -> Iterable[tuple[Path, bool]]:
 
 
 def _is_rows(text: str) -> bool:
+    """Return whether a text begins with a header of plain columns."""
     header = text.partition("\n")[0].split(",")
     return len(header) > 2 and not any(" " in name.strip() for name in header)
 
@@ -144,7 +148,7 @@ def _is_rows(text: str) -> bool:
 def _read_rows(
     text: str, path: Path, kernels: list[Mapping[str, Any]], training: list[Mapping[str, Any]]
 ) -> None:
-    """Rows with a measured time; faulty rows are left out, and refused where all have faults."""
+    """Read rows with a measured time; faulty rows are left out, unless all are faulty."""
     rows = read_rows(text, str(path))
     timed = {"kernel": "kernel_s", "training": "iteration_s"}
     if rows.kind.name not in timed:
@@ -165,7 +169,7 @@ def _read_json(
     kernels: list[Mapping[str, Any]],
     collectives: list[tuple[str, Measured]],
 ) -> None:
-    """A report of nccom-test, or a summary of neuron-profile."""
+    """Read a report of nccom-test, or a summary of neuron-profile."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -186,7 +190,7 @@ def _read_json(
 
 
 def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
-    """All objects of a document, at any depth."""
+    """Yield all objects of a document, at any depth."""
     if isinstance(value, Mapping):
         yield value
         for item in value.values():
@@ -197,7 +201,7 @@ def _objects(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _pairs(document: Any, path: Path) -> Iterable[tuple[float, float]]:
-    """Size [B] and time [s] of each result in a report of nccom-test."""
+    """Yield size [B] and time [s] of each result in a report of nccom-test."""
     for entry in _objects(document):
         cells = {str(name).lower().replace(" ", ""): value for name, value in entry.items()}
         size = next((cells[name] for name in SIZE if name in cells), None)
@@ -217,7 +221,7 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def _checked_s(time_s: float, path: Path) -> float:
-    """A measured time, refused where no clock shows it."""
+    """Return a measured time if it is plausible."""
     if not SHORTEST_S <= time_s <= LONGEST_S:
         raise InputError(
             f"{path}: a time of {time_s:g} s; measured times are {SHORTEST_S:g} to {LONGEST_S:g} s."
@@ -227,7 +231,7 @@ def _checked_s(time_s: float, path: Path) -> float:
 
 
 def _time_s(cells: Mapping[str, Any]) -> float | None:
-    """Time of a result: the median where there is one; microseconds where no unit stands."""
+    """Time of a result, the median if there is one [s]; without a unit it is in microseconds."""
     names = sorted((name for name in cells if name.startswith("time")), key=_not_median)
     for name in names:
         value = cells[name]
@@ -242,7 +246,7 @@ def _not_median(name: str) -> bool:
 
 
 def _named(document: Any) -> tuple[str | None, int | None]:
-    """Operation and ranks that a report states."""
+    """Operation and number of ranks that a report states."""
     named: dict[str, Any] = {}
     for entry in _objects(document):
         for name, value in entry.items():
@@ -255,7 +259,7 @@ def _named(document: Any) -> tuple[str | None, int | None]:
 
 
 def _totals(document: Any) -> Iterable[float]:
-    """Durations that a summary of neuron-profile states [s]."""
+    """Yield the durations in a summary of neuron-profile [s]."""
     for entry in _objects(document):
         value = entry.get("total_time")
         if _is_number(value) and 0 < value < math.inf:
@@ -263,7 +267,7 @@ def _totals(document: Any) -> Iterable[float]:
 
 
 def _profiled(path: Path, total_s: float) -> dict[str, Any]:
-    """Kernel row of a profile, whose shape is in the name of its file."""
+    """Return the kernel row of a profile, whose file name states the shape."""
     words = path.stem.split("_")
     shape = {name: int(value) for name, value in SHAPE.findall(path.stem)}
     if words[0] not in ("gemm", "attention", "elementwise", "gather") or not shape:

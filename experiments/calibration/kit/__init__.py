@@ -1,4 +1,4 @@
-"""The kit that an owner of hardware runs: scripts, command lines and a manifest in one folder."""
+"""Measurement kit for owners of hardware: scripts, command lines and a manifest in one folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from topologies.errors import InputError, suggestion
 from topologies.files import read_text
 
 SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
-"""Python scripts of either flavour; ``backend`` comes from the flavour."""
+"""Python scripts that both flavours have; ``backend`` differs between them."""
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST_BYTES = 1_000_000
 FAMILIES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
-"""Trainium chips, and the machine that their collectives are taken to be measured on."""
+"""Trainium chips, and the machine on which their collectives are measured by default."""
 GPU_MACHINES = {
     "a100-40gb": "dgx-a100-40gb",
     "a100-80gb": "dgx-a100",
@@ -31,7 +31,7 @@ GPU_MACHINES = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """Record of a kit in its folder.
+    """Record of a kit's chip and machine in its folder.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class Manifest:
         Catalogue part.
     flavour : {"neuron", "cuda"}
     cluster : str
-        Machine that collectives and steps were measured on.
+        Machine on which collectives and steps are measured.
     ranks_per_chip, cores : int
-        Logical cores of a chip; physical cores of a logical one.
+        Logical cores of a chip; physical cores of a logical core.
     files : tuple of str
         Scripts of the kit.
     """
@@ -55,7 +55,7 @@ class Manifest:
 
 
 def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
-    """Describe the kit of a chip.
+    """Return the manifest of a chip's kit.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
 
 def kit_files(manifest: Manifest) -> dict[str, str]:
     """Text of every file of a kit by its name, the manifest included."""
-    flavour, words = manifest.flavour, _words(manifest)
+    flavour, replacements = manifest.flavour, _replacements(manifest)
     names = {f"{name}.py": f"{name}.py" for name in SCRIPTS}
     names["backend.py"] = f"backend_{flavour}.py"
     names["collectives.sh"] = f"collectives_{flavour}.sh"
@@ -95,7 +95,7 @@ def kit_files(manifest: Manifest) -> dict[str, str]:
     texts = {}
     for name, source in sorted(names.items()):
         text = (folder / f"{source}.in").read_text(encoding="utf-8")
-        for word, value in words.items():
+        for word, value in replacements.items():
             text = text.replace(f"@{word}@", value)
         texts[name] = text
     document = {"kit": 1, **asdict(manifest), "files": sorted(texts)}
@@ -103,7 +103,8 @@ def kit_files(manifest: Manifest) -> dict[str, str]:
     return texts
 
 
-def _words(manifest: Manifest) -> Mapping[str, str]:
+def _replacements(manifest: Manifest) -> Mapping[str, str]:
+    """Values of the words between ``@`` in the templates."""
     ranks, neuron = manifest.ranks_per_chip, manifest.flavour == "neuron"
     return {
         "CHIP": manifest.chip,
@@ -121,6 +122,7 @@ def _words(manifest: Manifest) -> Mapping[str, str]:
 
 
 def _one_chip(chip: str) -> str:
+    """Machine with the fewest chips of a kind."""
     return {"trn1": "trn1.2xlarge", "trn2": "trn2.3xlarge"}.get(chip, FAMILIES[chip])
 
 
@@ -148,7 +150,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises
     ------
     InputError
-        When there is none, or it is not one.
+        For a folder without a manifest, and a file that is none.
     """
     path = folder / MANIFEST
     try:
@@ -162,7 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _why(mistake: Exception) -> str:
-    """Say what is wrong with a manifest that is no document of a kit."""
+    """Reason for which a document is no manifest of a kit."""
     if isinstance(mistake, KeyError | TypeError):
         return "it names no chip"
     return " ".join(str(mistake).split()).rstrip(".")[:200]
