@@ -1,1 +1,1 @@
-"""The questions: experiment scripts, studies, validation and the command line."""
+"""Experiment scripts, sweeps, validation, calibration and the command line."""

@@ -10,7 +10,7 @@ from experiments.cli.process import leave, prepare
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the experiment named first, or list them all; returns the exit status."""
+    """Run the experiment that is named first, or list all; return the exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         return run(["list", "experiments", *arguments[1:]])
     return run(["experiment", *arguments])

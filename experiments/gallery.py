@@ -1,8 +1,8 @@
-"""``python -m experiments.gallery``: every experiment's picture, and the page that shows them.
+"""``python -m experiments.gallery``: pictures of all experiments, and the page that shows them.
 
-Pictures are drawn at the size that their command states and kept small. What a picture found, and
-by which command, is written into its file, so that some can be drawn anew and the page still has
-all of them.
+Pictures are drawn with the options of their command and kept small. Each file contains the finding
+and the command of its picture, so that some pictures can be drawn anew and the page can still be
+written for all.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ and the size of the command below it. `--out DIR` writes the picture, its rows a
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "policy_frontier": {"cluster": "trn2-ultraserver:20"},
 }
-"""Options where the picture of the gallery is not that of the defaults, which take longer."""
+"""Options of experiments whose defaults take too long for the gallery."""
 
 
 def draw(experiment: Experiment, docs: Path, options: Mapping[str, Any] | None = None) -> Path:
-    """Run an experiment and write its picture below ``docs``; returns the picture's path.
+    """Run an experiment, write its picture below ``docs``, and return the path.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def draw(experiment: Experiment, docs: Path, options: Mapping[str, Any] | None =
 
 
 def small_png(figure: Figure, texts: Mapping[str, str]) -> bytes:
-    """Return a picture with few colours, and words about it in its header."""
+    """Return a PNG with few colours, and texts about it in its header."""
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, bbox_inches="tight", format="png")
     with Image.open(drawn) as image:
@@ -87,9 +87,9 @@ def small_png(figure: Figure, texts: Mapping[str, str]) -> bytes:
 
 
 def _with_few_colors(image: Image.Image) -> Image.Image:
-    """Return a picture in its most common colours, so that white and swatches keep theirs.
+    """Map a picture to its most common colours, so that white and large areas keep theirs.
 
-    Pillow's own mapping to a palette takes white for a light grey.
+    Pillow's own mapping to a palette turns white into a light grey.
     """
     pixels = np.asarray(image)
     colors, color_of, counts = np.unique(
@@ -130,17 +130,17 @@ def page(docs: Path) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that can stand between the brackets of a picture."""
+    """Replace brackets in the description of a picture, which Markdown puts in brackets."""
     return text.replace("[", "(").replace("]", ")")
 
 
 def main(names: Sequence[str], docs: Path = DOCS) -> int:
-    """Draw the experiments that are named, all if none, and write the page.
+    """Draw the pictures of the named experiments, or of all, and write the page.
 
     Raises
     ------
     InputError
-        For an experiment that is not there.
+        For an unknown experiment.
     """
     by_name = {each.name: each for each in EXPERIMENTS}
     for name in names:

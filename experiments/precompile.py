@@ -1,8 +1,8 @@
-"""``python -m experiments.precompile``: make the byte code and machine code of commands, once.
+"""``python -m experiments.precompile``: compiles the byte code and machine code of all commands.
 
-``make setup`` runs it, so that the first command does not have to compile. Each line below is the
-smallest command that comes to some of the compiled functions; commands run in processes of their
-own, two at a time.
+``make setup`` runs it, so that the first command does not have to compile. Each entry of
+``COMMANDS`` is the smallest command that uses some of the compiled functions. Commands run in
+processes of their own, two at a time.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def main() -> int:
-    """Run every command once; returns how many failed."""
+    """Run every command once, and return the number that failed."""
     begun = time.perf_counter()
     failed = 0
-    for package in PACKAGES:  # Python would keep byte code itself, unless it is told not to
+    for package in PACKAGES:  # Python caches byte code by itself only if the user allows it
         compileall.compile_dir(ROOT / package, quiet=2)
     with ProcessPoolExecutor(2) as pool:
         works = {pool.submit(run_quietly, command): what for what, command in COMMANDS}
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def run_quietly(command: Sequence[str]) -> int:
-    """Run a command of ``cluster-sim`` without its output; returns the exit status."""
+    """Run a command of ``cluster-sim`` without its output, and return the exit status."""
     from experiments.cli.main import run
 
     os.environ[QUIET] = "1"

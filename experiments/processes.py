@@ -1,4 +1,4 @@
-"""Processes of this machine that run independent work and never outlive the one that asked."""
+"""Pools of local processes for independent work, which never outlive their parent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from contextlib import contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of processes, which end with the ``with`` block or with their parent.
 
-    Ctrl-C is left to the parent. A parent that is killed takes its workers along.
+    Workers ignore Ctrl-C, to which the parent reacts. If the parent is killed, they end.
     """
-    before = set(multiprocessing.active_children())
+    other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
     )
@@ -26,7 +26,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
+        for child in set(multiprocessing.active_children()) - other_children:
             child.terminate()
         raise
     finally:
@@ -39,6 +39,7 @@ def available_workers() -> int:
 
 
 def _begin_worker() -> None:
+    """Prepare a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -46,6 +47,6 @@ def _begin_worker() -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """Wait for the parent's death, then end this process: nobody is left to take its result."""
+    """Wait for the end of the parent, then end this process, whose result nobody would read."""
     multiprocessing.connection.wait([sentinel])
     os._exit(1)

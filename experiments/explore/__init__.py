@@ -1,1 +1,1 @@
-"""Runs side by side with sliders for the numbers that matter, on a local page."""
+"""Explorer: runs side by side on a local page, with sliders for the most important numbers."""

@@ -1,7 +1,7 @@
 """Answers of recorded runs, computed again with other numbers of the catalogue.
 
-Training steps are folded and collectives timed in closed form, so that an answer takes a fraction
-of a second, which a slider needs.
+Training steps are folded and collectives timed in closed form. An answer then takes a fraction of a
+second, short enough for a slider.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ from workloads.training.plan.plan_file import complete
 
 Parts = Mapping[str, float]
 NOT_PLANNED = ("sharding",)
-"""Keys of a plan in results that are none of its fields."""
+"""Keys of a plan in results that are not fields of a plan."""
 DISTURBED = ("jitter", "straggler", "fault")
 """Options of a step whose effect is not computed again."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep")
-"""Degrees of a plan that its words tell, those of one rank left out."""
+"""Degrees of a plan in its description; degrees of 1 are left out."""
 FACTOR_DIGITS = 1000
+"""Denominator to which a slider's factor is rounded, so that its value is exact."""
 
 
 @dataclass(frozen=True)
 class Explored:
-    """A recorded run that can be answered again.
+    """A recorded run whose answer can be computed again.
 
     Attributes
     ----------
     name : str
-        Name of its directory.
+        Name of the run's directory.
     kind : str
         ``train`` or ``collective``.
     question : str
-        The question of the run in words: model, cluster and plan, or operation and cluster.
+        Description of the run: model, cluster and plan, or operation and cluster.
     recorded : mapping of str to float
-        Parts of the step, or sizes as text, with the times that the run found [s].
+        Recorded times [s], by parts of the step or by sizes as text.
     interval_s : tuple of two floats
-        Ends between which 80 % of measured times should lie [s]: of the step, or of all sizes.
+        Ends between which 80 % of measured times should lie [s], of the step or of all sizes.
     ask : function of a Catalogue
-        Returns the same with other numbers.
+        Returns the times with the numbers of a catalogue [s].
     """
 
     name: str
@@ -70,12 +71,12 @@ class Explored:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
-    """Read run directories: those that can be answered again, and the tables of sweeps by name.
+    """Read run directories: runs of steps and collectives, and tables of sweeps by name.
 
     Raises
     ------
     InputError
-        For a directory of another command, or one that ran with numbers of its own.
+        For a run of another command, and for one with catalogue options of its own.
     """
     runs, sweeps = [], {}
     for folder in folders:
@@ -98,7 +99,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
 
 
 def _check_repeatable(folder: Path, inputs: Mapping[str, Any]) -> None:
-    """Refuse a run that a folded step, or a collective on one cluster, does not answer again."""
+    """Check that a folded step, or a collective on one cluster, reproduces a run."""
     disturbed = next((name for name in DISTURBED if inputs.get(name)), None)
     if disturbed is not None:
         raise InputError(
@@ -172,12 +173,12 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Explored]] = {
 
 
 def _text(value: Any) -> str:
-    """An input as it was written; a file by its path."""
+    """Text of a recorded input; a file is recorded with its path."""
     return str(value["path"] if isinstance(value, dict) else value)
 
 
 def knobs(runs: Sequence[Explored], most: int, catalogue: Catalogue) -> list[str]:
-    """Numbers of the catalogue that move the answers most, as ``PART.QUANTITY``."""
+    """Numbers of the catalogue with the largest effect on the answers, as ``PART.QUANTITY``."""
     swings: dict[str, float] = {}
     for run in runs:
         for row in sensitivity(run.seconds, catalogue):

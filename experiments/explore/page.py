@@ -1,4 +1,4 @@
-"""The local page of the explorer, on Panel: sliders at the left, the answers beside them."""
+"""Local page of the explorer, built with Panel: sliders at the left, answers beside them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from topologies.errors import InputError
 from topologies.units import format_bytes, format_seconds
 
 LOW, HIGH, STEP = 0.5, 2.0, 0.05
-"""Ends and step of a slider, over the catalogue's number."""
+"""Ends and step of a slider, as factors on the catalogue's number."""
 SLIDER_WIDTH, ANSWER_WIDTH = 330, 1000
-"""Width of a slider, and the most of an answer [pixels]."""
+"""Width of a slider, and largest width of an answer [pixels]."""
 WIDE: Mapping[str, Any] = {"sizing_mode": "stretch_width"}
-"""As wide as there is room, which on a phone is below the sliders."""
+"""Size of parts that take the available width; on a phone they are below the sliders."""
 PHONES = """{% extends base %}
 {% block preamble %}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 {% endblock %}
 {% block contents %}{{ embed(roots.page) }}{% endblock %}"""
-"""Template of the page; without the first block a phone shows it as small as a desktop's."""
+"""Template of the page; without the preamble a phone would show it at the width of a desktop."""
 HEAD = """## cluster-sim explore
 Move a number of the catalogue and see what the runs become. The numbers that matter most to these
 runs come first."""
 
 
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
-    """Put the runs side by side: what each asked, what it found, and what it is now.
+    """Return a table of the runs: their question, the recorded answer, and the answer now.
 
     Parameters
     ----------
     runs : sequence of Explored
     answers : sequence of mapping of str to float
-        Parts of each run's answer with the moved numbers [s].
+        Times of each run under the numbers of the sliders [s].
 
     Returns
     -------
@@ -64,7 +64,7 @@ def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataF
 
 
 def pictures(runs: Sequence[Explored], answers: Sequence[Parts]) -> list[Figure]:
-    """Draw the answers: a picture of all steps, and one of all collectives."""
+    """Draw the answers: one figure of all steps, and one of all collectives."""
     by_kind: dict[str, dict[str, tuple[Parts, Parts]]] = {"train": {}, "collective": {}}
     for run, parts in zip(runs, answers, strict=True):
         by_kind[run.kind][run.name] = (run.recorded, parts)
@@ -73,7 +73,7 @@ def pictures(runs: Sequence[Explored], answers: Sequence[Parts]) -> list[Figure]
 
 
 def _steps(steps: Mapping[str, tuple[Parts, Parts]]) -> Figure:
-    """Draw the parts of steps as bars, with a mark where each step stood as recorded."""
+    """Draw the parts of steps as bars, with a mark at the recorded time of each step."""
     after = [now for _, now in steps.values()]
     marks = [sum(before.values()) for before, _ in steps.values()]
     notes = [format_seconds(sum(parts.values())) for parts in after]
@@ -81,7 +81,7 @@ def _steps(steps: Mapping[str, tuple[Parts, Parts]]) -> Figure:
 
 
 def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
-    """Draw times of collectives over their sizes; what was recorded is dashed and hollow."""
+    """Draw times of collectives over their sizes; recorded times are dashed, with hollow marks."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     figure = Figure(figsize=(9.5, 4.6), layout="constrained")
@@ -109,7 +109,7 @@ def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
 
 
 def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
-    """Say what a slider stands at: the number, its unit and grade, and its range.
+    """Text below a slider: the number with its unit, the factor, the grade and the range.
 
     Examples
     --------
@@ -127,12 +127,12 @@ def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
 
 
 def panel() -> Any:
-    """Return the module of Panel.
+    """Import Panel, and return its module.
 
     Raises
     ------
     InputError
-        When it is not installed.
+        If Panel is not installed.
     """
     try:
         import panel as module
@@ -150,7 +150,7 @@ def page(
     names: Sequence[str],
     catalogue: Catalogue,
 ) -> Any:
-    """Build the page: a slider for each name of the catalogue, the answers, tables of sweeps."""
+    """Build the page: a slider for each number, the answers, and tables of sweeps."""
     pn = panel()
     sliders = {
         name: pn.widgets.FloatSlider(
@@ -191,7 +191,7 @@ def page(
 
 
 def framed(content: Any, title: str) -> Any:
-    """Return a document of a page, which phones show at their own width."""
+    """Return a document with a page that phones show at their own width."""
     document = panel().Template(PHONES)
     document.title = title
     document.add_panel("page", content)
@@ -199,7 +199,7 @@ def framed(content: Any, title: str) -> Any:
 
 
 def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:
-    """Lay out each slider with what it stands at below it, and a button that puts all back."""
+    """Lay out each slider with its value below it, and a button that resets all sliders."""
     from param import edit_constant
 
     below = [
@@ -213,7 +213,8 @@ def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list
 
     def put_back(_: Any) -> None:
         for slider in sliders.values():
-            with edit_constant(slider):  # the page alone sets what a slider was let go at
+            # Panel declares the value after a drag (value_throttled) constant outside of the page.
+            with edit_constant(slider):
                 slider.param.update(value=1.0, value_throttled=1.0)
 
     back.on_click(put_back)

@@ -1,1 +1,1 @@
-"""Figures: from tables of results to matplotlib figures."""
+"""Figures that are drawn with matplotlib from tables of results."""

@@ -1,4 +1,4 @@
-"""Pictures of one collective: bandwidth against size, load of the links, and a timeline."""
+"""Figures of one collective: bandwidth against size, load of the links, and a timeline."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ LANES = (
 
 
 MOST_TICKS = 8
-"""Sizes that are all named below the axis of a bandwidth figure."""
+"""Most sizes for which the axis of a bandwidth figure has a tick each."""
 MARKS = "os^vDPX*"
 """Marks of the points of each line."""
 BAND = 0.15
 """Opacity of the 80 % interval about a line."""
 ALIKE = 1.05
-"""Ratio of two bandwidths up to which they are about the same."""
+"""Largest ratio of two bandwidths that count as about the same."""
 
 
 def figures(
     frame: pd.DataFrame, trace: Trace, cluster: Cluster
 ) -> dict[str, tuple[Figure, str, str]]:
-    """Draw all pictures of a collective.
+    """Draw all figures of a collective.
 
     Parameters
     ----------
     frame : DataFrame
         Rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them.
     trace : Trace
-        Trace of the last of them.
+        Trace of the last row.
     cluster : Cluster
 
     Returns
     -------
     dict of str to (Figure, str, str)
-        Figure, title and note by file name. Links are drawn of rings, grids and tori only.
+        Figure, title and note by file name. Links are drawn for rings, grids and tori only.
     """
     last = frame.iloc[-1]
     what = f"{last.collective} of {format_bytes(int(last.size_bytes))}, {last.algorithm}"
@@ -80,7 +80,7 @@ def figures(
 
 
 def bandwidth(frame: pd.DataFrame) -> Figure:
-    """Draw bus bandwidth against size, with the limit that no algorithm can pass."""
+    """Draw bus bandwidth against size, with the upper limit for any algorithm."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
@@ -148,7 +148,7 @@ def _draw_limit(axes: Axes, moved: pd.DataFrame) -> None:
 
 
 def _scale(axes: Axes, sizes: list[int]) -> None:
-    """Scale both axes by powers, with sizes and rates as people write them."""
+    """Make both axes logarithmic, with readable sizes and rates."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
     axes.set_xscale("log", base=2)
@@ -166,7 +166,7 @@ def _scale(axes: Axes, sizes: list[int]) -> None:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Describe the bandwidth of the fastest algorithm at the largest size."""
+    """Sentence about the bandwidth of the fastest algorithm at the largest size."""
     last = frame[frame.size_bytes == frame.size_bytes.max()].sort_values("busbw_bytes_per_s")
     best = last.iloc[-1]
     sentence = (

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
-    """Draw where the time of each row goes, one bar a row.
+    """Draw the parts of each row's time, one bar a row.
 
     Parameters
     ----------
     frame : DataFrame
-        With ``iteration_s`` and a column ``<part>_s`` for each part [s].
+        Table with ``iteration_s`` and a column ``<part>_s`` for each part [s].
     labels : sequence of str
         Name of each row.
     title : str
@@ -44,12 +44,12 @@ def lines(
     ----------
     frame : DataFrame
     x, y, by : str
-        Columns across, up, and of the lines.
+        Columns of the horizontal axis, of the vertical axis, and of the lines.
     title : str
     labels : (str, str)
-        Labels of both axes.
+        Labels of the horizontal and the vertical axis.
     log : bool
-        Whether the scale across is logarithmic, with a tick at every value.
+        Whether the horizontal axis is logarithmic, with a tick at every value.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
@@ -60,7 +60,7 @@ def lines(
     axes = figure.subplots()
     for number, (name, group) in enumerate(frame.groupby(by, sort=False)):
         rows = group.sort_values(x)
-        style = "o--" if number % 2 else "o-"  # lines that coincide are both seen
+        style = "o--" if number % 2 else "o-"  # so that lines that coincide are both visible
         axes.plot(rows[x], rows[y], style, ms=4, color=shades[str(name)], label=str(name))
     if log:
         axes.set_xscale("log", base=2)

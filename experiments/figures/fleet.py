@@ -1,4 +1,4 @@
-"""Figures of a fleet run: roles over the week with demand on top, power and its ramp."""
+"""Figures of a fleet run: roles over time with the demand, power and its ramp, what-ifs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ STACK = (
     ("spare", "#e2e8f0", "spare"),
     ("broken", "#c53030", "broken"),
 )
-"""Roles from the bottom of the stack, their colours and names."""
+"""Roles from the bottom of the stack, with their colours and names."""
 STEP_MINUTES = 15
+"""Minutes over which curves are averaged."""
 SMALLEST = 0.002
-"""Share of the fleet below which a role is left out of the picture."""
+"""Share of the fleet below which a role is left out of the figure."""
 
 
 def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:
@@ -41,7 +42,7 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
     Parameters
     ----------
     frame : DataFrame
-        :func:`workloads.fleet.results.timeline`.
+        Table of :func:`workloads.fleet.results.timeline.timeline`.
     chips_per_unit : int
     title : str
     """
@@ -79,7 +80,7 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Share of chip-hours that train, and of requests in time."""
+    """Sentence with the share of chip-hours that train, and of requests in time."""
     units = frame[[f"{role}_units" for role, _, _ in STACK]].to_numpy().sum()
     trains = frame[["training_units", "evaluation_units"]].to_numpy().sum() / units
     batch = frame["batch_units"].to_numpy().sum() / units
@@ -90,7 +91,7 @@ def _finding(frame: pd.DataFrame) -> str:
 
 
 def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
-    """Draw the power of the site, and how much it changes within 15 minutes."""
+    """Draw the power of the site, and its change within 15 minutes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout="constrained")
@@ -115,12 +116,14 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
 def scenarios_figure(
     lines: Mapping[str, pd.DataFrame], *, chips_per_unit: int, title: str
 ) -> Figure:
-    """Draw what-ifs side by side: chips that serve, chips that train, requests within the SLO.
+    """Draw several scenarios: chips that serve, chips that train, requests within the SLO.
 
     Parameters
     ----------
     lines : mapping of str to DataFrame
         Timeline of each scenario by its name, the base first.
+    chips_per_unit : int
+    title : str
     """
     from matplotlib.figure import Figure
 

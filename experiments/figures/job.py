@@ -1,4 +1,4 @@
-"""Figures of a job of weeks: where the time goes, the checkpoint interval, failures by cause."""
+"""Figures of a job of weeks: parts of its time, the checkpoint interval, failures by cause."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ COLORS = {
     "detection": "#aa3377",
     "waiting_for_spares": "#bbbbbb",
 }
-"""Parts from the bottom of the stack, after Paul Tol's schemes as in :mod:`cluster_sim.plot`."""
+"""Colours of the parts, after Paul Tol's schemes as in :mod:`cluster_sim.plot`."""
 ROOM = 1.15
-"""Height of the axis over the largest loss."""
+"""Height of the axis as a multiple of the largest loss."""
 
 
 def timeline_figure(result: JobResult, title: str) -> Figure:
-    """Draw the first run from its first day to its last: what is lost, stacked by its cause.
+    """Draw the lost time of the first run over its days, stacked by its cause.
 
-    Useful time fills the rest; the axis ends a little above the largest loss, so that causes of a
-    few per cent can be told apart.
+    Useful time is the rest. The axis ends a little above the largest loss, so that causes of a few
+    per cent can be distinguished.
     """
     from matplotlib.figure import Figure
 
@@ -66,7 +66,10 @@ def timeline_figure(result: JobResult, title: str) -> Figure:
 
 
 def curve_figure(result: JobResult) -> Figure:
-    """Draw goodput against the time between checkpoints, with the best, Daly's and the chosen."""
+    """Draw goodput against the time between checkpoints, with marks at special intervals.
+
+    The marks are the best interval, that of Young and Daly, and the one of the job.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -98,7 +101,7 @@ def curve_figure(result: JobResult) -> Figure:
 
 
 def causes_figure(result: JobResult) -> Figure:
-    """Draw the failures of a run by cause, mean over the runs, with the expected number."""
+    """Draw the failures by cause, as the mean over the runs, with the expected numbers."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""Saving of figures: where their parts stand, found without drawing, and how they are written."""
+"""Layout of figures without drawing them, and their files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ INCHES_OF_PAD = 0.1
 DOTS_PER_INCH = 160
 """Resolution of a PNG, at which the parts are laid out as well, so that texts are measured once."""
 PNG: Mapping[str, Any] = {"compress_level": 3}
-"""Options of the PNG writer: the usual level takes twice the time for a tenth of the bytes."""
+"""Options of the PNG writer: the default level takes twice the time for a tenth of the bytes."""
 LETTERS: dict[Any, str] = {"text.hinting": "no_hinting", "svg.fonttype": "path"}
-"""Letters as they are drawn by their designer, not bent to the grid of small screens.
+"""Options of text: no hinting to the pixel grid.
 
-Their widths are then the same at every resolution, and are found in a third of the time.
+Without it, texts have the same widths at every resolution, and are measured in a third of the time.
 """
 
 
 def lay_out(figure: Figure) -> None:
-    """Let the layout engine of a figure, if it has one, put its parts in their places.
+    """Run the layout engine of a figure, if it has one, to place its parts.
 
-    ``Figure.draw_without_rendering`` does the same and computes all that is drawn besides, which
-    of a timeline takes five times as long.
+    ``Figure.draw_without_rendering`` does this too, but also computes everything that is drawn; for
+    a timeline that takes five times as long.
     """
     import matplotlib as mpl
 
@@ -38,9 +38,9 @@ def lay_out(figure: Figure) -> None:
 
 
 def settle(figure: Figure) -> Bbox:
-    """Lay out a figure for good; returns the box of its saved picture [inches].
+    """Lay out a figure once, and return the bounding box of its picture [inches].
 
-    Saving would lay it out again for each file.
+    The layout engine is removed, because saving would run it again for each file.
     """
     import matplotlib as mpl
 
@@ -52,16 +52,16 @@ def settle(figure: Figure) -> Bbox:
 
 
 def save(figure: Figure, box: Bbox, svg: Path, png: Path) -> None:
-    """Write a settled figure twice, as a drawing and as pixels; the same figure, the same bytes.
+    """Write a figure that is laid out as SVG and as PNG; equal figures give equal bytes.
 
     Parameters
     ----------
     figure : Figure
     box : Bbox
-        Box of the picture, as :func:`settle` gives it [inches].
+        Bounding box of the picture from :func:`settle` [inches].
     svg, png : path
-        Files that are written. The name of the first enters the names inside the drawing, so that
-        two of them can stand in one page.
+        Files to write. The name of the SVG file is part of the identifiers in the drawing, so that
+        one page can contain several drawings.
     """
     import matplotlib as mpl
 

@@ -1,4 +1,4 @@
-"""Figures of the night question: lendable units against time and confidence, and the backtest."""
+"""Figures of the night question: lendable chips by time and confidence, and the backtest."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from workloads.fleet.lending import Loan
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidences that are drawn, the boldest first."""
+"""Confidences that are drawn, the lowest first."""
 
 
 def loan_figure(loan: Loan) -> Figure:
-    """Draw how many chips can be lent tonight at several confidences, and the nights before.
+    """Draw the chips that can be lent tonight at several confidences, and the backtest.
 
-    Above: chips against the time of the night, one step line for each confidence. Below: chip-hours
-    that the same rule would have lent on each night of the history, beside what hindsight would
-    have lent; nights on which demand exceeded the answer are marked.
+    The upper panel has the chips over the time of the night, one step line for each confidence. The
+    lower panel has the chip-hours that the same method would have lent on each night of the
+    history, and in hindsight; nights on which demand exceeded the answer are marked.
     """
     from matplotlib.figure import Figure
 
@@ -60,11 +60,11 @@ def loan_figure(loan: Loan) -> Figure:
     )
     frame = loan.frame()
     place = np.arange(len(frame))
-    per_unit = loan.terms.chips_per_unit / 1000.0
-    hindsight = frame["hindsight_unit_hours"] * per_unit
+    hindsight = frame["hindsight_unit_hours"] * thousands
     bottom.bar(place, hindsight, color="#e2e8f0", label="could have been lent")
     colours = np.where(frame["violated"], "#c53030", "#2f855a")
-    bottom.bar(place, frame["lent_unit_hours"] * per_unit, color=colours, width=0.55)
+    bottom.bar(place, frame["lent_unit_hours"] * thousands, color=colours, width=0.55)
+    # Empty bars that give the legend an entry for each colour.
     bottom.bar([0], [0], color="#2f855a", label="lent, and demand was met")
     bottom.bar([0], [0], color="#c53030", label="lent, and demand exceeded the rest")
     ticks = place[:: max(1, len(place) // 10)]
@@ -79,12 +79,12 @@ def loan_figure(loan: Loan) -> Figure:
 
 
 def lead_figure(leads: pd.DataFrame) -> Figure:
-    """Draw chips that can be lent against how early the answer is given, a line a confidence.
+    """Draw the chips that can be lent over the lead time of the answer, one line a confidence.
 
     Parameters
     ----------
     leads : DataFrame
-        See :func:`workloads.fleet.lending.lead_times.lead_times`.
+        Table of :func:`workloads.fleet.lending.lead_times.lead_times`.
     """
     from matplotlib.figure import Figure
 

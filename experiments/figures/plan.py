@@ -1,4 +1,4 @@
-"""Figures of plans side by side: shares of the step, and how a plan scales."""
+"""Figures of plans: parts of their steps, time against memory or cost, and scaling."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def bars(rows: pd.DataFrame, title: str = "") -> Figure:
-    """Draw one bar for each plan, made of its parts, with a mark for its estimate.
+    """Draw one bar for each plan with the parts of its step, and a mark at its estimate.
 
     Parameters
     ----------
     rows : DataFrame
-        From :func:`frame`.
+        Simulated plans, one row each.
     title : str
     """
     telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
@@ -48,19 +48,19 @@ FINER = (
     "microbatch", "cp", "ep", "etp", "vpp", "schedule", "stage_layers", "zero", "recompute",
     "sequence_parallel", "order",
 )  # fmt: skip
-"""Fields that tell plans of the same degrees from one another, the most telling first."""
+"""Fields that distinguish plans of the same degrees, the most important first."""
 OF_PIPELINES = ("vpp", "schedule", "stage_layers", "order")
-"""Fields that say nothing of a plan without a pipeline."""
+"""Fields without a meaning in a plan without a pipeline."""
 SAID_AS = {"stage_layers": "layers", "sequence_parallel": "sequence parallel"}
-"""Fields that a label calls otherwise."""
+"""Names of fields in a label, where they differ."""
 SHORT = 8
-"""Ratio of the ends of a logarithmic axis up to which more of its ticks are named."""
+"""Largest ratio of the ends of a logarithmic axis for which more of its ticks are labelled."""
 RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0
-"""Size of the circle round a numbered plan, and of a digit beside it [points]."""
+"""Radius of the circle around a numbered plan; width and height of a digit beside it [points]."""
 
 
 def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
-    """A plan in short lines: its degrees, and those of its fields that tell it from others.
+    """Label of a plan in short lines: its degrees, and the fields that distinguish it.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def pareto(search: Search, top: int) -> Figure:
 
 
 def _ticks(axes: Axes) -> None:
-    """Name 1, 2 and 5 of every power of ten on a logarithmic axis, more on a short one."""
+    """Label 1, 2 and 5 of every power of ten on a logarithmic axis, and more on a short one."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axes.get_ylim()
@@ -150,7 +150,7 @@ def _ticks(axes: Axes) -> None:
 
 
 def _numerals(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]]) -> None:
-    """Circle points and number them in order, where no circle and no other numeral lies."""
+    """Circle points and number them, with each numeral clear of circles and other numerals."""
     lay_out(figure)
     dots = axes.transData.transform(places) * 72 / figure.dpi
     taken = [(dot - RADIUS, dot + RADIUS) for dot in dots]
@@ -166,7 +166,7 @@ def _numerals(figure: Figure, axes: Axes, places: Sequence[tuple[float, float]])
 
 
 def _offsets(wide: float, high: float) -> tuple[tuple[float, float], ...]:
-    """Places of a numeral beside its point [points]: right, left, above, below."""
+    """Offsets of a numeral from its point [points]: to the right, left, above, below."""
     away = RADIUS + 2
     left = -wide / 2
     return (away, -high / 2), (-away - wide, -high / 2), (left, away), (left, -away - high)
@@ -178,9 +178,9 @@ def worth(search: Search, top: int) -> Figure:
     Parameters
     ----------
     search : Search
-        Ranked by cost or energy.
+        Search whose plans are ranked by cost or energy.
     top : int
-        Plans that are numbered.
+        Number of plans that are numbered.
     """
     from matplotlib.figure import Figure
 
@@ -230,7 +230,7 @@ HUES = ("#4477AA", "#66CCEE", "#AA3377", "#EE6677", "#CCBB44", "#228833", "#BBBB
 
 
 def kinds() -> tuple[str, ...]:
-    """Return the ways to divide a model, as the legend lists them: one a pipeline schedule."""
+    """Names of the divisions of a model in the legend: without a pipeline, and each schedule."""
     titles = [
         schedule.titled(chunks)
         for schedule in all_schedules()
@@ -240,7 +240,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def kind(plan: ParallelPlan) -> str:
-    """Return the division of a model's layers, one of :func:`kinds`.
+    """Return the division of a model by a plan, one of :func:`kinds`.
 
     Examples
     --------
@@ -253,7 +253,7 @@ def kind(plan: ParallelPlan) -> str:
 
 
 def frontier(size: IntArray, seconds: FloatArray) -> IntArray:
-    """Rows that no smaller or equal row beats in time, in order of size.
+    """Rows that are faster than every row of the same or smaller size, in order of size.
 
     Examples
     --------
@@ -270,17 +270,17 @@ SCHEDULES = {
     "dp": "gradients in buckets, beside the backward pass",
     "all": "gradients in buckets, beside the backward pass",
 }
-"""Meaning of each overlap for the exchange between replicas."""
+"""Meaning of each ``overlap`` for the exchange of gradients between replicas."""
 
 
 def scaling(frame: pd.DataFrame, title: str) -> Figure:
-    """Draw the parts of the step over chips for each overlap, and below the throughput of a chip.
+    """Draw the parts of the step over chips for each overlap, and the throughput of a chip below.
 
     Parameters
     ----------
     frame : DataFrame
-        One row an overlap and size, sizes ascending: ``overlap``, ``chips``, ``dp``,
-        ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
+        One row for each overlap and size, sizes ascending, with columns ``overlap``, ``chips``,
+        ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
     title : str
     """
     from matplotlib.figure import Figure

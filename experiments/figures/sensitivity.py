@@ -1,4 +1,4 @@
-"""Tornado plot: the effect of the most important numbers on an answer."""
+"""Tornado plot: effects of the most important numbers of the catalogue on an answer."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from topologies.units import format_seconds
 from workloads.confidence.sensitivity import Sensitivity
 
 MOST_BARS = 12
-"""Numbers that are drawn; the others do less than the last of these."""
+"""Most numbers that are drawn; the effects of the others are smaller."""
 LOW_COLOUR, HIGH_COLOUR = "#4477aa", "#ee6677"
 
 
 def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
     """Draw one bar for each number, from the answer at its low end to that at its high end.
 
-    A number without a range is drawn for ± 10 %, by its elasticity, in a lighter colour.
+    For a number without a range the bar spans ± 10 %, by its elasticity, in a lighter colour.
 
     Parameters
     ----------
     rows : sequence of Sensitivity
-        The largest first.
+        Numbers, the largest effect first.
     what : str
-        Answer and its value, for the title.
+        Name and value of the answer, for the title.
     """
     shown = list(rows[:MOST_BARS])[::-1]
     figure = Figure(figsize=(8.5, 1.3 + 0.36 * max(1, len(shown))), layout="constrained")
@@ -47,7 +47,7 @@ def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
 
 
 def _ends(row: Sensitivity) -> tuple[float, float, bool]:
-    """Return both changes, and whether they are of a range that the catalogue gives."""
+    """Return the changes at both ends, and whether they are those of a range in the catalogue."""
     if row.change_low is None and row.change_high is None:
         return -0.1 * row.elasticity, 0.1 * row.elasticity, False
     return row.change_low or 0.0, row.change_high or 0.0, True

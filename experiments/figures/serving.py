@@ -1,4 +1,4 @@
-"""The picture of a replica that serves: latencies of tokens, beside their limits."""
+"""Figure of a replica that serves: latencies of requests with their limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
     ----------
     served : Served
     limits : Slo
-        Drawn where they are finite.
+        Limits on latency, drawn where they are finite.
     title : str
     """
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
 
 
 def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) -> None:
-    """Draw one measure of all finished requests."""
+    """Draw the distribution of one latency over all finished requests."""
     from matplotlib.ticker import LogLocator
 
     finished = np.sort(seconds[np.isfinite(seconds)])

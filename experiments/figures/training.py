@@ -1,4 +1,4 @@
-"""The step-time breakdown as stacked bars: of one iteration, or of several side by side."""
+"""Step-time breakdown as stacked bars, of one iteration or of several side by side."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ NAMES: Mapping[str, str] = {
 """Name of each part of the breakdown in a legend."""
 
 INCHES_A_LETTER = 0.068
-"""Width of a letter in a bar."""
+"""Width of a letter in a bar [inches]."""
 ABOVE_BAR = -0.45
-"""Place of an interval, in rows, of which the first is 0 and reaches from -0.33 to 0.33."""
+"""Vertical place of an interval, in rows: the bar is row 0 and extends from -0.33 to 0.33."""
 MARK: Mapping[str, Any] = {
     "marker": "|", "color": "black", "linestyle": "", "ms": 26, "mew": 1.5, "zorder": 3
 }  # fmt: skip
@@ -48,7 +48,7 @@ AT_PEAK = "the model's FLOPs at peak rate"
 
 
 def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interval) -> Figure:
-    """Draw one iteration as a bar with its interval, under a title with the run and its finding.
+    """Draw one iteration as a bar with its interval, under a title that states the finding.
 
     Parameters
     ----------
@@ -117,14 +117,16 @@ def stacked(
     labels : list of str
     parts : list of mapping of part to seconds
     notes : list of str, optional
-        Written behind each bar, such as its MFU.
+        Text behind each bar, such as its MFU.
     whole_s : list of float, optional
-        Draw shares of these times, one a bar, so that long and short ones can be compared [s].
+        Times of which the bars show shares, one a bar, so that long and short ones compare [s].
     whole : str
-        Name of what takes these times.
+        Name of that which takes these times.
     marks : list of float, optional
-        A time to be marked on each bar [s], and what the legend calls it.
-    mark, title : str
+        Time that is marked on each bar [s].
+    mark : str
+        Name of the marks in the legend.
+    title : str
     """
     figure, axes = _axes(labels)
     scale = np.ones(len(labels)) if whole_s is None else 1 / np.asarray(whole_s, float)
@@ -155,7 +157,7 @@ def _axes(labels: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def _finish(figure: Figure, title: str) -> None:
-    """Write the title, and say below the bars what their colors and marks are."""
+    """Write the title, and the legend of colours and marks below the bars."""
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8, markerscale=0.4)
@@ -179,12 +181,12 @@ def _write_in(figure: Figure, axes: Axes, scale: FloatArray, totals: FloatArray)
 
 
 def _inches(text: str) -> float:
-    """Width of a text in a bar; a per cent sign is as wide as nearly two letters."""
+    """Width of a text in a bar [inches]; a per cent sign is nearly as wide as two letters."""
     return (len(text) + 0.7 * text.count("%")) * INCHES_A_LETTER
 
 
 def _stack(axes: Axes, parts: Sequence[Mapping[str, float]], scale: FloatArray) -> FloatArray:
-    """Draw the parts of each bar; returns where the bars end."""
+    """Draw the parts of each bar, and return the ends of the bars."""
     shade, rows = colors(PARTS), np.arange(len(parts))
     left = np.zeros(len(parts))
     for part in PARTS:

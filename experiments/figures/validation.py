@@ -1,4 +1,4 @@
-"""Scatter of predicted against published, on logarithmic axes with bands around the diagonal."""
+"""Scatter plot of predicted against published values, with a band around the diagonal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BAND = 0.2
-"""Half width of the shaded band around the diagonal."""
+"""Half-width of the shaded band around the diagonal, as a relative error."""
 MOST_DECADES = 1.7
-"""Powers of ten up to which 2 and 5 are labelled as well."""
+"""Longest axis, in powers of ten, that has labels at 2 and 5 as well."""
 MOST_TICKS = 7
 STEP = 5.0
-"""Width of a bar of the histogram, in per cent."""
+"""Width of a bar of the histogram [%]."""
 
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
@@ -30,7 +30,7 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
         Rows of :func:`experiments.validation.compare.compare`.
     title : str
     group : str
-        Column by which the points are coloured; those with few distinct values read well.
+        Column by which the points are coloured; it should have few distinct values.
     """
     from matplotlib.figure import Figure
 
@@ -57,7 +57,7 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
 
 
 def _finding(good: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the size of the errors in words."""
+    """Text about the size of the errors, for the title."""
     if not good:
         return ""
     median, ninth = np.quantile([abs(row["error"]) for row in good], (0.5, 0.9))
@@ -83,7 +83,7 @@ def _diagonal(plane: Any, good: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _tick(good: Sequence[Mapping[str, Any]]) -> Callable[[float, object], str]:
-    """Names of ticks: times with the unit that suits them, other numbers as they are."""
+    """Return the formatter of tick labels: times with a suitable unit, other numbers plain."""
     if _is_time(good):
         return lambda value, _: format_seconds(value)
     return lambda value, _: f"{value:g}"
@@ -95,7 +95,7 @@ def _is_time(good: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _quantity(good: Sequence[Mapping[str, Any]]) -> str:
-    """Name of what is compared, with its unit unless the ticks have theirs."""
+    """Name of the compared quantity, with its unit unless the tick labels have one."""
     name = str(good[0]["quantity"]) if good else "value"
     if _is_time(good) or "_per_" in name:
         return name.removesuffix("_s" if _is_time(good) else "").replace("_", " ")

@@ -1,1 +1,1 @@
-"""Experiments: one question each, with ``run(...) -> DataFrame`` and ``plot(frame) -> Figure``."""
+"""Experiments: each answers a question with ``run(...) -> DataFrame`` and ``plot(frame)``."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
 MOST_SLOWDOWN = 30.0
-"""Where the picture ends; what is slower still is no choice."""
+"""Upper end of the axis; slower algorithms are no choice."""
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     ranks_per_chip: int = 1,
     ideal: bool = False,
 ) -> pd.DataFrame:
-    """Simulate every size with every algorithm that makes sense, and note what ``auto`` picks.
+    """Simulate every size with every suitable algorithm, and mark the choice of ``auto``.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ def run(
         First and last size of the buffer, and the factor between two sizes; by default
         from launch-bound to bandwidth-bound [B].
     ranks_per_chip : int
-        Ranks that take part on each chip.
+        Ranks on each chip.
     ideal : bool
-        Count link rates and latencies only, without efficiencies and launches.
+        Use the rates and latencies of links alone, without efficiencies and launches.
 
     Returns
     -------
     DataFrame
-        Rows as of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
-        interval of the time [s]), ``fastest`` and ``picked`` (bool) and ``slowdown``: time over
-        that of the fastest algorithm of the size.
+        Rows of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
+        interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time
+        over that of the fastest algorithm at the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
     from cluster_sim.collectives.algorithms.registry import choose_algorithm
@@ -74,7 +74,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw each algorithm's time over that of the fastest; rings mark what the runtime picks."""
+    """Draw each algorithm's time over that of the fastest, with rings at the runtime's choice."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(frame.cluster))
@@ -99,6 +99,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
+    """Draw the panel of one machine."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     from cluster_sim.plot.palette import colors

@@ -36,17 +36,17 @@ def run(
         First and last size of the buffer, and the factor between two sizes; by default
         from launch-bound to bandwidth-bound [B].
     algorithms : tuple of str
-        Names, or ``all`` for every algorithm that makes sense.
+        Names, or ``all`` for every suitable algorithm.
     ranks_per_chip : int
-        Ranks that take part on each chip.
+        Ranks on each chip.
     ideal : bool
-        Count link rates and latencies only, without efficiencies and launches.
+        Use the rates and latencies of links alone, without efficiencies and launches.
 
     Returns
     -------
     DataFrame
-        The rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with the ends
-        ``low_s`` and ``high_s`` of the interval of each time [s].
+        Rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with ``low_s`` and
+        ``high_s`` (ends of the interval of the time [s]).
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable
     from cluster_sim.collectives.results import first_ranks
@@ -63,7 +63,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw bus bandwidth against size, with the limit that no algorithm can pass."""
+    """Draw bus bandwidth against size, with the upper limit for any algorithm."""
     from experiments.figures.collective import bandwidth
 
     return bandwidth(frame)

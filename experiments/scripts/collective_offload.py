@@ -23,7 +23,7 @@ def run(
     global_batch: int = 64,
     seq: int = 8192,
 ) -> pd.DataFrame:
-    """Simulate a step with collectives beside compute, taking each of these shares of it.
+    """Simulate a step whose collectives take a share of the compute engines, for several shares.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ def run(
     Returns
     -------
     DataFrame
-        One row a degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (than with cores
-        of its own), and ``<part>_s`` [s].
+        One row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (relative
+        to the smallest share), and ``<part>_s`` [s].
     """
     from dataclasses import replace
     from fractions import Fraction
@@ -58,13 +58,14 @@ def run(
 
     shape, catalogue, rows = read_model(model), shipped_catalogue(), []
     chip = machine(cluster).chip
-    kin = f"kernels.{family(chip).name}"
-    some = catalogue.entry(chip, "hbm_bandwidth")
+    part = f"kernels.{family(chip).name}"
+    template = catalogue.entry(chip, "hbm_bandwidth")  # any row; all that matters is replaced
     for share in shares:
+        # The catalogue states such a share for GPUs, as processors and those that communicate.
         sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
         shared = [
-            replace(some, part=kin, quantity=name, value=float(value), exact=value, unit="count",
-                    grade="assumed", variant="")
+            replace(template, part=part, quantity=name, value=float(value), exact=value,
+                    unit="count", grade="assumed", variant="")
             for name, value in sizes.items()
         ]  # fmt: skip
         fabric = machine(cluster, catalogue=catalogue.with_rows(shared) if share else catalogue)
@@ -78,7 +79,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw how much longer a step takes, over the tensor-parallel degree."""
+    """Draw the relative increase of the step time over the tensor-parallel degree."""
     from experiments.figures.comparison import lines
 
     taken = frame[frame.share > frame.share.min()]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FIGURE = "step_time_breakdown"
-"""Name of the picture, as in a run directory of ``cluster-sim train``."""
+"""Name of the figure, as in a run directory of ``cluster-sim train``."""
 
 
 def run(
@@ -48,18 +48,18 @@ def run(
     seq : int
         Length of a sequence [tokens].
     overlap : str
-        Communication that runs beside compute: ``none``, ``dp`` or ``all``.
+        Communication that overlaps compute: ``none``, ``dp`` or ``all``.
 
     Returns
     -------
     DataFrame
-        ``part``, ``time_s`` and ``share``; the rest, the same in every row, says what was run,
-        between which times 80 % of measured steps should lie, what the step reaches and how many
-        ranks stand for all.
+        ``part``, ``time_s`` and ``share``. The other columns are the same in every row: the step,
+        the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
+        number of simulated ranks.
     """
     from experiments.reports.training import breakdown_frame, folding, headline
 
-    # By name, as in save: the cache tells a call by place from one by name.
+    # Keywords, as in save: to functools.cache a call by position is another call.
     step = simulate(
         model=model, cluster=cluster, tp=tp, pp=pp,
         global_batch=global_batch, seq=seq, overlap=overlap,
@@ -83,7 +83,7 @@ def run(
 def simulate(
     *, model: str, cluster: str, tp: int, pp: int, global_batch: int, seq: int, overlap: str
 ) -> Iteration:
-    """Return the step itself, run once for its numbers and its pictures; parameters as for run."""
+    """Simulate the step once, for its numbers and its figures; parameters as for :func:`run`."""
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.iteration import iteration
@@ -95,7 +95,7 @@ def simulate(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw the breakdown as one bar."""
+    """Draw the parts of the step as one bar."""
     from experiments.figures.training import NAMES, one_step
     from workloads.confidence.interval import Interval
 
@@ -107,7 +107,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:
-    """Add trace, figures and tables of the same step to the run directory."""
+    """Add the trace, figures and tables of the step to a run directory."""
     from experiments.reports.training import write
 
     write(run, simulate(**options), "fast", alone=False)

@@ -35,16 +35,17 @@ def run(
     model : str
         Model that is served and trained.
     policy : str
-        Name of a built-in policy, or file of one.
+        Name of a built-in policy, or a Python file with one.
     days : float
-        Simulated time; by default a week, so that weekdays and weekend are in it [d].
+        Simulated time; by default a week, to include weekdays and a weekend [d].
     seed : int
         Seed of failures and repairs.
 
     Returns
     -------
     DataFrame
-        One row a minute, see :func:`workloads.fleet.results.timeline`; ``attrs`` hold the summary.
+        One row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold the
+        summary.
     """
     from topologies.clusters.names import cluster as named_cluster
     from workloads.demand import demand_from
@@ -68,13 +69,13 @@ def run(
 
 
 def brief(frame: pd.DataFrame) -> pd.DataFrame:
-    """Summarise each day in one row; the table of every minute goes into the run directory.
+    """Summarise each day in one row; the run directory has the table of every minute.
 
     Returns
     -------
     DataFrame
-        ``day, serving_units, training_units, load_units`` (means)``, slo_attainment`` (of the day's
-        requests)``, served_tokens, energy_mwh``.
+        ``day``; the means ``serving_units``, ``training_units`` and ``load_units``;
+        ``slo_attainment`` of the day's requests; ``served_tokens`` and ``energy_mwh``.
     """
     weighted = frame.assign(
         kept=frame["slo_attainment"] * frame["offered_requests"],

@@ -28,16 +28,17 @@ MACHINES = (
     "dgx-a100:8", "dgx-h100:8", "p5en.48xlarge:8", "dgx-b200:8", "gb200-nvl72",
     "mi300x-platform:8", "tpu-v5p-pod", "tpu-v6e-pod", "tpu7x-pod",
 )  # fmt: skip
-"""Machines of 64 chips, or larger ones of which a slice is taken."""
+"""Machines of 64 chips, or larger ones that are cut to a slice."""
 SLICES: dict[str, tuple[int, ...]] = {
     "gb200-nvl72": (64,),
     "tpu-v5p-pod": (4, 4, 4),
     "tpu-v6e-pod": (8, 8),
     "tpu7x-pod": (4, 4, 4),
 }
-"""Chips along each axis of the slice of a larger machine; an axis that is cut does not wrap, except
-that a cube of 4 is the unit of pods of three axes and does."""
+"""Chips along each axis of the slice of a larger machine. A cut axis does not wrap around, except
+in cubes of 4, the units of pods with three axes."""
 CUBE = 4
+"""Chips along an axis of a cube."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class Claim:
     new, old : str
         Catalogue parts of the two chips.
     low, high : float
-        Claimed ratio, new over old.
+        Ends of the claimed ratio, new over old.
     precision : str
-        Precision that the claim is about; empty for each chip's own faster one.
+        Precision of the claim; empty for the faster one of each chip.
     source : str
-        Document in which it was read.
+        Document that states the claim.
     apart : str
-        Reason why ours differs.
+        Reason for which our ratio differs.
     """
 
     text: str
@@ -112,7 +113,7 @@ CLAIMS = (
 )  # fmt: skip
 """Vendors' claims."""
 NEAR = 0.15
-"""Distance within which a claim and our ratio agree."""
+"""Relative distance within which a claim and our ratio agree."""
 PRECISIONS = ("bf16", "fp8")
 ASSUMED = "* kernels at the shares of peak of another family, so it is left out of the title"
 """Footnote of machines whose kernels are assumed."""
@@ -125,14 +126,14 @@ def run(
     seq: int = 4096,
     finalists: int = 2,
 ) -> pd.DataFrame:
-    """Search each machine's best plan and simulate it, in each precision that its chip gains from.
+    """Simulate the best plan of each machine in bf16, and in fp8 where the chip gains from it.
 
     Parameters
     ----------
     model : str
         Name of a shipped model, or path of a ``config.json``.
     machines : tuple of str
-        Named machines of similar numbers of chips, one or more of each generation.
+        Named machines with similar numbers of chips.
     global_batch : int
         Sequences of one optimizer step on every machine.
     seq : int
@@ -143,11 +144,11 @@ def run(
     Returns
     -------
     DataFrame
-        One row a machine and precision: ``chip``, ``precision``, ``plan``, ``kernels`` (grade of
-        its family's kernels; ``assumed`` are another family's shares of peak),
-        ``iteration_s``, ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule`` and
-        ``tokens_per_usd`` (NaN where the catalogue states no power or price), and ``best``, whether
-        it is its machine's fastest.
+        One row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
+        (grade of the kernels of its family; those that are ``assumed`` have the shares of peak of
+        another family), ``iteration_s``, ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule``
+        and ``tokens_per_usd`` (NaN where the catalogue states no power or price), and ``best``,
+        which marks the faster precision of a machine.
     """
     from topologies.catalogue.catalogue import shipped_catalogue
     from workloads.models.huggingface import model as read_model
@@ -166,7 +167,7 @@ def run(
 
 
 def _machine(name: str) -> Cluster:
-    """A machine by name, cut to a slice where it is larger than the others."""
+    """Return a machine by name, cut to a slice if it is larger than the others."""
     from topologies.clusters.names import machine
     from topologies.shapes.basic import Torus
 
@@ -184,7 +185,7 @@ def _machine(name: str) -> Cluster:
 
 
 def _gains(catalogue: Catalogue, chip: str) -> bool:
-    """Say whether a chip is faster in fp8 than in bf16."""
+    """Return whether a chip is faster in fp8 than in bf16."""
     stated = catalogue.has(chip, "fp8_peak")
     return stated and catalogue.value(chip, "fp8_peak") > catalogue.value(chip, "bf16_peak")
 
@@ -226,22 +227,22 @@ def _row(
 
 
 def _price(catalogue: Catalogue, instance: str) -> float:
-    """Dollars a second of one chip, NaN where no price is stated."""
+    """Price of one chip [USD/s]; NaN where the catalogue has none."""
     if not catalogue.has(instance, "price") or not catalogue.has(instance, "chips"):
         return float("nan")
     return catalogue.value(instance, "price") / catalogue.value(instance, "chips")
 
 
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put vendors' claims beside our ratios of each chip's faster precision.
+    """Compare vendors' claims with our ratios, in the faster precision of each chip.
 
     Returns
     -------
     DataFrame
         One row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
-        (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` and
-        ``dearer`` (new over old: tokens a second, and watts or dollars of a chip; ``ours`` is
-        their quotient), ``apart`` (what makes the difference) and ``source``.
+        (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of
+        tokens a second) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is
+        ``ours``, ``apart`` (reason of the difference) and ``source``.
     """
     rows = []
     for claim in CLAIMS:
@@ -267,7 +268,7 @@ def claims(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratio(one_each: pd.DataFrame, column: str, claim: Claim) -> float:
-    """Return a column's value of a claim's new chip over that of its old one, NaN if unknown."""
+    """Ratio of a column's values for the new and the old chip of a claim; NaN if unknown."""
     value = dict(zip(one_each.chip, one_each[column].astype(float), strict=True))
     return float(value.get(claim.new, float("nan")) / value.get(claim.old, float("nan")))
 
@@ -281,7 +282,7 @@ def _verdict(ours: float, low: float, high: float) -> str:
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw throughput at equal chips, power and dollars, over the first machine that has it."""
+    """Draw throughput at equal chips, power and dollars, relative to the first machine."""
     from matplotlib.figure import Figure
 
     shown = frame[frame.best].reset_index(drop=True)
@@ -316,7 +317,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(shown: pd.DataFrame, panels: Mapping[str, str]) -> str:
-    """Name the machine that trains most by each measure that is known of more than one."""
+    """Sentence with the best machine by each measure that is known for more than one machine."""
     measures = {column: what for column, what in panels.items() if shown[column].count() > 1}
     most = {
         what: shown.sort_values(column, na_position="first").cluster.iloc[-1]
@@ -326,7 +327,7 @@ def _finding(shown: pd.DataFrame, panels: Mapping[str, str]) -> str:
 
 
 def _verdicts(frame: pd.DataFrame) -> list[str]:
-    """One line a claim that can be judged."""
+    """Lines with the verdict on each claim that can be judged."""
     return [
         f"{row['claim']}: claimed {row['claimed_low']:g}"
         + (f" to {row['claimed_high']:g}" if row["claimed_high"] > row["claimed_low"] else "")
@@ -337,14 +338,14 @@ def _verdicts(frame: pd.DataFrame) -> list[str]:
 
 
 def _shares(row: Mapping[Any, Any]) -> str:
-    """Say how much of a ratio is speed and how much what a chip draws or costs."""
-    unit = {"joule": "power", "dollar": "price"}
-    of = next((name for word, name in unit.items() if f"a {word}" in row["claim"]), "")
-    return f" ({row['faster']:.2f} x the speed at {row['dearer']:.2f} x the {of})" if of else ""
+    """Text that divides a ratio into the speed and the power or price of a chip."""
+    units = {"joule": "power", "dollar": "price"}
+    per = next((name for word, name in units.items() if f"a {word}" in row["claim"]), "")
+    return f" ({row['faster']:.2f} x the speed at {row['dearer']:.2f} x the {per})" if per else ""
 
 
 def _bars(axes: Axes, ratios: pd.Series[Any]) -> None:
-    """One bar a machine with its number, and a word where there is none."""
+    """Draw one bar a machine with its number, or a remark where there is none."""
     for row, value in enumerate(ratios):
         stated = value == value
         if stated:

@@ -20,25 +20,25 @@ def run(
     sizes: str = "1MiB:1GiB:4",
     times: tuple[float, ...] = (1.0, 2.0),
 ) -> pd.DataFrame:
-    """Simulate collectives of a whole domain with Z as it is and as fast as X and Y.
+    """Simulate collectives of a whole domain for several bandwidths of the Z links.
 
     Parameters
     ----------
     cluster : str
-        Machine of Trainium2 with a Z axis.
+        Trainium2 machine with a Z axis.
     ops : tuple of str
         Collective operations, such as ``all-reduce``.
     sizes : str
-        First and last size of the buffer, and the factor between two sizes; links bind
-        from 1 MiB on [B].
+        First and last size of the buffer, and the factor between two sizes; links are the
+        limit from 1 MiB on [B].
     times : tuple of float
-        Factors on the bandwidth of a Z link; 1 as it is, 2 as X and Y.
+        Factors on the bandwidth of a Z link: 1 for its real one, 2 for that of X and Y.
 
     Returns
     -------
     DataFrame
-        Rows as of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``: how
-        much shorter the time is than with the first factor.
+        Rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
+        share of time saved relative to the first factor.
     """
     from dataclasses import replace
 
@@ -64,7 +64,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw how much faster each collective would be with full-rate Z, over its size."""
+    """Draw the time that each collective would save with the fastest Z, over its size."""
     from experiments.figures.comparison import lines
     from topologies.units import format_bytes
 

@@ -1,4 +1,4 @@
-"""Columns of an experiment's times: the ends of their intervals."""
+"""Columns with the ends of the intervals of an experiment's times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_collective_ends(
         Rows of one cluster, with ``ranks``, ``size_bytes`` and ``time_s``.
     cluster : Cluster
     ideal : bool
-        Whether the times are of the α–β model, whose interval is a point.
+        Whether the times are those of the α–β model, whose interval is a point.
     """
     from workloads.confidence.answers import collective_interval
 

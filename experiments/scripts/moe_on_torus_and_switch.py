@@ -30,7 +30,7 @@ def run(
     model : str
         Model with experts, named or the path of a ``config.json``.
     clusters : tuple of str
-        Clusters of equal numbers of chips, so that ranks are equal.
+        Clusters with equal numbers of chips.
     tp : int
         Tensor-parallel degree [ranks].
     pp : int
@@ -46,7 +46,7 @@ def run(
     Returns
     -------
     DataFrame
-        One row a cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
+        One row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
         ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
     """
     from experiments.scripts.training_rows import training_row
@@ -69,7 +69,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw where the time of each step goes."""
+    """Draw the parts of each step's time."""
     from experiments.figures.comparison import stacked
 
     exposed = frame.exposed_ep_s / frame.iteration_s

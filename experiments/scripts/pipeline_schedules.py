@@ -37,19 +37,17 @@ def run(
     pp : int
         Pipeline stages.
     microbatches : tuple of int
-        Microbatches of a replica in one step; at least as many as stages fill the
-        pipeline.
+        Microbatches of a replica in one step; the pipeline fills with at least one a stage.
     seq : int
         Length of a sequence [tokens].
     chunks : int
-        Chunks of layers that a stage holds under interleaved schedules; 2 is the fewest
-        that interleave.
+        Chunks of layers in a stage under interleaved schedules, at least 2.
 
     Returns
     -------
     DataFrame
-        One row a schedule and number: ``schedule``, ``vpp``, ``microbatches``, ``iteration_s``,
-        ``bubble_share`` (of the step), and ``<part>_s`` [s].
+        One row for each schedule and number of microbatches: ``schedule``, ``vpp``,
+        ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
     """
     from experiments.scripts.training_rows import training_row
     from topologies.clusters.names import machine
@@ -74,7 +72,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw the share of a step that is bubble, over the number of microbatches."""
+    """Draw the share of the bubble in the step, over the number of microbatches."""
     from experiments.figures.comparison import lines
 
     few = frame[frame.microbatches == frame.microbatches.min()]

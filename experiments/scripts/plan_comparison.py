@@ -36,7 +36,7 @@ def run(
     seq : int
         Length of a sequence [tokens].
     overlap : str
-        Communication that runs beside compute: ``none``, ``dp`` or ``all``.
+        Communication that overlaps compute: ``none``, ``dp`` or ``all``.
     precision : str
         Precision of matrix products, such as ``bf16``.
     most : int
@@ -45,7 +45,7 @@ def run(
     Returns
     -------
     DataFrame
-        One row a plan, fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
+        One row a plan, the fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
         ``memory_total_bytes``, and ``<part>_s`` for each part [s].
     """
     from experiments.reports.plan import brief
@@ -65,7 +65,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw one stacked bar a plan, and a mark where its estimate stands."""
+    """Draw one stacked bar a plan, with a mark at its estimate."""
     from experiments.figures.plan import bars
 
     first, last = frame.iloc[0], frame.iloc[-1]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_batch")
-"""Columns that rows of a group have in common."""
+"""Columns that are equal for all rows of a group."""
 
 
 def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
@@ -27,15 +27,15 @@ def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
     table : str
         Shipped validation table of training steps.
     least : int
-        Smallest number of plans for which a group is ranked; a rank correlation of fewer
-        says little.
+        Smallest number of plans for which a group is ranked; with fewer a rank correlation
+        means little.
 
     Returns
     -------
     DataFrame
         One row a group: ``chips``, ``parameters``, ``global_batch``, ``plans``, ``kendall_tau``,
         ``regret`` (measured time of the plan estimated fastest over that of the fastest, less 1)
-        and ``random_regret`` (the same of a plan at random, in the mean).
+        and ``random_regret`` (the mean of the same ratio over all plans).
     """
     from experiments.validation import tables
     from experiments.validation.row_defaults import filled
@@ -73,7 +73,7 @@ def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw each group's rank correlation, and how much slower than the best its choice is."""
+    """Draw the rank correlation of each group, and the distribution of the regret."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 

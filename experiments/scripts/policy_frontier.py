@@ -42,20 +42,20 @@ def run(
     model : str
         Model that is served and trained.
     days : float
-        Simulated time; by default a week, so that weekdays and weekend are in it [d].
+        Simulated time; by default a week, to include weekdays and a weekend [d].
     headrooms : tuple of float
         Capacity kept above the expected load, as a share of it.
     peak_share : float
-        Busiest hour of the demand as a share of what the whole fleet can serve.
+        Share of the fleet that the busiest hour of the demand is scaled to need.
     seed : int
         Seed of failures and repairs.
 
     Returns
     -------
     DataFrame
-        ``policy, headroom, night_share`` (the setting that the policy has)``, training_share,
-        slo_attainment, slo_attainment_worst_15min, training_chip_hours, training_goodput,
-        role_changes, usd_per_million_tokens``.
+        ``policy``; its setting, ``headroom`` or ``night_share``; ``training_share``,
+        ``slo_attainment``, ``slo_attainment_worst_15min``, ``training_chip_hours``,
+        ``training_goodput``, ``role_changes`` and ``usd_per_million_tokens``.
     """
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
@@ -80,7 +80,7 @@ def run(
 
 
 def _row(setting: Mapping[str, float], results: Mapping[str, Any]) -> dict[str, Any]:
-    """Setting of a policy, and what the fleet reached under it."""
+    """Return the setting of a policy, and the results of the fleet under it."""
     return {
         "headroom": setting.get("headroom"),
         "night_share": setting.get("night_share"),
@@ -102,6 +102,7 @@ KEPT = (
 def _policies(
     week: Scenario, headrooms: tuple[float, ...]
 ) -> Iterator[tuple[str, dict[str, float], Policy]]:
+    """Yield the name, the setting and the function of each policy."""
     from workloads.fleet.policy_by_name import policy_of
 
     for name in ("static", "threshold", "forecast", "mpc", "oracle"):
@@ -112,7 +113,7 @@ def _policies(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw missed requests (logarithmic) against the share of the fleet that trains."""
+    """Draw missed requests, on a logarithmic axis, against the share of the fleet that trains."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
@@ -142,7 +143,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Describe the share of the fleet that each policy trains on while it keeps the target."""
+    """Sentence with the largest training share of each policy that keeps the target."""
     kept = frame[frame["slo_attainment"] >= TARGET].groupby("policy", sort=False)
     most = kept["training_share"].max().sort_values(ascending=False)
     if most.empty:

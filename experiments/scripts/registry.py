@@ -1,4 +1,4 @@
-"""The experiments by name: one line for each, its module is loaded when it runs."""
+"""Experiments by name; the module of an experiment is loaded when it runs."""
 
 from __future__ import annotations
 

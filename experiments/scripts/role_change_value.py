@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from workloads.fleet.scenario import Scenario
 
 MOST_HEADROOM, BISECTIONS = 1.5, 5
+"""Largest headroom, and steps of the search for the least one."""
 FLEET = "fleet, threshold"
 METHODS = {
     "study, reactive": "study of the load alone: reacts to the last minutes",
     "study, with yesterday": "study of the load alone: also looks at yesterday",
     FLEET: "whole simulation of the fleet, threshold policy",
 }
-"""Name of each answer in the picture."""
+"""Name of each method in the figure."""
 
 
 def run(
@@ -33,12 +34,12 @@ def run(
     target: float = 0.995,
     days: float = 7.0,
 ) -> pd.DataFrame:
-    """Give up as many chips as the SLO allows, for several times that a change of role takes.
+    """Lend as many chips as the SLO allows, for several durations of a role change.
 
-    Two answers stand side by side. ``study``: the smallest headroom of two controllers so that the
-    load exceeds capacity in at most 0.1 % of the minutes, as in
-    :func:`workloads.fleet.lendable`. ``fleet``: the whole simulation under the threshold policy,
-    with the least headroom that keeps ``target`` of the requests within the SLO.
+    Two methods are compared. The ``study`` finds the smallest headroom of two controllers with
+    which the load exceeds capacity in at most 0.1 % of the minutes, as in
+    :func:`workloads.fleet.lendable`. The ``fleet`` is the whole simulation under the threshold
+    policy, with the least headroom that keeps ``target`` of the requests within the SLO.
 
     Parameters
     ----------
@@ -47,11 +48,11 @@ def run(
     demand : str
         Bundled demand or CSV file.
     minutes : tuple of int
-        Times that a change of role takes, one or more [min].
+        Durations of a role change, one or more [min].
     target : float
         Smallest share of requests within the SLO.
     days : float
-        Simulated time; by default a week, so that weekdays and weekend are in it [d].
+        Simulated time; by default a week, to include weekdays and a weekend [d].
 
     Returns
     -------
@@ -88,7 +89,7 @@ def run(
 
 
 def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, float]:
-    """Headroom, freed share and attainment of the least headroom that keeps the target."""
+    """Return the least headroom that keeps the target, with its freed share and attainment."""
     from dataclasses import replace
 
     from workloads.fleet.inputs.costs import ChangeCosts
@@ -115,7 +116,7 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw the lendable share of the fleet against the change time."""
+    """Draw the lendable share of the fleet against the duration of a role change."""
     from matplotlib.figure import Figure
 
     from cluster_sim.plot.palette import colors

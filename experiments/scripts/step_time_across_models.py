@@ -39,7 +39,7 @@ def run(
     seq : int
         Length of a sequence [tokens].
     overlap : str
-        Communication that runs beside compute: ``none``, ``dp`` or ``all``.
+        Communication that overlaps compute: ``none``, ``dp`` or ``all``.
     finalists : int
         Best estimates that are simulated for each model; the fastest is kept.
 
@@ -64,7 +64,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw the shares of every model's step as one bar, with its plan, length and MFU."""
+    """Draw the shares of every model's step as one bar, with its plan, time and MFU."""
     from experiments.figures.training import stacked
     from topologies.units import format_seconds
     from workloads.training.program.breakdown import PARTS

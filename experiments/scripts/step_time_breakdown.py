@@ -32,11 +32,11 @@ def run(
     cluster : str
         Named machine or cluster file.
     tp : tuple of int
-        Tensor-parallel degree of each model; the last holds for all that follow [ranks].
+        Tensor-parallel degree of each model; the last one also of all further models [ranks].
     pp : tuple of int
-        Pipeline stages of each model; the last holds for all that follow.
+        Pipeline stages of each model; the last one also of all further models.
     overlap : tuple of str
-        Communication that runs beside compute: some of ``none``, ``dp`` and ``all``.
+        Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
     global_batch : int
         Sequences of one optimizer step, all replicas together.
     seq : int
@@ -77,7 +77,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw one stacked bar a row, as a share of the model's longest step: what overlap saves."""
+    """Draw one stacked bar a row, as a share of the longest step of its model."""
     from experiments.figures.training import stacked
     from topologies.units import format_seconds
     from workloads.training.program.breakdown import PARTS

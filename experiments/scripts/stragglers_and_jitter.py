@@ -34,13 +34,13 @@ def run(
     model : str
         Name of a shipped model, or path of a ``config.json``.
     machine : str
-        Machine of one scale-up domain, of which several are joined.
+        Machine of one scale-up domain, several of which form a cluster.
     domains : tuple of int
         Numbers of scale-up domains.
     jitter : float
-        Standard deviation of kernel times over their mean.
+        Standard deviation of kernel times, relative to their mean.
     straggler : float
-        Time of the slow rank over that of the others.
+        Time of the slow rank, relative to that of the others.
     replica : Replica
         Plan of one replica of the model, which is repeated over the chips.
     seed : int
@@ -49,8 +49,8 @@ def run(
     Returns
     -------
     DataFrame
-        One row a size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (over the even
-        step), and ``<part>_s`` [s].
+        One row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (relative
+        to the even step), and ``<part>_s`` [s].
     """
     from topologies.clusters.names import machine as named
     from workloads.models.huggingface import model as read_model
@@ -77,7 +77,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw how much longer a step takes, over the number of chips."""
+    """Draw the relative increase of the step time over the number of chips."""
     from experiments.figures.comparison import lines
 
     uneven = frame[frame.case != "even"]

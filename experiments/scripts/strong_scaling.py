@@ -23,14 +23,14 @@ def run(
     seq: int = 8192,
     overlap: tuple[str, ...] = ("dp",),
 ) -> pd.DataFrame:
-    """Simulate a step of the same batch on so many scale-up domains.
+    """Simulate a step of the same batch on several numbers of scale-up domains.
 
     Parameters
     ----------
     model : str
         Name of a shipped model, or path of a ``config.json``.
     machine : str
-        Machine of one scale-up domain, of which several are joined.
+        Machine of one scale-up domain, several of which form a cluster.
     domains : tuple of int
         Numbers of scale-up domains; sizes with more replicas than sequences are left out.
     tp : int
@@ -42,13 +42,13 @@ def run(
     seq : int
         Length of a sequence [tokens].
     overlap : tuple of str
-        Communication that runs beside compute: some of ``none``, ``dp`` and ``all``.
+        Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
 
     Returns
     -------
     DataFrame
-        One row an overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``, ``efficiency``
-        (tokens a second of a chip beside those on the fewest), and ``<part>_s`` [s].
+        One row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
+        ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
     from experiments.scripts.training_rows import training_row
     from topologies.clusters.names import machine as named

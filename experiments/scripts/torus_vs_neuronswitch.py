@@ -36,14 +36,14 @@ def run(
     sizes : str
         First and last size of the buffer of a chip, and the factor between two sizes [B].
     ideal : bool
-        Count link rates and latencies only, without efficiencies and launches.
+        Use the rates and latencies of links alone, without efficiencies and launches.
 
     Returns
     -------
     DataFrame
-        Rows as of :func:`cluster_sim.collectives.rows`, and ``injection_bytes_per_s``: what one
-        chip's links carry, one direction; ``share``: busbw over that, of which an all-to-all can
-        reach 1 only where no message is forwarded.
+        Rows of :func:`cluster_sim.collectives.rows`, with ``injection_bytes_per_s``, the rate of
+        all links of one chip in one direction, and ``share``, the bus bandwidth over that rate; the
+        share of an all-to-all can be 1 only where no message is forwarded.
     """
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
@@ -64,7 +64,10 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw busbw a chip against size, a panel a collective, a line a machine, dashed its limit."""
+    """Draw bus bandwidth against size: a panel for each collective, a line for each machine.
+
+    Dashed lines are the limits by the links.
+    """
     from matplotlib.figure import Figure
 
     ops = list(dict.fromkeys(frame.collective))
@@ -80,7 +83,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Compare a chip of the last machine with one of the first."""
+    """Sentence that compares a chip of the last machine with one of the first."""
     from topologies.units import format_bytes
 
     size, names = int(frame.size_bytes.max()), list(dict.fromkeys(frame.cluster))
@@ -94,6 +97,7 @@ def _finding(frame: pd.DataFrame) -> str:
 
 
 def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
+    """Draw the panel of one collective."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     from cluster_sim.plot.palette import colors

@@ -16,7 +16,7 @@ ORDERS = {
     "neighbours": ("tp", "cp", "dp", "pp"),
     "apart": ("dp", "tp", "cp", "pp"),
 }
-"""Which axis of a plan has chips next to each other: tensor parallelism, or the replicas."""
+"""Orders of a plan's axes: neighbouring chips are ranks of tensor parallelism, or replicas."""
 
 
 def run(
@@ -34,8 +34,7 @@ def run(
     model : str
         Name of a shipped model, or path of a ``config.json``.
     cluster : str
-        Named machine or cluster file with a torus, on which neighbours and distant chips
-        differ.
+        Named machine or cluster file with a torus, where placement matters.
     tp : tuple of int
         Tensor-parallel degrees, up to all chips of the machine [ranks].
     pp : int
@@ -48,7 +47,7 @@ def run(
     Returns
     -------
     DataFrame
-        One row a degree and placement: ``tp``, ``placement``, ``iteration_s``,
+        One row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
         ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
     """
     from experiments.scripts.training_rows import training_row
@@ -72,7 +71,7 @@ def run(
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw where the time of each step goes."""
+    """Draw the parts of each step's time."""
     from experiments.figures.comparison import stacked
 
     best = (frame[frame.fits] if frame.fits.any() else frame).sort_values("iteration_s").iloc[0]

@@ -1,4 +1,4 @@
-"""Rows of training steps, shared by the experiments that compare them."""
+"""Rows of training steps for the experiments that compare them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replica:
-    """One replica of a model, the same at every scale: its degrees and its share of a step."""
+    """Plan of one replica of a model, the same at every scale."""
 
     tp: int = field(default=8, metadata=option("Tensor-parallel degree of a replica"))
     pp: int = field(default=1, metadata=option("Pipeline stages of a replica"))
@@ -37,15 +37,16 @@ def training_row(
     *,
     disturbed: Disturbance | None = None,
 ) -> dict[str, Any]:
-    """Simulate a step; returns its plan, time and interval, throughput and parts by column.
+    """Simulate a step, and return its plan, time, interval, throughput and parts by column.
 
     Parameters
     ----------
     model : Model
     cluster : Cluster
     plan : mapping
-        Fields of a plan; the rest is filled in.
+        Fields of a plan; the others are completed.
     disturbed : Disturbance, optional
+        Jitter and stragglers of the step; by default none.
     """
     from experiments.scripts.intervals import step_ends
     from workloads.training.execution.jitter import Disturbance

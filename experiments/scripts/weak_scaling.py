@@ -30,28 +30,28 @@ def run(
     overlap: tuple[str, ...] = ("dp", "none"),
     replica: Replica = REPLICA,
 ) -> pd.DataFrame:
-    """Simulate one step on ever more chips, folded; every replica of the model has the same batch.
+    """Simulate one step on ever more chips, with the same batch for every replica of the model.
 
     Parameters
     ----------
     model : str
         Name of a shipped model, or path of a ``config.json``.
     machine : str
-        ``rainier`` for a part of it, or another machine of whole scale-up domains.
+        ``rainier``, or another machine of whole scale-up domains.
     chips : tuple of int
         Numbers of chips, ascending; by default up to all of Project Rainier.
     overlap : tuple of str
-        Some of ``none``, ``dp`` and ``all``: with the last two gradients are reduced in
-        buckets beside the backward pass, with ``none`` all at once after it.
+        Some of ``none``, ``dp`` and ``all``: with the last two, gradients are reduced in
+        buckets during the backward pass; with ``none``, all at once after it.
     replica : Replica
         Plan of one replica of the model, which is repeated over the chips.
 
     Returns
     -------
     DataFrame
-        One row an overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
-        ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (the last beside that of the
-        first size), ``mfu``, and ``<part>_s`` for each part [s].
+        One row for each overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
+        ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a chip relative
+        to the first size), ``mfu``, and ``<part>_s`` for each part [s].
     """
     from topologies.clusters.names import cluster
     from workloads.models.huggingface import model as read_model
@@ -68,6 +68,7 @@ def run(
 
 
 def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict[str, Any]:
+    """Simulate one step, with a batch in proportion to the replicas."""
     from experiments.scripts.intervals import step_ends
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
@@ -93,7 +94,7 @@ def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict
 
 
 def _size(machine: str, chips: int, each: int) -> int:
-    """Return the count behind the colon: chips of Rainier, domains of any other machine."""
+    """Number after the colon of a cluster's name: chips of Rainier, domains of other machines."""
     from topologies.errors import InputError
 
     if machine == RAINIER:
@@ -105,7 +106,7 @@ def _size(machine: str, chips: int, each: int) -> int:
 
 
 def plot(frame: pd.DataFrame) -> Figure:
-    """Draw the parts of the step against the size, and below the throughput of a chip."""
+    """Draw the parts of the step over the size, with the throughput of a chip below."""
     from experiments.figures.plan import scaling
 
     first = frame.iloc[0]
@@ -119,7 +120,7 @@ def plot(frame: pd.DataFrame) -> Figure:
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Describe the share of a chip's throughput that remains at the largest size."""
+    """Sentence with the share of a chip's throughput that remains at the largest size."""
     last = frame.groupby("overlap", sort=False).last()
     kept = " and ".join(
         f"{row.efficiency:.1%} with overlap {kind}" for kind, row in last.iterrows()

@@ -1,1 +1,1 @@
-"""Sweeps: tables of independent runs, in processes or on a Dask cluster, resumable."""
+"""Sweeps: tables of independent runs, in local processes or on a Dask cluster, resumable."""

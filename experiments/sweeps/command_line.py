@@ -1,4 +1,4 @@
-"""Command lines from named values: how a study's parameters become ``cluster-sim`` arguments."""
+"""Command lines of ``cluster-sim`` from the named values of a study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topologies.errors import InputError, shown, suggestion
 Value = str | Sequence[str]
 LEFT_TO_US = ("json", "out", "quiet", "help")
 CODE = (".py", ".pyc")
-"""Endings of files whose content is run."""
+"""Endings of files with code that a command runs."""
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -24,10 +24,12 @@ class Parameter:
         Spellings, such as ``("--size",)``; empty for a positional argument.
     off_flags : tuple of str
         Spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
-    is_flag, repeats : bool
-        Takes no value; may be given more than once.
+    is_flag : bool
+        Whether the option takes no value.
+    repeats : bool
+        Whether it may be stated more than once.
     writes : bool
-        Names a path that the command writes to.
+        Whether it names a path to which the command writes.
     """
 
     flags: tuple[str, ...]
@@ -37,7 +39,7 @@ class Parameter:
     writes: bool = False
 
     def words(self, name: str, value: Value) -> Iterator[str]:
-        """Words of the command line for this value."""
+        """Yield the words of the command line for a value."""
         if self.is_flag:
             yield from self._flag(name, value)
         elif not self.flags:
@@ -64,14 +66,14 @@ class Program:
     Attributes
     ----------
     run : function of a sequence of str
-        Runs a command line in this process and returns its exit status. It is sent to other
+        Runs a command line in this process and returns the exit status. It is sent to other
         processes, so it must be a function of a module.
     commands : tuple of str
         Names of all commands.
     excluded : tuple of str
         Names of commands that cannot be part of a study.
     parameters : function of str
-        Parameters of a command by name, positional ones first and in order.
+        Returns the parameters of a command by name, positional ones first and in order.
     """
 
     run: Callable[[Sequence[str]], int]
@@ -80,12 +82,12 @@ class Program:
     parameters: Callable[[str], Mapping[str, Parameter]]
 
     def checked(self, command: str) -> Mapping[str, Parameter]:
-        """Parameters of a command that a study may run.
+        """Return the parameters of a command that a study may run.
 
         Raises
         ------
         InputError
-            When there is no such command, or it cannot be part of a study.
+            For an unknown command, and for one that cannot be part of a study.
         """
         if command not in self.commands:
             listed = ", ".join(name for name in self.commands if name not in self.excluded)
@@ -97,24 +99,24 @@ class Program:
 
 
 def arguments(program: Program, command: str, values: Mapping[str, Value]) -> list[str]:
-    """Return the command line of a command with these values, printing JSON.
+    """Return the command line of a command with some values and with JSON output.
 
     Raises
     ------
     InputError
-        When a name is unknown, or belongs to the study itself.
+        For an unknown name, and for a parameter that the sweep itself sets.
     """
     parameters = program.checked(command)
-    mine = {name: parameter for name, parameter in parameters.items() if name not in LEFT_TO_US}
+    allowed = {name: item for name, item in parameters.items() if name not in LEFT_TO_US}
     for name in values:
-        if name.replace("-", "_") not in mine:
+        if name.replace("-", "_") not in allowed:
             if name in LEFT_TO_US:
                 raise InputError(f"a study sets --{name} itself; leave it out")
-            raise InputError(f"{command} has no parameter {name}.{suggestion(name, mine)}")
+            raise InputError(f"{command} has no parameter {name}.{suggestion(name, allowed)}")
     by_name = {name.replace("-", "_"): value for name, value in values.items()}
     options = ["--json", *(["--quiet"] if "quiet" in parameters else [])]
     positional: list[str] = []
-    for name, parameter in mine.items():
+    for name, parameter in allowed.items():
         if name in by_name:
             words = list(parameter.words(name, by_name[name]))
             (options if parameter.flags else positional).extend(words)
@@ -122,7 +124,7 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
 
 
 def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
-    """Refuse values that run code or write files, as a study from somebody else may hold them.
+    """Check that no value runs code or writes a file, as in a study of unknown origin it might.
 
     Raises
     ------

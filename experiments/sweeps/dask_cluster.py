@@ -1,4 +1,4 @@
-"""Runs of a study on a Dask cluster, whatever happens to its workers and its scheduler."""
+"""Runs of a study on a Dask cluster, whose workers and scheduler may fail."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown
 
 LOOK_EVERY_S = 1.0
-"""Time between two looks at the workers while no run finishes."""
+"""Interval at which the workers are checked while no run finishes."""
 PATIENCE_S = 30.0
-"""Time without a single worker after which a sweep gives up; a nanny starts one within seconds."""
+"""Time without any worker after which a sweep gives up; Dask's nanny restarts one in seconds."""
 ANSWER_WITHIN = "10s"
 
 
@@ -32,12 +32,12 @@ class _Cluster:
         self.executor: Executor = client.get_executor(pure=False)
 
     def workers(self) -> int:
-        """Number of workers that are alive, as the scheduler tells.
+        """Number of live workers that the scheduler knows.
 
         Raises
         ------
         InputError
-            When the scheduler does not answer.
+            If the scheduler does not answer.
         """
         try:
             return len(self._client.scheduler_info()["workers"])
@@ -45,7 +45,7 @@ class _Cluster:
             raise self.lost("its scheduler does not answer") from None
 
     def lost(self, why: str) -> InputError:
-        """Return the one line about a cluster that went away."""
+        """Return the error about a cluster that was lost."""
         return InputError(
             f"the Dask cluster at {shown(self.address)} was lost: {why}. Finished runs are kept "
             "where --out was given; start the cluster again and repeat the command."
@@ -53,16 +53,16 @@ class _Cluster:
 
 
 def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Iterator[tuple[Row, Outcome]]:
-    """Yield each run with its outcome as soon as it is there, in any order.
+    """Yield each run with its outcome as soon as it finishes, in any order.
 
-    Dask gives up a run after several of its workers died, and may suspect innocent ones that stood
-    on the same worker. Suspects are therefore run once more, each alone; one that kills its worker
+    Dask gives up a run after several of its workers have died, and with it innocent runs that were
+    on the same worker. Such runs are therefore repeated, each alone; a run that kills its worker
     again has crashed.
 
     Raises
     ------
     InputError
-        When Dask is not installed, nobody answers at the address, or the cluster is lost.
+        If Dask is not installed, no scheduler answers at the address, or the cluster is lost.
     """
     with _connected(address) as cluster:
         suspects: list[Row] = []
@@ -76,7 +76,7 @@ def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Iterator[tuple[R
 def _run(
     rows: Sequence[Row], cluster: _Cluster, run: Run, suspects: list[Row], *, at_once: int
 ) -> Iterator[tuple[Row, Outcome]]:
-    """Yield runs that finished; those whose workers died are added to ``suspects``."""
+    """Yield finished runs; those whose workers died are added to ``suspects``."""
     from distributed import KilledWorker
 
     waiting = iter(rows)
@@ -132,13 +132,13 @@ def _connected(address: str) -> Iterator[_Cluster]:
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Keep Dask's own messages on lost connections off the terminal; one line reports them."""
+    """Suppress Dask's messages about lost connections, which a single error line reports."""
     loggers = [logging.getLogger(name) for name in ("distributed", "tornado", "asyncio")]
-    before = [logger.level for logger in loggers]
+    levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
+        for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

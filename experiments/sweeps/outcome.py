@@ -1,4 +1,4 @@
-"""One run of a study: its command line run in this process, and its outcome."""
+"""One run of a study in this process, and its outcome."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Run = Callable[[Sequence[str]], int]
-"""Runs a command line in this process and returns its exit status."""
+"""Function that runs a command line in this process and returns the exit status."""
 Outcome = dict[str, Any]
-"""``status``, ``message``, ``document`` and ``wall_s`` of a run, as JSON holds them."""
+"""``status``, ``message``, ``document`` and ``wall_s`` of a run, in a form that JSON can hold."""
 
 KILLED = "its process was killed, perhaps for want of memory"
 
@@ -21,13 +21,14 @@ _ONE_AT_A_TIME = threading.Lock()  # output is caught for the whole process
 
 
 def run_row(run: Run, arguments: Sequence[str]) -> Outcome:
-    """Run one command line in this process and catch the JSON that it prints.
+    """Run one command line in this process and capture the JSON that it prints.
 
     Returns
     -------
     dict
-        ``status``: ``ok``; ``refused``, a user's mistake or a plan that cannot be (exit status 2);
-        or ``crashed``. ``message``: the reason. ``document``: the printed JSON. ``wall_s``.
+        ``status``: ``ok``; ``refused`` for a user's mistake or an impossible plan (exit status 2);
+        or ``crashed``. ``message``: the reason. ``document``: the printed JSON. ``wall_s``: the
+        duration [s].
     """
     output, errors = io.StringIO(), io.StringIO()
     begun = time.monotonic()
@@ -50,7 +51,7 @@ def run_row(run: Run, arguments: Sequence[str]) -> Outcome:
 
 
 def outcome(status: str, message: str, document: Any = None, wall_s: float = 0.0) -> Outcome:
-    """Return the outcome of a run as it is stored."""
+    """Return an outcome in the form in which it is stored."""
     return {"status": status, "message": message, "document": document, "wall_s": wall_s}
 
 

@@ -14,20 +14,20 @@ from experiments.sweeps.study import Row
 __all__ = ["AHEAD", "run_in_processes", "run_row", "run_rows"]
 
 AHEAD = 4
-"""Runs handed out for each worker at a time."""
+"""Runs that are submitted for each worker at a time."""
 
 
 def run_rows(
     rows: Sequence[Row], executor: Executor, workers: int, run: Run
 ) -> Iterator[tuple[Row, Outcome]]:
-    """Yield each run with its outcome as soon as it is there, in any order.
+    """Yield each run with its outcome as soon as it finishes, in any order.
 
-    Only a few runs a worker are handed out at a time, so that stopping early is quick.
+    Only a few runs for each worker are submitted at a time, so that stopping early is quick.
 
     Raises
     ------
     BrokenProcessPool
-        When a worker process died; the runs that it had are not given.
+        If a worker process died; the runs in flight have no outcome then.
     """
     waiting = iter(rows)
     running: dict[Future[Outcome], Row] = {}
@@ -42,24 +42,26 @@ def run_rows(
 
 
 def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Iterator[tuple[Row, Outcome]]:
-    """Run rows on processes of this machine; a run that kills its worker has crashed.
+    """Run rows in processes of this machine; a run that kills its worker has crashed.
 
-    Which of the runs in flight killed the pool cannot be known, so each is tried again alone.
+    It is unknown which of the runs in flight killed the pool, so each is repeated alone.
     """
-    left = {row.digest: row for row in rows}
-    while left:
+    unfinished = {row.digest: row for row in rows}
+    while unfinished:
         try:
             with process_pool(workers) as pool:
-                for row, done in run_rows(list(left.values()), pool, workers, run):
-                    del left[row.digest]
+                for row, done in run_rows(list(unfinished.values()), pool, workers, run):
+                    del unfinished[row.digest]
                     yield row, done
         except BrokenProcessPool:
-            for row in list(left.values())[: workers * AHEAD]:
+            # Rows are submitted in order, so those in flight are among the first.
+            for row in list(unfinished.values())[: workers * AHEAD]:
                 yield row, _alone(row, run)
-                del left[row.digest]
+                del unfinished[row.digest]
 
 
 def _alone(row: Row, run: Run) -> Outcome:
+    """Run a row in a process of its own."""
     try:
         with process_pool(1) as pool:
             return pool.submit(run_row, run, row.arguments).result()

@@ -1,4 +1,4 @@
-"""Finished runs of a sweep on disk: one file a run, written whole, never lost, never run twice."""
+"""Finished runs of a sweep on disk, one file a run, each written whole and never run twice."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from topologies.errors import InputError, shown, system_reason
 ROWS, MARK = "rows", "sweep.json"
 CHECKSUM = "checksum"
 FINAL = ("ok", "refused")
-"""Outcomes that stand; a run that crashed is run again when the sweep is resumed."""
+"""Final outcomes; a run that crashed is run again when the sweep is resumed."""
 
 
 class RowStore:
-    """The directory of a sweep, open for one process at a time; made by :func:`open_store`."""
+    """Directory of a sweep, open for one process at a time; see :func:`open_store`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def finished(self, row: Row) -> Outcome | None:
-        """Return the outcome of a run; None when it has not finished yet or its file is damaged.
+        """Return the outcome of a run; None if it has not finished or its file is damaged.
 
-        A file counts only with the checksum of its content, so that a changed digit is never taken
-        for a result: such a run is run again.
+        A file is read only if it has the checksum of its content, so a run with a changed digit is
+        run again.
         """
         try:
             stored = json.loads(self._path(row).read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ class RowStore:
         return stored if whole else None
 
     def keep(self, row: Row, outcome: Outcome) -> None:
-        """Write the outcome of a run; once this returns it is not lost."""
+        """Write the outcome of a run; when the method returns, it is on disk."""
         entry = {"digest": row.digest, "arguments": list(row.arguments), **outcome}
         stored = {**entry, CHECKSUM: digest(entry)}
         with whole_file(self._path(row)) as part, part.open("w", encoding="utf-8") as file:
@@ -61,14 +61,14 @@ class RowStore:
 
 @contextmanager
 def open_store(folder: Path) -> Iterator[RowStore]:
-    """Open a new sweep directory, or an earlier one to go on with it.
+    """Open a new sweep directory, or an earlier one in order to resume it.
 
     Raises
     ------
     InputError
-        When the directory holds something else, or another sweep writes there.
+        For a directory with other files, and for one to which another sweep writes.
     """
-    _refuse_foreign(folder)
+    _check_foreign(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
@@ -82,7 +82,7 @@ def open_store(folder: Path) -> Iterator[RowStore]:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder of rows, and clear away what a killed sweep left half-written."""
+    """Create the folder of rows, and remove the unfinished files of a killed sweep."""
     rows = folder / ROWS
     if rows.exists() and not rows.is_dir():
         raise InputError(f"{shown(str(rows))} is a file, and rows belong there. Remove it.")
@@ -101,7 +101,7 @@ def _prepare(folder: Path) -> None:
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Lock the directory for as long as this process lives; a killed one leaves no lock behind."""
+    """Lock the directory for this process; the lock of a killed process does not last."""
     lock = FileLock(folder / MARK, timeout=0)
     try:
         lock.acquire()
@@ -115,7 +115,8 @@ def _claimed(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _refuse_foreign(folder: Path) -> None:
+def _check_foreign(folder: Path) -> None:
+    """Check that a directory is new, empty or that of a sweep."""
     check_writable(folder)
     if not folder.exists():
         return

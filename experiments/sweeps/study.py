@@ -1,7 +1,7 @@
-"""A study: a command, and the table of parameters that it is run with.
+"""Study: a command, and a table of parameters with which it is run, in YAML.
 
-Written as YAML. Every value is text, as on a command line, so nothing is read as a date, a truth
-value or a number of base sixty by accident::
+Every value is text, as on a command line, so YAML cannot turn one into a date, a truth value or a
+number of base sixty by accident::
 
     command: collective
     fixed: {op: all-reduce, size: 1GiB, ideal: true}
@@ -43,7 +43,8 @@ class Study(BaseModel):
     command: str = Field(description="A command of cluster-sim, such as collective or train.")
     fixed: Values = Field(default_factory=dict, description="Parameters that every run has.")
     grid: dict[str, list[str]] = Field(
-        default_factory=dict, description="Parameters of which every combination is run."
+        default_factory=dict,
+        description="Parameters with several values; all combinations are run.",
     )
     runs: list[Values] = Field(
         default_factory=list,
@@ -54,7 +55,7 @@ class Study(BaseModel):
     )
 
     def check_harmless(self, program: Program) -> None:
-        """Refuse a study that runs a Python file or writes a file of its choice.
+        """Check that the study runs no Python file and writes no file of its choice.
 
         Raises
         ------
@@ -75,11 +76,11 @@ class Row:
     Attributes
     ----------
     parameters : dict
-        Values that distinguish it from the others.
+        Values that distinguish the run from the others.
     arguments : tuple of str
-        Its command line.
+        Command line of the run.
     digest : str
-        Digest of command line, version and the content of the files that it names.
+        Digest of the command line, the version, and the content of the files that it names.
     """
 
     parameters: Mapping[str, str]
@@ -93,7 +94,7 @@ def read_study(path: str | Path) -> Study:
     Raises
     ------
     InputError
-        When it is missing, too large, not YAML, or says something that a study cannot.
+        For a file that is missing, too large, not YAML or no valid study.
     """
     if not Path(path).exists():
         keys = ", ".join(KEYS)
@@ -110,12 +111,12 @@ def read_study(path: str | Path) -> Study:
 
 
 def study(document: Any) -> Study:
-    """Check a study that was read or written by hand.
+    """Return a study from a document that was read or written by hand.
 
     Raises
     ------
     InputError
-        Names the key at fault, with a suggestion for unknown ones.
+        For an invalid document; names the key, with a suggestion for an unknown one.
 
     Examples
     --------
@@ -142,12 +143,12 @@ def study(document: Any) -> Study:
 
 
 def rows(described: Study, program: Program) -> list[Row]:
-    """All runs of a study, in order: runs of the list, and for each of them the grid.
+    """Return all runs of a study: for each entry of ``runs``, all combinations of the grid.
 
     Raises
     ------
     InputError
-        When there are none or too many, or a parameter is unknown to the command.
+        For no runs or too many, and for a parameter that the command does not have.
     """
     count = math.prod(len(values) for values in described.grid.values()) * max(
         1, len(described.runs)
@@ -163,10 +164,10 @@ def rows(described: Study, program: Program) -> list[Row]:
 
 
 def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
-    """One table of all runs: parameters, status, what the command printed, and the message.
+    """Return one table of all runs: parameters, status, results of the command, and message.
 
-    A command that prints several rows gives several rows. Objects become columns with dotted
-    names; a result that differs from the parameter of its name is called ``result.<name>``.
+    A command that prints several rows has as many rows in the table. Objects become columns with
+    dotted names. A result with the name of a parameter but another value is in ``result.<name>``.
     """
     pairs = [pair for row, outcome in finished for pair in _rows_of(row, outcome)]
     table = [cells for cells, _ in pairs]
@@ -181,7 +182,7 @@ def results(finished: Iterable[tuple[Row, Mapping[str, Any]]]) -> pd.DataFrame:
 
 
 def _rows_of(row: Row, outcome: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the cells of each row that one run gives, and its message."""
+    """Yield the cells of each row of one run, and its message."""
     stated = {name: _typed(text) for name, text in row.parameters.items()}
     stated["status"] = outcome["status"]
     document = outcome["document"] or {}
@@ -193,7 +194,7 @@ def _rows_of(row: Row, outcome: Mapping[str, Any]) -> Iterator[tuple[dict[str, A
 
 
 def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return columns of integers that pandas holds as floats, since some runs gave none."""
+    """Columns of integers that pandas holds as floats, because some runs have no value."""
     gaps = [
         str(name)
         for name in frame.columns
@@ -207,7 +208,7 @@ def _whole_with_gaps(frame: pd.DataFrame, table: Sequence[Mapping[str, Any]]) ->
 
 
 def _is_mixed(column: pd.Series[Any]) -> bool:
-    """Return whether some values are text and others are not: such a column is text."""
+    """Return whether some values of a column are text and others are not."""
     texts = [isinstance(value, str) for value in column.dropna()]
     return any(texts) and not all(texts)
 
@@ -233,7 +234,7 @@ def _row(described: Study, varied: Values, files: dict[str, str], program: Progr
 
 
 def _names(word: str) -> list[str]:
-    """Return possible names of files in one word of a command line."""
+    """Parts of one word of a command line that may be names of files."""
     value = word.partition("=")[2] or word
     return [value, *value.split(",")] if "," in value else [value]
 
@@ -264,7 +265,7 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _repeats(frame: pd.DataFrame, name: str) -> bool:
-    """Return whether a result only repeats its parameter."""
+    """Return whether a result is always equal to the parameter of its name."""
     repeated = name.removeprefix(RESULT)
     if repeated not in frame:
         return False

@@ -1,4 +1,4 @@
-"""A sweep: all runs of a study, each one once, into one table."""
+"""Sweep: all runs of a study, each run once, in one table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sweep(
     dask: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Run every run of a study that has not finished yet.
+    """Carry out all runs of a study that have not finished yet.
 
     Parameters
     ----------
@@ -40,24 +40,24 @@ def sweep(
     program : Program
         Program that runs the command lines, such as ``experiments.cli.program.PROGRAM``.
     out : path, optional
-        Directory of the sweep. Each finished run is written there at once; the same sweep started
-        again takes it from there. Without it nothing is written.
+        Directory of the sweep. Each run is written there as soon as it finishes, and the same sweep
+        started again reads it from there. Without a directory nothing is written.
     workers : int, optional
-        Processes; by default one a processor.
+        Number of processes; by default one a processor.
     dask : str, optional
-        Address of a Dask scheduler, instead of processes here.
+        Address of a Dask scheduler, in place of local processes.
     progress : callable, optional
-        Called with the number of finished runs and of all.
+        Called with the number of finished runs and the number of all runs.
 
     Returns
     -------
     DataFrame
-        As :func:`experiments.sweeps.study.results`, in order of the study, whatever finished first.
+        Table of :func:`experiments.sweeps.study.results`, in the order of the study.
 
     Raises
     ------
     InputError
-        For a study or a directory that cannot be.
+        For an invalid study, and a directory that cannot be used.
     """
     table = rows(study, program)
     with open_store(Path(out)) if out is not None else nullcontext() as store:
@@ -99,7 +99,7 @@ def _outcomes(
 
 
 def _write_results(folder: Path, study: Study, frame: pd.DataFrame) -> None:
-    """Table, record and page beside the rows, each of them whole; the record last."""
+    """Write table, record and page beside the rows, each file whole, the record last."""
     with named_in_faults(folder), _staging(folder) as part:
         run = Run(part, new_record("sweep", study.model_dump(), None))
         run.table("results", frame, title="Runs", parquet=True)
