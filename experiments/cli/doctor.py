@@ -44,7 +44,7 @@ class Step:
 
     @property
     def slow(self) -> bool:
-        """Whether the step takes longer than usual."""
+        """Return whether the step takes longer than usual."""
         return self.time_s > self.usual_s
 
 

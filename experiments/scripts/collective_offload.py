@@ -59,9 +59,8 @@ def run(
     shape, catalogue, rows = read_model(model), shipped_catalogue(), []
     chip = machine(cluster).chip
     part = f"kernels.{family(chip).name}"
-    template = catalogue.entry(chip, "hbm_bandwidth")  # any row; all that matters is replaced
+    template = catalogue.entry(chip, "hbm_bandwidth")  # any row; what matters is replaced
     for share in shares:
-        # The catalogue states such a share for GPUs, as processors and those that communicate.
         sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
         shared = [
             replace(template, part=part, quantity=name, value=float(value), exact=value,

@@ -122,8 +122,7 @@ def run_fleet(
         A name that ``cluster-sim fleet --policy`` takes, or a policy of your own.
     model : Model or str, optional
         The model that is served, and trained by the default jobs; by default Llama-3.1-405B.
-        Several are written with their shares of the requests:
-        ``"llama-3.1-405b=20%,llama-3.1-8b=80%"``.
+        Several with their shares of the requests: ``"llama-3.1-405b=20%,llama-3.1-8b=80%"``.
     days : float, optional
         Length of the run [days]; by default up to a week.
     scale_to_peak : float, optional

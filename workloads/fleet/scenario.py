@@ -204,8 +204,8 @@ def scenario(
     demand : Demand
         Counts of requests are taken as they are; a shape is scaled, see :class:`Period`.
     model : Model, or sequence of Share, optional
-        The model that is served, and trained by the default jobs. Several models divide the
-        demand, see :func:`workloads.fleet.setup.mixture.divided`; the jobs train the largest.
+        The model that is served and trained. Several models divide the demand, see
+        :func:`workloads.fleet.setup.mixture.divided`; the default jobs train the largest.
     serving : Serving, optional
     period : Period, optional
     training : path, optional
@@ -244,8 +244,7 @@ def scenario(
         models=models,
         serving=serving,
     )
-    # The same step as for a what-if draws the noise, reads the prices and adds the batch work.
-    return without_noise.at(horizon)
+    return without_noise.at(horizon)  # with noise, prices and batch work, as for a what-if
 
 
 def _divided(

@@ -137,7 +137,7 @@ def simulate(
     batch : BatchWork, optional
         Requests that may wait, see :mod:`workloads.fleet.processes.batch`.
     signals : Signals, optional
-        What policies see (earlier demand, prices, power), and the minutes without training.
+        Earlier demand, prices and power, which policies see, and the minutes without training.
     rng : numpy.random.Generator, optional
         The only source of randomness: failures, repairs, compile misses. Seed 0 by default.
 

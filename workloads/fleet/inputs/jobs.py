@@ -131,12 +131,12 @@ class TrainingJob:
 
     @property
     def rated(self) -> bool:
-        """Whether the throughput is known."""
+        """Return whether the throughput is known."""
         return self.phases is not None or bool(self.tokens_per_s)
 
     @property
     def fixed(self) -> bool:
-        """Whether the job is a gang of one size."""
+        """Return whether the job is a gang of one size."""
         return self.min_units == self.units
 
     def rate(self, units: int) -> float:

@@ -110,10 +110,9 @@ def lend(
     history : Demand, str or sequence of str
         A bundled demand by name, or a CSV file; its end is taken for the present.
     night : Night, optional
-        End, service level and confidence of the night; by default it lasts until 06:00 UTC, and on
-        95 % of nights demand stays within the units kept for serving in 99.9 % of the minutes.
-        The keywords ``until``, ``begin`` (``--from``), ``confidence``, ``window`` and the share in
-        ``slo`` say the same.
+        End, service level and confidence; by default until 06:00 UTC, with demand within the units
+        kept for serving in 99.9 % of the minutes on 95 % of nights. The keywords ``until``,
+        ``begin`` (``--from``), ``confidence``, ``window`` and the share in ``slo`` say the same.
     model : Model or str, optional
         The model that is served; by default Llama-3.1-405B.
     days : float, optional
@@ -144,9 +143,8 @@ def lend(
     if night is not None and stated:
         raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
     options, slo = list(NightWords.__annotations__), str(words.get("slo", FleetInputs.slo))
-    fleet_question = _for_the_fleet(
-        question_of(words, options, days=days, scale_to_peak=scale_to_peak), slo
-    )
+    every = question_of(words, options, days=days, scale_to_peak=scale_to_peak)
+    fleet_question = _for_the_fleet(every, slo)
     question = night or night_from(read_options(NightInputs, stated), slo)
     check_question(fleet_question)
     demand = read_demand(history, fleet_question)

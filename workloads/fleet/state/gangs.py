@@ -90,7 +90,7 @@ class Gang:
 
     @property
     def waits(self) -> bool:
-        """Whether the job wants units: it has arrived, and is not done."""
+        """Return whether the job wants units: it has arrived, and is not done."""
         return self.finished_ms < 0 and int(self.env.now) >= self.job.arrives_s * MS
 
     def tokens_now(self) -> float:

@@ -184,13 +184,13 @@ class ParallelPlan:
     )
     overlap: Overlap = field(
         default="dp",
-        metadata=option("Communication that runs beside compute", choices=CHOICES["overlap"]),
+        metadata=option("Communication that overlaps compute", choices=CHOICES["overlap"]),
     )
     attention: str = field(
         default="fused", metadata=option("Attention kernel", choices=CHOICES["attention"])
     )
     ranks_per_chip: int = field(
-        default=1, metadata=option("Ranks of a chip", default="1; on Trainium1 2")
+        default=1, metadata=option("Ranks on a chip", default="1, on Trainium1 2")
     )
     order: tuple[str, ...] = field(
         default=ORDER,
@@ -206,14 +206,15 @@ class ParallelPlan:
     capacity_factor: float = field(
         default=0.0,
         metadata=option(
-            "Room of each expert over its mean tokens, all of it computed", default="0: no limit"
+            "Capacity of each expert over its mean number of tokens; empty slots are computed too",
+            default="0: no limit",
         ),
     )
     routed_nodes: int = field(
         default=0,
         metadata=option(
-            "Servers of a token's experts at most, each sent the token once",
-            default="0: a copy for each expert",
+            "Most servers with experts of one token; each of them receives the token once",
+            default="0: no limit, a copy for each expert",
         ),
     )
     fp8_exchange: bool = field(
@@ -228,7 +229,7 @@ class ParallelPlan:
     bucket_bytes: int = field(
         default=0,
         metadata=option(
-            "Gradients reduced together beside the backward pass, such as 160MB",
+            "Bytes of gradients that are reduced together during the backward pass, such as 160MB",
             name="bucket",
             kind=str,
             default="that of the training library",
@@ -239,7 +240,8 @@ class ParallelPlan:
         metadata=option("Rank of trained adapters; weights are frozen", default="0, no adapters"),
     )
     lora_on: str = field(
-        default="all", metadata=option("Products with adapters", choices=CHOICES["lora_on"])
+        default="all",
+        metadata=option("Matrix products that have adapters", choices=CHOICES["lora_on"]),
     )
     train_only: str = field(
         default="",
