@@ -1,1 +1,1 @@
-"""Run directories and the pages that tell a run to people."""
+"""Run directories, and the pages that present a run to people."""

@@ -1,4 +1,4 @@
-"""Pieces of a report page: facts, tables and bars, as the template takes them."""
+"""Blocks of a report page (facts, tables, bars) in the form that the template takes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,21 @@ def table(
     values: Sequence[Sequence[Any]] = (),
     more: str = "",
 ) -> Block:
-    """A table; ``text`` columns align left, ``shares`` are drawn behind rows, ``values`` sort."""
+    """Return a table.
+
+    Parameters
+    ----------
+    columns, rows
+        Headings and cells, as text.
+    text : collection of int
+        Columns that align left.
+    shares : sequence of float, optional
+        Share of each row, drawn as a bar behind it.
+    values : sequence of rows, optional
+        Values of the cells, by which the page sorts.
+    more : str
+        Name of the file with further rows.
+    """
     raw = values or [[None] * len(row) for row in rows]
     behind: Sequence[float | None] = shares or [None] * len(rows)
     lines = [
@@ -56,15 +70,16 @@ def table(
 
 
 def _sortable(value: Any) -> Any:
-    """A number by which rows are sorted, nothing for text."""
+    """Return a value if rows can be sorted by it: None for text and infinities."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
 
 
 def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
-    """A CSV file as a table, after a line with what is the same in all of its rows.
+    """Yield a CSV file as a table, after a line with the columns that are equal in all rows.
 
-    A table of single results is left out where a document has ``told`` them already.
+    A table of single results (metric and value) is left out if the run has ``results``, a document
+    with the same numbers.
     """
     frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
     if list(frame.columns) == ["metric", "value"]:
@@ -82,7 +97,7 @@ def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
 
 
 def frame_block(frame: pd.DataFrame, more: str = "") -> Block:
-    """A table as it stands in a frame."""
+    """Return a frame as a table."""
     columns, rows = table_text(frame)
     whole = with_index(frame)
     values = list(zip(*(whole.iloc[:, k].tolist() for k in range(whole.shape[1])), strict=True))
@@ -90,7 +105,7 @@ def frame_block(frame: pd.DataFrame, more: str = "") -> Block:
 
 
 def _metrics(frame: pd.DataFrame) -> list[list[str]]:
-    """Rows of names and values, each value with the unit that its name carries."""
+    """Rows of names and values, each value with the unit at the end of its name."""
     numbers = pd.to_numeric(frame["value"], errors="coerce").tolist()
     rows = []
     for name, text, value in zip(frame["metric"], frame["value"], numbers, strict=True):
@@ -101,7 +116,7 @@ def _metrics(frame: pd.DataFrame) -> list[list[str]]:
 
 
 def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
-    """Plain values as a grid; objects and lists of objects as tables after it."""
+    """Yield plain values as a grid, and objects and lists of objects as tables after it."""
     simple = {key: value for key, value in document.items() if not isinstance(value, dict | list)}
     if simple:
         pairs = [(heading(key), value_text(key, value)) for key, value in simple.items()]
@@ -119,7 +134,7 @@ def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def parts_table(key: str, value: Mapping[str, Any]) -> Block:
-    """An object as a table; where its values are parts of a whole, with the share of each."""
+    """Return an object as a table, with shares if its values are parts of a whole."""
     unit = unit_of(key) or ("_hours" if "_hours" in key else "")
     rows = [[heading(part), plain_text(f"{key}.{part}", inner)] for part, inner in value.items()]
     numbers = [x for x in value.values() if isinstance(x, int | float) and x >= 0]
@@ -142,7 +157,7 @@ def plain_text(name: str, value: Any) -> str:
 
 
 def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str = "") -> Block:
-    """A bar made of parts, each with its share of their sum or of a larger whole.
+    """Return a bar of several parts, each with its share of their sum or of a larger whole.
 
     Parameters
     ----------
@@ -152,7 +167,7 @@ def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str =
     whole : float
         Total that the parts fill, such as a memory's capacity; by default their sum.
     rest : str
-        Name of what they leave of it.
+        Name of the part of the whole that they leave free.
     """
     held = {part: value for part, value in parts.items() if value > 0}
     shade = colors(held)

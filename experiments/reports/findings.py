@@ -1,4 +1,4 @@
-"""The finding of a run in one sentence and a few numbers, read from its results."""
+"""Finding of a run in one sentence and a few numbers, from its results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from topologies.units import format_bytes, format_rate, format_seconds
 
 Document = Mapping[str, Any]
 FAULTS = (KeyError, ValueError, TypeError, ArithmeticError, IndexError, AttributeError)
-"""Faults that the results of a stranger's run may lead to."""
+"""Errors that results of unknown origin may cause; the page then does without a finding."""
 LONGEST = 240
-"""Characters of a title."""
+"""Most characters of a title."""
 
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "train": ("iteration_s", "mfu", "tokens_per_s_per_chip", "memory_bytes.total",
@@ -34,7 +34,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
     "topology": ("chips", "diameter_hops", "mean_hops", "bisection_bytes_per_s",
                  "scale_up_bytes_per_s_per_chip", "hbm_bytes"),
 }  # fmt: skip
-"""Numbers that stand first on the page of a command, by their place in its results."""
+"""First numbers on the page of a command, by their place in its results."""
 
 
 OF_A_COLLECTIVE = (
@@ -59,16 +59,16 @@ class Answer(NamedTuple):
 
 
 def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:
-    """Say what was found, in one sentence; empty where the results do not tell.
+    """Sentence with the finding of a run; empty if the results have none.
 
     Parameters
     ----------
     command : str
-        The command that was run.
+        Command of the run.
     results : mapping
-        All documents of the run together.
+        All documents of the run, merged.
     table : DataFrame, optional
-        Its first table.
+        First table of the run.
     """
     try:
         if command in SENTENCES:
@@ -191,7 +191,7 @@ def _chips(results: Document) -> str:
 
 
 def _largest(table: pd.DataFrame) -> pd.Series[Any]:
-    """The row of the largest size, and of the fastest algorithm there."""
+    """Row of the fastest algorithm at the largest size."""
     return table.sort_values(["size_bytes", "time_s"], ascending=[False, True]).iloc[0]
 
 

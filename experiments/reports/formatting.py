@@ -1,4 +1,4 @@
-"""Numbers as people read them: the unit in a column's name decides how its values are written."""
+"""Text of numbers for people; the unit at the end of a name determines the format of its values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 10**300
-"""Beyond it no number is a quantity; it is said, not written out."""
+"""Limit beyond which a number is no quantity, and is not written out."""
 LONG = 10**11
-"""From here on the digits of a bare number tell a reader less than its size."""
+"""Limit from which a bare number is written with an SI prefix instead of all its digits."""
 SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def format_interval(ends: Interval) -> str:
-    """Interval of a time as it stands beside the time.
+    """Text of the interval of a time, to be written after the time.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def format_interval(ends: Interval) -> str:
 
 
 def _prefixed(unit: str) -> Callable[[Any], str]:
-    """Writes values with the largest SI prefix that leaves a number of at least 1."""
+    """Return a function that writes values with the largest SI prefix below them."""
 
     def text(value: float) -> str:
         for factor, prefix in SI:
@@ -59,18 +59,18 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
     "_ps": lambda value: f"{value:,} ps",
     "_s": format_seconds,
 }
-"""Formats of a value by the end of its name; the first that fits, so longer ends first."""
+"""Formats of values by the end of their name. The first match counts, so longer ends come first."""
 
 
 RATIOS = {
     "attainment", "confidence", "efficiency", "error", "goodput", "hfu", "mfu", "regret", "share",
     "utilisation",
 }  # fmt: skip
-"""Words in the name of a number without a unit that is told in per cent."""
+"""Words in the names of numbers without a unit that are written in per cent."""
 
 
 def number(value: Any) -> str:
-    """A bare number: integers with thousands separated, others and very large ones to four digits.
+    """Text of a number without a unit: integers in full, others and very large ones to four digits.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def ranges(places: Iterable[int]) -> str:
 
 
 def value_text(name: str, value: Any) -> str:
-    """A value under a name, with the unit that the name carries.
+    """Text of a value with the unit at the end of its name.
 
     Examples
     --------
@@ -128,14 +128,14 @@ def value_text(name: str, value: Any) -> str:
 
 
 COUNTED = ("n", "count")
-"""Parts of an object that are counts, whatever the unit of the object."""
+"""Keys of an object whose values are counts, whatever the unit of the object."""
 STATISTICS = re.compile(r"p\d+|mean|median|min|max|n|count")
-"""Parts of an object that describe one set of values, and so are no parts of a whole."""
+"""Keys of statistics of one set of values, which are no parts of a whole."""
 
 
 @cache
 def unit_of(name: str) -> str:
-    """The end of a name that is its unit, nothing for none; a dotted part has its object's unit.
+    """Unit at the end of a name, empty for none; a key of an object has the object's unit.
 
     Examples
     --------
@@ -158,7 +158,7 @@ ABBREVIATIONS = frozenset(
 
 
 def heading(name: str) -> str:
-    """A column's name without its unit, which the values carry.
+    """Heading of a column: its name without the unit, which the values have.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def heading(name: str) -> str:
 
 
 def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of text of a table, for a terminal or a page.
+    """Return headings and cells of a table as text, for a terminal or a page.
 
     Examples
     --------
@@ -195,13 +195,13 @@ def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def with_index(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with a named index as columns; an unnamed one is only a count."""
+    """Return a table with its index as columns, if the index is named; else it only counts rows."""
     named = [name for name in frame.index.names if name is not None]
     return frame.reset_index() if named else frame
 
 
 def text_columns(frame: pd.DataFrame) -> list[int]:
-    """Places of the columns that hold words, for the left; numbers go to the right.
+    """Positions of the columns with text, which align left; numbers align right.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     for name in frame.columns:
         texts = (value_text(name, value) for value in frame[name])
         first = next(texts)
-        if all(text == first for text in texts):  # ends at the first that differs
+        if all(text == first for text in texts):  # a generator, so it stops at a difference
             same[name] = first
     words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
     return " · ".join(words), frame.drop(columns=list(same))

@@ -1,6 +1,6 @@
-"""Values of a figure for the pointer, and its description for those who do not see it.
+"""Values of a figure that a pointer shows, and a description for readers who do not see it.
 
-Both are read from the drawn figure, so that every picture of every command has them.
+Both are read from the drawn figure, so that the figures of all commands have them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 MOST_POINTS = 3_000
-"""Points of a figure that have values; of longer lines an even choice."""
+"""Most points of a figure with values; longer lines are sampled evenly."""
 MOST_NAMES = 12
 DIGITS = 4
 
 
 def description(figure: Figure) -> str:
-    """Describe a figure: its title, its axes, and the data that is drawn.
+    """Description of a figure: its title, its axes, and the names of the drawn data.
 
     Examples
     --------
@@ -55,9 +55,9 @@ def description(figure: Figure) -> str:
 
 
 def headline(figure: Figure) -> str:
-    """Title of a figure in one line: that of the whole, else that of its first panel.
+    """Title of a figure in one line: that of the figure, or else that of its first panel.
 
-    The lines of a title are phrases of their own; a period divides them where nothing else does.
+    Lines of a title without punctuation at their end are divided by a period.
     """
     panels = [axes.get_title(loc=place) for axes in figure.axes for place in ("left", "center")]
     title = next((text for text in (figure.get_suptitle(), *panels) if text), "")
@@ -65,13 +65,13 @@ def headline(figure: Figure) -> str:
 
 
 def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
-    """Values of the points and bars of a figure, and where they are in its saved picture.
+    """Values of the points and bars of a figure, with their places in the saved picture.
 
     Parameters
     ----------
     figure : Figure
     drawn : Bbox
-        Box of the picture, as :func:`experiments.figures.layout.settle` gives it [inches].
+        Bounding box of the picture from :func:`experiments.figures.layout.settle` [inches].
 
     Returns
     -------
@@ -97,7 +97,7 @@ def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
 
 
 def _points(axes: Axes) -> Iterator[tuple[Any, str]]:
-    """Points of lines and of scatters that stand at values, in pixels, with their texts."""
+    """Yield points of lines and scatter plots in data coordinates [pixels], with their texts."""
     data = axes.transData
     for line in axes.lines:
         if all(line.get_transform().contains_branch_seperately(data)) and _is_drawn(line):
@@ -114,6 +114,7 @@ def _is_drawn(line: Any) -> bool:
 
 
 def _valued(axes: Axes, values: Any, label: str) -> Iterator[tuple[Any, str]]:
+    """Yield the points of some values that lie within the axes."""
     values = values[:: -(-len(values) // MOST_POINTS) or 1]
     (low, high), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     name = "" if label.startswith("_") else f"{label}\n"
@@ -123,7 +124,7 @@ def _valued(axes: Axes, values: Any, label: str) -> Iterator[tuple[Any, str]]:
 
 
 def _bars(axes: Axes) -> Iterator[tuple[Any, Any, str]]:
-    """Corners of bars in pixels, with what each of them stands for."""
+    """Yield the corners of bars [pixels], with the text of each bar."""
     for container in axes.containers:
         label = str(container.get_label())
         name = "" if label.startswith("_") else f"{label}\n"
@@ -140,7 +141,7 @@ def _bars(axes: Axes) -> Iterator[tuple[Any, Any, str]]:
 
 
 def _text(axis: Axis, value: float) -> str:
-    """A value as its axis names it, with the unit of the axis."""
+    """Text of a value by the tick labels of its axis, with the unit of the axis."""
     from matplotlib.ticker import FixedFormatter, FuncFormatter
 
     formatter = axis.get_major_formatter()
@@ -161,7 +162,7 @@ def _text(axis: Axis, value: float) -> str:
 
 
 def _named(label: str) -> str:
-    """The words before the unit of an axis, short enough to stand before a value."""
+    """Name of an axis without its unit, to be put before a value; empty if it is long."""
     name = _flat(re.sub(r"\[[^\]]*\]", "", label)).split(",")[0].strip()
     return f"{name}: " if name and len(name) <= 40 else ""
 

@@ -1,7 +1,8 @@
-"""``report.html``: a run directory as one page that stands alone, answers first.
+"""``report.html``: a run directory as one self-contained page, with the answers first.
 
-What a run directory holds may come from a stranger: text is escaped, figures are shown as images,
-in which nothing is run, and a policy in the page lets the browser run this module's script only.
+The files of a run directory may be of unknown origin. Text is therefore escaped, figures are shown
+as images, which cannot run scripts, and the content policy of the page allows the browser to run
+the script of this package only.
 """
 
 from __future__ import annotations
@@ -43,32 +44,31 @@ REPORT = "report.html"
 LONGEST_IN_LEAD = 40
 LARGEST_SHOWN_BYTES = 2**26
 LARGEST_DATA_BYTES = 2**22
-"""Values of a figure or slices of a timeline that go into the page."""
+"""Largest values of a figure, or slices of a timeline, that are included in the page."""
 SVG_AT_MOST_BYTES = 2**21
-"""A heavier drawing is shown as its PNG."""
+"""Largest drawing that is shown as SVG; larger ones are shown as PNG."""
 UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")
-"""A number and its unit, which stay on one line."""
+"""Pattern of a number and its unit, between which a line must not break."""
 SHOWN_FAULTS = (*FAULTS, OSError, RecursionError)
 REDRAWN = "step_time_breakdown"
-"""Figure that the page draws itself, where the results have the breakdown."""
+"""Figure that the page draws itself if the results have the breakdown."""
 PROVENANCE_TABLES = ("inputs.csv",)
-"""Tables that say where numbers come from, and stand in that section."""
+"""Tables with the sources of numbers, which are shown in the section about them."""
 
 
 def write_report(folder: str | Path, program: click.Command | None = None) -> Path:
-    """Build ``report.html`` of a run directory from its ``run.json`` and files; gives its path.
+    """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path.
 
     Parameters
     ----------
     folder : path
     program : Command, optional
-        The program whose command made the run; without it, the page cannot say which words of a
-        command line repeat the run.
+        Program of the run's command. Without it, the page has no command line that repeats the run.
 
     Raises
     ------
     InputError
-        When ``folder`` is no run directory.
+        If ``folder`` is no run directory.
     """
     target = Path(folder) / REPORT
     page = report_html(Path(folder), program)
@@ -83,7 +83,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     Raises
     ------
     InputError
-        When ``folder`` is no run directory.
+        If ``folder`` is no run directory.
     """
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
@@ -109,7 +109,7 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
 
 
 def _results(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:
-    """All documents of a run as one; those that cannot be read are left out."""
+    """Merge all documents of a run; those that cannot be read are left out."""
     merged: dict[str, Any] = {}
     for item in contents:
         if item.get("kind") == "json":
@@ -121,7 +121,7 @@ def _results(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:
-    """The first table of a run, None where there is none that can be read."""
+    """Read the first table of a run; None if it has none that can be read."""
     first = next((item for item in contents if item.get("kind") == "table"), None)
     try:
         return None if first is None else pd.read_csv(_inside(folder, _name(first)))
@@ -136,7 +136,7 @@ def _drawn_finding(contents: list[dict[str, Any]]) -> str:
 
 
 def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
-    """Return the short inputs of a run that are not the usual ones, in one line."""
+    """Return the short inputs of a run that differ from the defaults, in one line."""
     inputs, _ = _given(record)
     try:
         changed = changed_inputs(record, program)
@@ -153,7 +153,10 @@ def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
 def _sections(
     folder: Path, record: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Sections in the order in which a reader asks: answers, pictures, certainty, sources."""
+    """Yield the sections in the order in which a reader asks: answers, figures, certainty, sources.
+
+    Empty sections are left out by the caller.
+    """
     contents = record["contents"]
     yield _section("Where the time goes", _whole("breakdown_s", results))
     yield _section("Where the chip-hours go", _whole("chip_hours_by_role", results))
@@ -196,7 +199,7 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _shown(item: Mapping[str, Any], blocks: Any) -> dict[str, Any]:
-    """Blocks of one thing in a run directory, or why it cannot be shown."""
+    """Return the section of one file, or of the reason for which it cannot be shown."""
     try:
         shown = list(blocks(item))
     except SHOWN_FAULTS as fault:
@@ -206,7 +209,7 @@ def _shown(item: Mapping[str, Any], blocks: Any) -> dict[str, Any]:
 
 
 def _whole(key: str, results: Mapping[str, Any]) -> list[Block]:
-    """A bar of the parts of a whole, where the results state them."""
+    """Return a bar of the parts of a whole, if the results have them."""
     parts = results.get(key)
     try:
         if not isinstance(parts, dict) or not any(parts.values()):
@@ -219,7 +222,7 @@ def _whole(key: str, results: Mapping[str, Any]) -> list[Block]:
 
 
 def _memory(results: Mapping[str, Any]) -> list[Block]:
-    """The memory of a rank beside its capacity; of a search, that of the first plan."""
+    """Return a bar of a rank's memory and its capacity; for a search, those of the best plan."""
     try:
         holder = results if "memory_bytes" in results else results["rows"][0]
         memory = dict(holder["memory_bytes"])
@@ -273,7 +276,10 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """A file right in the folder, not too large to show."""
+    """Return the path of a file directly in the folder that is not too large to show.
+
+    A name with a path, and a link, could lead outside of the folder and are refused.
+    """
     path = folder / name
     if Path(name).name != name or path.is_symlink() or not path.is_file():
         raise InputError(f"there is no file {name}")
@@ -290,7 +296,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _figure(folder: Path, item: Mapping[str, Any]) -> Iterator[Block]:
-    """A drawing with its values, after a timeline that can be zoomed where there is one."""
+    """Yield a drawing with its values, after a zoomable timeline if the figure has slices."""
     path = _inside(folder, _name(item))
     drawing, media = path, "image/svg+xml"
     if path.stat().st_size > SVG_AT_MOST_BYTES or path.suffix != ".svg":
@@ -311,7 +317,7 @@ def _figure(folder: Path, item: Mapping[str, Any]) -> Iterator[Block]:
 def _data(
     folder: Path, item: Mapping[str, Any], key: str, wanted: tuple[str, ...]
 ) -> Markup | None:
-    """A file of values beside a drawing, as JSON that can stand in a page."""
+    """Return the values of a drawing as JSON that is safe in a page; None if they do not fit."""
     if not item.get(key):
         return None
     try:
@@ -327,7 +333,7 @@ def _data(
 
 
 def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Inputs as text, and the names of those that were left out."""
+    """Return the stated inputs as text, and the names of the others."""
     inputs = record.get("inputs")
     pairs = list(inputs.items()) if isinstance(inputs, dict) else []
     kept = {str(name): plain_text(str(name), value) for name, value in pairs if not _out(value)}
@@ -335,7 +341,7 @@ def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _out(value: Any) -> bool:
-    """Return whether an input was left out."""
+    """Return whether an input was not stated."""
     return value is None or value is False or value in ("", [], {})
 
 

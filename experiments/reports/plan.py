@@ -1,4 +1,4 @@
-"""A search for plans as a JSON document, as tables for people, and in a run directory."""
+"""Output of a search for plans: a JSON document, tables for people, and a run directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS = (
     "fp8_exchange", "reshard", "lora_rank", "lora_on", "train_only", "runtime", "ranks_per_chip",
     "global_batch", "seq",
 )  # fmt: skip
-"""Fields of a plan that a row tells."""
+"""Fields of a plan that a row contains."""
 
 SHOWN_PARTS = {
     "compute": "compute",
@@ -41,11 +41,11 @@ SHOWN_PARTS = {
     "optimizer": "optimizer",
     "other": "other",
 }
-"""Parts of the breakdown that a table shows where they are not nothing, and their heads."""
+"""Parts of the breakdown that a table shows if any is above zero, with their headings."""
 
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
-    """All results under the keys of the command line; ``model`` as the user wrote it."""
+    """Return all results under the keys of the command line; ``model`` is the user's text."""
     best = search.finalists[0].plan
     return {
         "model": search.model.name,
@@ -84,7 +84,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
 
 
 def _first_interval(search: Search) -> dict[str, Any]:
-    """Interval of the time of the first plan, and of what follows from it."""
+    """Interval of the time of the best plan, and of the numbers proportional to it."""
     first = search.finalists[0]
     cost = first.cost
     return plan_interval(search, first).document(
@@ -101,10 +101,11 @@ def plan_interval(search: Search, finalist: Finalist) -> Interval:
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
-    """The best plans as rows, each with its interval and whether it ties with the first.
+    """Return the best plans as rows, each with its interval and whether it ties with the first.
 
-    Plans of one search share the errors of machine, model and kernels, so their ratio is surer than
-    either time: ``tied`` says that the ratio to the first plan is within the error of a ratio.
+    Plans of one search share the errors of machine, model and kernels, so their ratio is more
+    certain than either time. A plan is ``tied`` if its ratio to the first plan is within the error
+    of a ratio.
     """
     best = search.finalists[0]
 
@@ -121,7 +122,7 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
 
 
 def ties(search: Search) -> str:
-    """One line on the interval of the first plan, and on the plans tied with it."""
+    """Sentence about the interval of the first plan, and the plans that tie with it."""
     rows = ranked(search, len(search.finalists))
     tied = [entry["rank"] for entry in rows[1:] if entry["tied"]]
     ends = format_interval(plan_interval(search, search.finalists[0]))
@@ -134,7 +135,7 @@ def ties(search: Search) -> str:
 
 
 def row(finalist: Finalist, place: int) -> dict[str, Any]:
-    """One plan: its place, its fields, both times, memory and breakdown."""
+    """Return one plan as a row: its place, its fields, both times, memory and breakdown."""
     plan = finalist.plan
     return {
         "rank": place,
@@ -160,14 +161,14 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
 
 
 def fields_of(plan: ParallelPlan) -> dict[str, Any]:
-    """The fields of a plan that a row shows, each as a number or a word."""
+    """Return the fields of a plan that a row contains, each as a number or a word."""
     values = {name: getattr(plan, name) for name in FIELDS}
     joined = {name: "-".join(map(str, values[name])) for name in ("order", "stage_layers")}
     return values | joined | {"etp": plan.expert_tp}
 
 
 def estimates(search: Search) -> pd.DataFrame:
-    """Every plan that was estimated, the fastest first: fields, time and memory."""
+    """Return a table of all estimated plans, the fastest first: fields, time and memory."""
     import pandas as pd
 
     rows = pd.DataFrame([fields_of(plan) for plan in search.plans])
@@ -176,7 +177,7 @@ def estimates(search: Search) -> pd.DataFrame:
 
 
 def frame(search: Search, top: int) -> pd.DataFrame:
-    """The ranked plans as a table, breakdown and memory in columns of their own."""
+    """Return the ranked plans as a table, with breakdown and memory in columns of their own."""
     import pandas as pd
 
     rows = []
@@ -192,11 +193,11 @@ BRIEF = (
     "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s",
     "low_s", "high_s", "mfu", "memory_total_bytes", *(f"{part}_s" for part in PARTS),
 )  # fmt: skip
-"""Columns that say most about a plan."""
+"""Most important columns of :func:`frame`."""
 
 
 def brief(search: Search, top: int) -> pd.DataFrame:
-    """The columns of :func:`frame` that say most, after ``model`` and ``cluster``."""
+    """Return the most important columns of :func:`frame`, after ``model`` and ``cluster``."""
     rows = frame(search, top).rename(columns={"low": "low_s", "high": "high_s"})[[*BRIEF]]
     rows.insert(0, "cluster", search.cluster.name)
     rows.insert(0, "model", search.model.name)
@@ -204,7 +205,7 @@ def brief(search: Search, top: int) -> pd.DataFrame:
 
 
 def headline(search: Search) -> str:
-    """Return the question in one line."""
+    """Return the question of a search in one line: model, cluster and batch."""
     plan = search.finalists[0].plan
     overlaps = {finalist.plan.overlap for finalist in search.finalists}
     overlap = f", overlap {plan.overlap}" if len(overlaps) == 1 else ""
@@ -216,7 +217,7 @@ def headline(search: Search) -> str:
 
 
 def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the ranked plans; what is the same in all of them is left out."""
+    """Return headings and cells of the ranked plans, without fields that are equal in all."""
     shown = search.finalists[:top]
     silent = () if search.model.experts else ("ep", "etp")
     varying = [
@@ -249,7 +250,7 @@ WORTH: Mapping[str, Mapping[str, Callable[[Finalist], str]]] = {
     "cost": {"USD a step": lambda finalist: _number(finalist.cost.cost_usd, 1.0)},
     "energy": {"kWh a step": lambda finalist: _number(finalist.cost.energy_joules, 3.6e6)},
 }
-"""Column of what plans are ranked by, where that is not their time."""
+"""Column of the quantity by which plans are ranked, where that is not the time."""
 
 
 def _number(value: float | None, unit: float) -> str:
@@ -269,11 +270,11 @@ def _field(finalist: Finalist, name: str) -> str:
 
 
 SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "attention")
-"""Fields that are told even where they are the default."""
+"""Fields that are shown even if they have the default."""
 
 
 def shared(search: Search, top: int) -> str:
-    """Return the fields that all plans of the table share, in one line."""
+    """Return the fields that are equal in all plans of the table, in one line."""
     shown = search.finalists[:top]
     same = [
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
@@ -286,7 +287,7 @@ def shared(search: Search, top: int) -> str:
 
 
 def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
-    """Count the plans by what became of them, as heads and cells."""
+    """Count the plans by the stage at which they were left out, as headings and cells."""
     rows = [("plans that divide model, batch and cluster", search.candidates)]
     rows += [(f"  left out: {reason}", -count) for reason, count in search.pruned.items()]
     rows += [("  too large for a rank's memory", -search.oversized)] * bool(search.oversized)
@@ -324,16 +325,16 @@ def remarks(search: Search) -> list[str]:
 
 
 OPTIONS = {"bucket_bytes": "bucket"}
-"""Options that are not called like their field."""
+"""Options whose names differ from their fields."""
 SPELT = (
     "tp", "pp", "dp", "microbatch", "zero", "schedule", "recompute", "order", "precision",
     "overlap", "attention", "sequence_parallel", "ranks_per_chip", "global_batch", "seq",
 )  # fmt: skip
-"""Fields that a command states even where they are the default."""
+"""Fields that the command states even if they have the default."""
 
 
 def train_command(search: Search, model: str = "") -> str:
-    """The command that runs the first plan by itself; ``model`` as the user wrote it."""
+    """Return the command that simulates the best plan; ``model`` is the user's text."""
     plan, named = search.finalists[0].plan, model or search.model.name
     words = ["cluster-sim", "train", "--model", named, "--cluster", search.cluster.name]
     for name, value in fields_of(plan).items():
@@ -348,7 +349,7 @@ def train_command(search: Search, model: str = "") -> str:
 
 
 def write(run: Run, search: Search, top: int, model: str) -> None:
-    """Put pictures, tables and the first plan into a run directory."""
+    """Add figures, tables and the best plan to a run directory."""
     import pandas as pd
 
     from experiments.figures.plan import bars, pareto, worth
@@ -370,7 +371,7 @@ def write(run: Run, search: Search, top: int, model: str) -> None:
 
 
 def _titled(search: Search, top: int) -> str:
-    """Title with the fastest plan and the distance of the others, then the question."""
+    """Title with the fastest plan, the slowest of the shown ones, and the question."""
     best, last = search.finalists[0], search.finalists[:top][-1]
     slower = last.iteration_s / best.iteration_s - 1
     return (

@@ -1,4 +1,4 @@
-"""The command line that repeats a run, from the inputs in its record."""
+"""Command line that repeats a run, from the inputs in its record."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LONGEST_WORD = 1000
 
 
 def command_line(record: Mapping[str, Any], program: click.Command | None) -> str:
-    """Return the words of ``cluster-sim`` that repeat a run, empty where they are not known.
+    """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown.
 
-    Only what differs from the defaults is named.
+    Only options that differ from their defaults are stated.
 
     Parameters
     ----------
     record : mapping
-        A ``run.json``.
+        Contents of a ``run.json``.
     program : Command, optional
-        The program that knows the options of each command; without it nothing is known.
+        Program with the options of each command; without it the command line is unknown.
     """
     command, inputs = record.get("command"), record.get("inputs")
     if not isinstance(command, str) or not isinstance(inputs, dict):
@@ -44,7 +44,7 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
 
 
 def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> set[str] | None:
-    """Names of the inputs that are not the defaults, None where the defaults are not known.
+    """Names of the inputs that differ from their defaults; None if the defaults are unknown.
 
     Parameters as for :func:`command_line`.
     """
@@ -58,7 +58,7 @@ def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> 
 def _changed(
     command: str, inputs: Mapping[str, Any], program: click.Command | None
 ) -> list[tuple[Any, Any]] | None:
-    """Parameters whose values differ from their defaults, with those values."""
+    """Parameters whose values differ from their defaults, with the values."""
     parameters = _parameters(command.split(), program)
     if parameters is None:
         return None
@@ -71,7 +71,7 @@ def _changed(
 
 
 def _parameters(words: list[str], program: click.Command | None) -> list[Any] | None:
-    """Parameters of a command, None for a command that this program does not have."""
+    """Parameters of a command; None for a command that the program does not have."""
     command: Any = program
     for word in words:
         if not hasattr(command, "list_commands") or word not in command.list_commands(None):
@@ -84,13 +84,14 @@ def _parameters(words: list[str], program: click.Command | None) -> list[Any] | 
 
 
 def _plain(value: Any) -> Any:
-    """An input without the digest of its file."""
+    """Return an input without the digest of its file."""
     if isinstance(value, dict):
         return value.get("path")
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _words(item: Any, value: Any) -> Iterator[str]:
+    """Yield the words of a command line for a parameter with a value."""
     flags = [flag for flag in item.opts if flag.startswith("--")]
     if isinstance(value, bool):
         chosen = flags if value else list(item.secondary_opts)

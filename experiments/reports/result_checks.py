@@ -1,8 +1,9 @@
-"""The check of every answer, whichever command it comes from.
+"""Plausibility check of the results of every command.
 
-Every document passes through :func:`check_results` before anything is printed or written. The end
-of a name tells what a number is: seconds, bytes, rates, money and energy are finite and not below
-zero, shares lie between 0 and 1, a time is not below its lower bound, and parts sum to their whole.
+Every document passes :func:`check_results` before anything is printed or written. The end of a name
+states the quantity of a number: seconds, bytes, rates, money and energy must be finite and not
+below zero, shares must lie between 0 and 1. A time must not be below its lower bound, and parts
+must sum to their whole.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from topologies.errors import InputError, shown
 
 SHARES = ("mfu", "hfu", "slo_attainment", "coverage")
 MEASURES = ("_s", "_ps", "_bytes", "_usd", "_joules", "_w", "_kg", "_hours", "_hops")
-"""Ends of names whose numbers are finite and not below zero; rates end in ``_s``, too."""
+"""Ends of names whose numbers are finite and not below zero; rates end in ``_s`` as well."""
 SIGNED = ("error", "change", "bias", "saved", "difference", "net", "delta", "margin", "regret")
 """Words in names of numbers that may be below zero."""
 ROUNDING = 1e-9
@@ -26,20 +27,20 @@ REMEDY = (
 
 
 def check_results(document: Any) -> None:
-    """Refuse a result that cannot be, before anything is printed or written.
+    """Check the results of a command before anything is printed or written.
 
     Raises
     ------
     InputError
-        For a number that is infinite, not a number or outside what its name allows; for a time
-        below its lower bound, the ends of an interval the wrong way round, and parts that do not
-        sum to their whole.
+        For a number that is infinite, not a number, or outside of the range for its name; for a
+        time below its lower bound, the ends of an interval in the wrong order, and parts that do
+        not sum to their whole.
     """
     _check(document, "", signed=False)
 
 
 def _check(value: Any, name: str, *, signed: bool) -> None:
-    """Check a value and all that it holds; parts of a whole are measured as the whole is."""
+    """Check a value and everything in it; a key without a unit has the unit of its object."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -70,7 +71,7 @@ def _check_number(value: float, name: str, *, signed: bool) -> None:
 
 
 def _check_row(row: Mapping[Any, Any]) -> None:
-    """Check numbers of one mapping against each other."""
+    """Check the numbers of one mapping against each other."""
     time_s, bound_s = _number(row.get("time_s")), _number(row.get("lower_bound_s"))
     if time_s < bound_s * (1 - ROUNDING):
         raise InputError(
@@ -90,5 +91,5 @@ def _check_row(row: Mapping[Any, Any]) -> None:
 
 
 def _number(value: Any) -> float:
-    """Return a number; a value that is no number compares false with everything."""
+    """Return a number, or NaN for any other value, which makes every comparison false."""
     return float(value) if isinstance(value, int | float) else math.nan

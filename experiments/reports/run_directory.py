@@ -1,7 +1,7 @@
-"""A run directory: the files of a run, written whole or not at all.
+"""Run directories: the files of a run, written whole or not at all.
 
-Everything is written to a hidden sibling, which takes the directory's name at the end. What is in
-it, and what each file means, stands in ``docs/background/outputs.md``.
+All files are written to a hidden directory beside the target, which is renamed at the end. The
+files and their meaning are described in ``docs/background/outputs.md``.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from cluster_sim.trace.trace import Trace
 
 MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
-"""Values that differ from run to run: written down, but no part of the digest of the results."""
+"""Values that differ from run to run, and are not part of the digest of the results."""
 
 
 class Run:
-    """A run directory while it is being written; what goes into it, in the order of the report.
+    """A run directory while it is written; its files appear in the report in this order.
 
     Attributes
     ----------
     folder : Path
-        Where the files are for now.
+        Temporary place of the files.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Run:
         note: str = "",
         parquet: bool = False,
     ) -> None:
-        """Write ``<name>.csv``, and ``<name>.parquet`` if asked; a named index is a column."""
+        """Write ``<name>.csv``, and optionally ``<name>.parquet``; a named index is a column."""
         named = any(part is not None for part in frame.index.names)
         lasting = frame.drop(columns=[c for c in MEASURED if c in frame.columns])
         self._results.update(f"table {name}\n{lasting.to_csv(index=named)}".encode())
@@ -87,10 +87,10 @@ class Run:
         note: str = "",
         slices: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write ``<name>.png`` and ``<name>.svg``, the same bytes for the same figure.
+        """Write ``<name>.png`` and ``<name>.svg``; equal figures give equal bytes.
 
-        Beside them go the values at its points (``<name>_hover.json``) and, of a timeline, its
-        slices (``<name>_slices.json``, from :func:`experiments.reports.slices.slices`).
+        The values at the points of the figure are written to ``<name>_hover.json``, and the slices
+        of a timeline (:func:`experiments.reports.slices.slices`) to ``<name>_slices.json``.
         """
         box = settle(figure)
         save(figure, box, self._new(f"{name}.svg"), self._new(f"{name}.png"))
@@ -109,9 +109,9 @@ class Run:
         self._show("json", f"{name}.json", title or name, "")
 
     def trace(self, trace: Trace, counters: Sequence[Counter] = ()) -> None:
-        """Write ``trace.parquet``, all of it, and the timelines for the Perfetto page.
+        """Write the whole trace to ``trace.parquet``, and its timelines for Perfetto.
 
-        The Perfetto file has these counters beside those of links and memories.
+        ``counters`` are added to those of links and memories in the Perfetto file.
         """
         from cluster_sim.plot.perfetto import write_timeline
         from cluster_sim.plot.perfetto_protobuf import write_perfetto
@@ -129,9 +129,9 @@ class Run:
     def file(
         self, name: str, data: bytes, *, title: str = "", note: str = "", table: bool = False
     ) -> None:
-        """Write any other file; it is no part of the digest.
+        """Write any other file, which is not part of the digest of the results.
 
-        The report lists it, and shows a CSV file as a ``table`` if asked.
+        The report lists it, and shows it as a table if it is a CSV file and ``table`` is true.
         """
         self._new(name).write_bytes(data)
         self._show("table" if table else "file", name, title or name, note)
@@ -157,7 +157,7 @@ class Run:
 
 
 def _lasting(value: Any) -> Any:
-    """A document without what was measured while it was made, at any depth."""
+    """Return a document without the values that differ from run to run, at any depth."""
     if isinstance(value, Mapping):
         return {key: _lasting(item) for key, item in value.items() if key not in MEASURED}
     return [_lasting(item) for item in value] if isinstance(value, list | tuple) else value
@@ -174,8 +174,8 @@ def run_directory(
 ) -> Iterator[Run]:
     """Write a run directory: ``with run_directory(path, …) as run: run.table(…)``.
 
-    An error, Ctrl-C or a request to terminate inside the ``with`` leaves nothing behind, and an
-    earlier run directory at ``path`` as it was.
+    An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
+    directory at ``path`` unchanged.
 
     Parameters
     ----------
@@ -184,15 +184,15 @@ def run_directory(
     command : str
         Name of the command, such as ``train``.
     inputs : mapping
-        All that the results depend on. A path of a file is recorded with the file's digest.
+        Everything on which the results depend. A path is recorded with the digest of its file.
     seed : int, optional
     program : Command, optional
-        The program that the command belongs to, so that the report can say which words repeat it.
+        Program of the command, from which the report derives the command line of the run.
 
     Raises
     ------
     InputError
-        When ``path`` holds something else.
+        For a path with other files.
     """
     target = _resolved(path)
     check_foreign(target)
@@ -222,7 +222,7 @@ def _resolved(path: str | Path) -> Path:
 
 
 def check_foreign(path: Path) -> None:
-    """Refuse a path that holds anything but an earlier run; call it before a long computation.
+    """Check that a path is new, empty or an earlier run; to be called before a long computation.
 
     Raises
     ------
@@ -247,7 +247,7 @@ def check_foreign(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path below which nothing can be written, as far as the system tells beforehand.
+    """Check that a directory can be created at a path, as far as this can be known beforehand.
 
     Raises
     ------
@@ -266,7 +266,7 @@ def check_writable(path: Path) -> None:
 
 
 def _try_to_write(folder: Path, path: Path) -> None:
-    """Make a directory and take it away again: permissions alone do not tell of every system."""
+    """Create a directory and remove it again, because permissions alone do not tell enough."""
     probe = folder / f".{os.getpid()}.probe"
     try:
         probe.mkdir()
@@ -287,7 +287,7 @@ def _make(folder: Path, written: str | Path) -> None:
 
 @contextmanager
 def _parents(target: Path) -> Iterator[None]:
-    """Make the directories above the target; when the run fails, take the new ones away again."""
+    """Create the directories above the target, and remove the new ones if the run fails."""
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -318,15 +318,15 @@ def _put_in_place(part: Path, target: Path) -> None:
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """Let SIGTERM unwind the program like Ctrl-C does, so that the half-written part is removed."""
+    """Let SIGTERM raise SystemExit, so that the unfinished files are removed as after Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _leave)
+    previous = signal.signal(signal.SIGTERM, _leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``run.json``: the inputs and software of a run, and the digests by which runs are compared."""
+"""``run.json``: inputs and software of a run, and digests by which runs are compared."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MODEL_CONFIG = "config.json"
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """``run.json`` of a run directory.
+    """Read ``run.json`` of a run directory.
 
     Raises
     ------
     InputError
-        When there is none, or it is not one of ours.
+        If there is none, or it was not written by cluster-sim.
     """
     file = path / RECORD
     try:
@@ -60,7 +60,7 @@ def _check(contents: Any, files: Any) -> None:
 
 
 def digest(document: Any) -> str:
-    """SHA-256 of a document as canonical JSON: same content, same digest.
+    """SHA-256 of a document as canonical JSON; equal contents have equal digests.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def new_record(command: str, inputs: Mapping[str, Any], seed: int | None) -> dic
 
 
 def _input(value: Any) -> Any:
-    """Return an input as it is recorded: a file by its path and the digest of its content."""
+    """Return an input in the form that is recorded: a file by its path and its digest."""
     if isinstance(value, list | tuple):
         return [_input(item) for item in value]
     if isinstance(value, Path | str):
@@ -96,9 +96,9 @@ def _input(value: Any) -> Any:
 
 
 def content_digest(name: str) -> str:
-    """Return the digest of the file that an input names, empty when it names none.
+    """Return the digest of the file that an input names; empty if it names none.
 
-    A model's directory counts by its ``config.json``; ``@FILE`` counts as the file.
+    For the directory of a model it is that of ``config.json``; ``@FILE`` names the file.
     """
     try:
         path = Path(name.removeprefix("@"))
@@ -110,23 +110,23 @@ def content_digest(name: str) -> str:
 
 
 def _content(recorded: Any) -> Any:
-    """Return an input without the place of its file."""
+    """Return an input without the path of its file, for the digest of all inputs."""
     if isinstance(recorded, list):
         return [_content(item) for item in recorded]
     return recorded["sha256"] if isinstance(recorded, dict) and "sha256" in recorded else recorded
 
 
 def canonical(document: Any) -> str:
-    """JSON with sorted keys and no spaces: same content, same text."""
+    """Return JSON with sorted keys and no spaces, so that equal contents have equal texts."""
     return json.dumps(plain(document), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def readable(document: Any) -> str:
-    """JSON for people to open."""
+    """Return JSON with line breaks, for people."""
     return json.dumps(plain(document), indent=2, allow_nan=False) + "\n"
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, read a piece at a time."""
+    """SHA-256 of a file, which is read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

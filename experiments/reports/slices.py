@@ -1,4 +1,4 @@
-"""The timeline of a trace as a document from which the report draws one that can be zoomed."""
+"""Timeline of a trace as a document, from which the report draws a zoomable one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 
 MOST_SLICES = 4_000
-"""Stretches that are kept one by one; more are told by what fills each moment most."""
+"""Most ops that are shown one by one. With more, time is divided into moments, and each shows the
+category that fills most of it."""
 MOST_LANES = 32
 MOST_MOMENTS = 24_000
-"""Lanes times moments of a timeline that is told by moments."""
+"""Number of lanes times moments of a timeline in moments."""
 LEAST_BUSY = 0.05
 """Share of a moment below which a lane counts as idle."""
 DIGITS = 7
+"""Significant digits of times."""
 
 
 def slices(
@@ -31,7 +33,15 @@ def slices(
     ranks: list[int] | None = None,
     words: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Stretches of moments that are mostly filled by the same category.
+    """Return the slices of a timeline: times in which a lane is busy with one category.
+
+    Parameters
+    ----------
+    trace : Trace
+    by, what, ranks
+        Lanes, categories and ranks, as for :func:`cluster_sim.plot.timeline`.
+    words : mapping of str to str, optional
+        Names of categories in the legend.
 
     Returns
     -------
@@ -63,6 +73,7 @@ def slices(
 
 
 def _each(bars: Bars, kept: list[int]) -> Iterator[tuple[int, int, float, float]]:
+    """Yield every op of some lanes as a slice."""
     place = {lane: row for row, lane in enumerate(kept)}
     columns = (bars.lane, bars.category, bars.start_s, bars.end_s)
     for lane, category, start, end in zip(*(column.tolist() for column in columns), strict=True):
@@ -71,7 +82,7 @@ def _each(bars: Bars, kept: list[int]) -> Iterator[tuple[int, int, float, float]
 
 
 def _moments(bars: Bars, kept: list[int], end_s: float) -> Iterator[tuple[int, int, float, float]]:
-    """Stretches of moments that the same category fills most of."""
+    """Yield runs of moments in which the same category fills most of the time, as slices."""
     moments = MOST_MOMENTS // len(kept)
     for row, lane in enumerate(kept):
         share = np.stack([

@@ -1,4 +1,4 @@
-"""Templates of pages, whose compiled form is kept from one run to the next."""
+"""Templates of pages, whose compiled form is cached between runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = "page"
 
 
 def packaged(name: str) -> str:
-    """Return a file of the page; the sources are those of the package alone."""
+    """Return the text of a file of the package, the only source of templates."""
     return (files("experiments.reports") / FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -43,21 +43,24 @@ def render(name: str, values: Mapping[str, Any]) -> str:
 
 
 class _Kept(BytecodeCache):
-    """Compiled templates as kept files; compiling takes a third of the time of a page."""
+    """Cache of compiled templates in files; compiling takes a third of the time of a page."""
 
     def load_bytecode(self, bucket: Bucket) -> None:
-        """Read what an earlier run compiled, if it did."""
+        """Read the code that an earlier run has compiled, if any."""
         content = kept_files.read(_file(bucket))
         if content is not None:
             bucket.bytecode_from_string(content)
 
     def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep what this run compiled."""
+        """Write the code that this run has compiled."""
         kept_files.keep(_file(bucket), bucket.bytecode_to_string(), replaces="template-*.code")
 
 
 def _file(bucket: Bucket) -> str:
-    """Name by all that the code of a template follows from, the options of this module included."""
+    """File name with a digest of everything that determines the code of a template.
+
+    This includes the text of this module, because it has the options of the environment.
+    """
     options = Path(__file__).read_bytes()
     ingredients = (bucket.key, bucket.checksum, options, jinja2.__version__, sys.version)
     return f"template-{kept_files.digest(*ingredients)}.code"

@@ -1,4 +1,4 @@
-"""A training step as a JSON document, as tables for people, and in a run directory."""
+"""Output of a training step: a JSON document, tables for people, and a run directory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from workloads.training.plan.plan import ParallelPlan
 
 LARGEST_TRACE_OPS = 5_000_000
-"""Ops up to which the whole trace is written."""
+"""Most ops for which the trace is written."""
 
 
 def document(run: Iteration, engine: str) -> dict[str, Any]:
-    """All results under the keys of the command line."""
+    """Return all results under the keys of the command line."""
     plan, memory = run.plan, run.memory
     return {
         "model": run.model.name,
@@ -66,15 +66,16 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
 
 
 def _disturbed(run: Iteration) -> dict[str, float]:
-    """The cost of disturbances: how much longer the step takes with them."""
-    usual = run.undisturbed_s
-    if usual is None:
+    """Time of the undisturbed step, and the change by disturbances; empty without any."""
+    undisturbed_s = run.undisturbed_s
+    if undisturbed_s is None:
         return {}
-    return {"undisturbed_s": usual, "disturbance_change_s": run.iteration_s - usual}
+    change_s = run.iteration_s - undisturbed_s
+    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s}
 
 
 def interval_document(run: Iteration) -> dict[str, Any]:
-    """Interval of the time of a step, and of what follows from it: rates, price and energy."""
+    """Interval of the time of a step, with those of its rates, price and energy."""
     cost = run.cost
     return run.interval.document(
         tokens_per_s=run.tokens_per_s,
@@ -87,12 +88,12 @@ def interval_document(run: Iteration) -> dict[str, Any]:
 
 
 def stated(plan: ParallelPlan) -> dict[str, Any]:
-    """Every field of a plan, defaults too, and the ZeRO level in effect within the step."""
+    """All fields of a plan, defaults included, and the ZeRO stage in effect within the step."""
     return {**asdict(plan), "order": "-".join(plan.order), "sharding": plan.sharding}
 
 
 def peak_rss_bytes() -> int:
-    """Most memory that this process has held [B]."""
+    """Largest resident memory of this process so far [B]."""
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -109,7 +110,7 @@ def headline(run: Iteration) -> str:
 
 
 def results(run: Iteration) -> list[tuple[str, str]]:
-    """Results for people."""
+    """Names and texts of the results, for people."""
     memory = run.memory
     kept = f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)} a rank"
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
@@ -148,7 +149,7 @@ def _disturbance(run: Iteration) -> list[tuple[str, str]]:
 
 
 def _costs(run: Iteration) -> list[tuple[str, str]]:
-    """Price and energy of the step, where the catalogue knows them."""
+    """Rows of the price and energy of the step, if the catalogue has the numbers for them."""
     cost = run.cost
     rows = []
     if cost.cost_usd is not None:
@@ -165,7 +166,7 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
 
 
 def folding(run: Iteration) -> str:
-    """Say how many ranks were run and stand for all equal ones."""
+    """Text with the number of ranks that were simulated, and stand for all equal ones."""
     ops = f"{run.ops:,} ops"
     if not run.folded:
         return f"all {run.plan.ranks:,} ranks, {ops}"
@@ -174,14 +175,14 @@ def folding(run: Iteration) -> str:
 
 
 def breakdown_frame(run: Iteration) -> pd.DataFrame:
-    """The breakdown as a table: ``part``, ``time_s``, ``share``; the iteration last."""
+    """Return the breakdown as a table with ``part``, ``time_s``, ``share``; the iteration last."""
     import pandas as pd
 
     return pd.DataFrame(_breakdown(run), columns=["part", "time_s", "share"])
 
 
 def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
-    """The breakdown for people."""
+    """Return the rows of the breakdown as text, for people."""
     return [(part, format_seconds(s), f"{share:.1%}") for part, s, share in _breakdown(run)]
 
 
@@ -192,13 +193,13 @@ def _breakdown(run: Iteration) -> list[tuple[str, float, float]]:
 
 
 FIGURE = "step_time_breakdown"
-"""Name of the picture of the breakdown in a run directory."""
+"""Name of the figure of the breakdown in a run directory."""
 
 
 def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
-    """Put results, breakdowns, figures and trace into a run directory.
+    """Add results, breakdowns, figures and trace to a run directory.
 
-    ``alone`` says that nothing else puts ``metrics.csv`` and the picture of the breakdown there.
+    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown.
     """
     from workloads.training.explain import inputs, steps
 
@@ -231,21 +232,22 @@ def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
         slices=slices(trace, by="rank", what="what", ranks=ranks),
     )
     if len(trace) <= LARGEST_TRACE_OPS:
-        alone = run.iterations == 1  # microbatches of several steps have the same numbers
+        # Microbatches of several steps have the same numbers, so their memory cannot be told apart.
+        single = run.iterations == 1
         catalogue = run.cluster.catalogue or shipped_catalogue()
         in_use = memory_in_use(trace, run.model, run.plan, catalogue, run.cluster.chip)
-        out.trace(trace, counters=in_use if alone else ())
+        out.trace(trace, counters=in_use if single else ())
 
 
 def _shown_ranks(run: Iteration) -> list[int]:
-    """First rank of each stage, at most eight."""
+    """First rank of each stage, for at most eight stages."""
     stage = run.program.stage
     first = [int(run.program.rank[stage == s][0]) for s in range(run.plan.pp)]
     return first[:: -(-len(first) // 8)]
 
 
 def metrics(results: Mapping[str, Any]) -> pd.DataFrame:
-    """A document of nested numbers as rows of ``metric`` and ``value``."""
+    """Return a document of nested numbers as rows of ``metric`` and ``value``."""
     import pandas as pd
 
     rows = []

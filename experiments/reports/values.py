@@ -1,4 +1,4 @@
-"""Values of results in the form that JSON can hold."""
+"""Conversion of results to values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars, arrays, paths and non-finite floats into what JSON can hold."""
+    """Convert numpy scalars, arrays, paths and non-finite floats to values that JSON can hold."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):
