@@ -70,13 +70,25 @@ class Seats(NamedTuple):
     place: IntArray
 
 
+LISTED, CLASSES, CHANGED, NEW, QUEUED, FAR, HORIZON, FEW, MANY, ALL, VISITED = range(11)
+"""Places in ``Filling.sizes``: how many resources and classes are listed, rates changed, and
+classes are new since the last solve; in an incremental solve, how many items are in the heap, how
+many are far, and the level from which on they are; up to how many classes a component is solved
+from the start, from how many touched resources on everything is, and whether it is at the next
+solve; how many classes incremental solves looked at, counted at each resource."""
+FEW_CLASSES = 24
+"""Classes up to which a component is small: filling it takes less than keeping account of it."""
+MANY_OF = 8
+"""One part in so many of all resources touched at one instant makes a whole solve cheaper."""
+
+
 class Filling(NamedTuple):
     """Working space of the solver, and its results."""
 
     resources: IntArray  # list of the touched resources, then of the rest of their components
     classes: IntArray  # list of the classes in these components
     changed: IntArray  # list of the classes whose rate has changed
-    sizes: IntArray  # lengths of these three lists
+    sizes: IntArray  # lengths of these lists, and other counts
     listed: IntArray  # 1 for each resource in the list
     rising: IntArray  # 1 for each class whose rate is not final
     spare: IntArray  # capacity not yet given to settled flows, by resource
@@ -84,80 +96,6 @@ class Filling(NamedTuple):
     full: IntArray  # items that are full at one level
     key: IntArray  # heap of levels …
     item: IntArray  # … and of the items full there: a resource, or a class numbered after them
-
-
-@inlined
-def touch(filling: Filling, resource: int) -> None:
-    """Note that the flows on a resource, or its capacity, changed."""
-    if not filling.listed[resource]:
-        filling.listed[resource] = 1
-        filling.resources[filling.sizes[0]] = resource
-        filling.sizes[0] += 1
-
-
-@inlined
-def join(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
-    """Add a flow to a class; the first makes the class take part at its resources."""
-    paths.members[number] += 1
-    for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
-        touch(filling, resource)
-        if paths.members[number] == 1:
-            place = seats.ptr[resource] + seats.taken[resource]
-            seats.share[place] = share
-            seats.place[share] = place
-            seats.taken[resource] += 1
-
-
-@inlined
-def leave(paths: Paths, seats: Seats, filling: Filling, number: int) -> None:
-    """Remove a flow from a class; with the last the class leaves its resources."""
-    paths.members[number] -= 1
-    for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
-        touch(filling, resource)
-        if paths.members[number] == 0:  # the last share of the list takes the free place
-            seats.taken[resource] -= 1
-            last = seats.share[seats.ptr[resource] + seats.taken[resource]]
-            place = seats.place[share]
-            seats.share[place] = last
-            seats.place[last] = place
-
-
-@inlined
-def solve(paths: Paths, seats: Seats, filling: Filling) -> int:
-    """Solve the components of all touched resources.
-
-    Returns
-    -------
-    int
-        Length of ``filling.changed``, the classes whose rate has changed.
-    """
-    spread(paths, seats, filling)
-    fill(paths, seats, filling)
-    for index in range(filling.sizes[0]):
-        filling.listed[filling.resources[index]] = 0
-    filling.sizes[0] = 0
-    return int(filling.sizes[2])
-
-
-@inlined
-def spread(paths: Paths, seats: Seats, filling: Filling) -> None:
-    """List all resources and classes of the components that hold touched resources."""
-    index, classes = 0, 0
-    while index < filling.sizes[0]:
-        resource = filling.resources[index]
-        first = seats.ptr[resource]
-        for place in range(first, first + seats.taken[resource]):
-            number = paths.owner[seats.share[place]]
-            if not filling.rising[number]:
-                filling.rising[number] = 1
-                filling.classes[classes] = number
-                classes += 1
-                for share in range(paths.ptr[number], paths.ptr[number + 1]):
-                    touch(filling, wide(paths.resource[share]))
-        index += 1
-    filling.sizes[1] = classes
 
 
 @compiled
@@ -170,9 +108,9 @@ def fill_all(paths: Paths, seats: Seats, filling: Filling) -> None:
 def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
     """Raise the level until every listed class is settled."""
     heap = _begin(paths, seats, filling)
-    rising = filling.sizes[1]
+    rising = filling.sizes[CLASSES]
     resources = len(paths.capacity)
-    filling.sizes[2] = 0
+    filling.sizes[CHANGED] = 0
     while rising:
         full, heap, level = _next_level(filling, heap, resources)
         for index in range(full):
@@ -193,12 +131,12 @@ def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
     A resource that one class has to itself bounds that class as a cap does, and is not on the heap
     itself. A class is left out if a resource that it shares is sure to be full no later.
     """
-    for index in range(filling.sizes[0]):
+    for index in range(filling.sizes[LISTED]):
         resource = filling.resources[index]
         filling.spare[resource] = paths.capacity[resource]
         filling.weight[resource] = 0
     heap = wide(0)
-    for index in range(filling.sizes[1]):
+    for index in range(filling.sizes[CLASSES]):
         number = wide(filling.classes[index])
         reached, common = paths.cap[number], UNLIMITED
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
@@ -211,7 +149,7 @@ def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
                 common = min(common, paths.capacity[resource] // weight)
         if reached < common or common == UNLIMITED:
             heap = _push(filling, heap, reached, len(paths.capacity) + number)
-    for index in range(filling.sizes[0]):
+    for index in range(filling.sizes[LISTED]):
         resource = wide(filling.resources[index])
         if seats.taken[resource] > 1:
             level = filling.spare[resource] // filling.weight[resource]
@@ -256,8 +194,8 @@ def _settle(paths: Paths, filling: Filling, number: int, level: int) -> int:
     filling.rising[number] = 0
     if paths.rate[number] != level:
         paths.rate[number] = level
-        filling.changed[filling.sizes[2]] = number
-        filling.sizes[2] += 1
+        filling.changed[filling.sizes[CHANGED]] = number
+        filling.sizes[CHANGED] += 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = paths.resource[share]
         weight = paths.members[number] * paths.weight[share]
@@ -303,7 +241,7 @@ def working_space(classes: int, resources: int) -> Filling:
         resources=np.empty(resources, np.int32),
         classes=np.empty(classes, np.int32),
         changed=np.empty(classes, np.int32),
-        sizes=np.zeros(3, np.int64),
+        sizes=np.zeros(11, np.int64),
         listed=np.zeros(resources, np.uint8),
         rising=np.zeros(classes, np.uint8),
         spare=np.empty(resources, np.int64),

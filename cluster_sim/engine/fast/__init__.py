@@ -180,7 +180,7 @@ def _streams(schedule: Schedule, faults: Faults) -> tuple[IntArray, Streams]:
     struck = np.unique(faults.resource) if len(faults) else faults.resource
     number, slot, paths, seats, filling = share_tables(schedule, struck)
     berths = _most_in_flight(schedule)
-    streams = empty_streams(len(slot), berths, _column(slot, np.int64), paths, seats, filling)
+    streams = empty_streams(berths, _column(slot, np.int64), paths, seats, filling)
     return number, streams
 
 

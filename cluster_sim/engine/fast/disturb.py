@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from cluster_sim.engine.components import touch as touch_rates
 from cluster_sim.engine.fast.agenda import push, take_all
 from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, TROUBLE
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
 from cluster_sim.engine.jit import compiled, inlined, wide
-from cluster_sim.engine.rates import touch as touch_rates
+from cluster_sim.engine.rates import ALL
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
@@ -160,6 +161,7 @@ def _set_speed(run: Run, row: int) -> None:
         return
     nominal = streams.nominal_capacity[resource]
     streams.paths.capacity[resource] = _part(nominal, top, bottom)
+    streams.filling.sizes[ALL] = 1
     touch_rates(streams.filling, resource)
     for number in range(len(streams.slot)):
         if streams.slot[number] == resource:

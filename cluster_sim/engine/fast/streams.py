@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine import rates
+from cluster_sim.engine import components
 from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
 from cluster_sim.engine.jit import inlined, internal, wide
 from cluster_sim.engine.rates import Filling, Paths, Seats
+from cluster_sim.engine.standing import Standing, nothing_stands
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS, IntArray
 
@@ -54,12 +55,14 @@ class Streams(NamedTuple):
     paths: Paths
     seats: Seats
     filling: Filling
+    standing: Standing
 
 
 def empty_streams(
-    classes: int, berths: int, slot: IntArray, paths: Paths, seats: Seats, filling: Filling
+    berths: int, slot: IntArray, paths: Paths, seats: Seats, filling: Filling
 ) -> Streams:
     """Return room for so many flows in flight, of which there are none yet."""
+    classes = len(slot)
     return Streams(
         slot=slot,
         work=np.zeros(classes, np.int64),
@@ -84,6 +87,7 @@ def empty_streams(
         paths=paths,
         seats=seats,
         filling=filling,
+        standing=nothing_stands(paths, filling),
     )
 
 
@@ -132,7 +136,7 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
         streams.vacant[0] = streams.after[berth]
     streams.op[berth], streams.number[berth] = op, number
     streams.left[berth], streams.begun[berth] = size * MICROBYTES, now
-    rates.join(streams.paths, streams.seats, streams.filling, number)
+    components.join(streams.paths, streams.seats, streams.filling, streams.standing, number)
     streams.fresh[state.notes[FRESH]] = berth
     state.notes[FRESH] += 1
     state.child[op] = berth
@@ -174,7 +178,8 @@ def leave(streams: Streams, state: State, berth: int) -> None:
 @inlined
 def _vacate(streams: Streams, berth: int) -> int:
     """Leave a berth to the next flow; returns the op that was there."""
-    rates.leave(streams.paths, streams.seats, streams.filling, wide(streams.number[berth]))
+    number = wide(streams.number[berth])
+    components.leave(streams.paths, streams.seats, streams.filling, streams.standing, number)
     op = wide(streams.op[berth])
     streams.op[berth] = NO_OP
     streams.after[berth] = streams.vacant[0]
@@ -185,7 +190,7 @@ def _vacate(streams: Streams, berth: int) -> int:
 @inlined
 def solve(streams: Streams, state: State, now: int) -> None:
     """Solve the rates of what changed at this instant, and plan anew when those flows end."""
-    changed = rates.solve(streams.paths, streams.seats, streams.filling)
+    changed = components.solve(streams.paths, streams.seats, streams.filling, streams.standing)
     for index in range(changed):
         _change_rate(streams, state, wide(streams.filling.changed[index]), now)
     for index in range(state.notes[FRESH]):

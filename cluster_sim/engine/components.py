@@ -1,0 +1,144 @@
+"""Flows come and go: which rates are solved anew, and how.
+
+A small component is solved from the start. Of a large one, only what changes
+(:mod:`cluster_sim.engine.incremental`); all of it where much changed at once, or a capacity did.
+"""
+
+from __future__ import annotations
+
+from cluster_sim.engine.incremental import update
+from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.rates import (
+    ALL,
+    CHANGED,
+    CLASSES,
+    FEW,
+    LISTED,
+    MANY,
+    NEW,
+    Filling,
+    Paths,
+    Seats,
+    fill,
+)
+from cluster_sim.engine.standing import Standing, count_in
+
+
+@inlined
+def touch(filling: Filling, resource: int) -> None:
+    """Note that the flows on a resource, or its capacity, changed."""
+    if not filling.listed[resource]:
+        filling.listed[resource] = 1
+        filling.resources[filling.sizes[LISTED]] = resource
+        filling.sizes[LISTED] += 1
+
+
+@inlined
+def join(paths: Paths, seats: Seats, filling: Filling, standing: Standing, number: int) -> None:
+    """Add a flow to a class; the first makes the class take part at its resources."""
+    paths.members[number] += 1
+    if paths.members[number] == 1:
+        standing.new[filling.sizes[NEW]] = number
+        filling.sizes[NEW] += 1
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = wide(paths.resource[share])
+        touch(filling, resource)
+        if paths.members[number] == 1:
+            place = seats.ptr[resource] + seats.taken[resource]
+            seats.share[place] = share
+            seats.place[share] = place
+            seats.taken[resource] += 1
+        if standing.kept[resource]:
+            place, weight = wide(seats.place[share]), wide(paths.weight[share])
+            standing.rate[place] = paths.rate[number]
+            standing.weight[place] = weight * paths.members[number]
+            count_in(filling, standing, resource, weight, paths.rate[number])
+
+
+@inlined
+def leave(paths: Paths, seats: Seats, filling: Filling, standing: Standing, number: int) -> None:
+    """Remove a flow from a class; with the last the class leaves its resources."""
+    paths.members[number] -= 1
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = wide(paths.resource[share])
+        touch(filling, resource)
+        place = wide(seats.place[share])
+        if standing.kept[resource]:
+            weight = wide(paths.weight[share])
+            standing.weight[place] -= weight
+            count_in(filling, standing, resource, -weight, paths.rate[number])
+        if paths.members[number] == 0:  # the last share of the list takes the free place
+            seats.taken[resource] -= 1
+            last = seats.ptr[resource] + seats.taken[resource]
+            seats.share[place] = seats.share[last]
+            seats.place[seats.share[place]] = place
+            standing.rate[place] = standing.rate[last]
+            standing.weight[place] = standing.weight[last]
+
+
+@inlined
+def solve(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> int:
+    """Solve the rates of all flows that a change at the touched resources may reach.
+
+    Returns
+    -------
+    int
+        Length of ``filling.changed``, the classes whose rate has changed.
+    """
+    small = spread(paths, seats, filling, filling.sizes[FEW])
+    if small or not solve_part(paths, seats, filling, standing):
+        fill(paths, seats, filling)
+        for index in range(filling.sizes[LISTED]):
+            standing.kept[filling.resources[index]] = 0
+    for index in range(filling.sizes[LISTED]):
+        filling.listed[filling.resources[index]] = 0
+    filling.sizes[LISTED] = 0
+    filling.sizes[NEW] = 0
+    filling.sizes[ALL] = 0
+    return int(filling.sizes[CHANGED])
+
+
+@internal
+def solve_part(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> bool:
+    """Solve what changes in large components; else list the whole of them, and return False."""
+    if filling.sizes[ALL] or filling.sizes[LISTED] > filling.sizes[MANY]:
+        spread(paths, seats, filling, len(paths.cap))
+        return False
+    update(paths, seats, filling, standing)
+    return True
+
+
+@inlined
+def spread(paths: Paths, seats: Seats, filling: Filling, most: int) -> bool:
+    """List the components that the touched resources belong to, if they have so few classes.
+
+    Where they have more, nothing is listed but what was touched.
+    """
+    index, classes, touched = 0, 0, filling.sizes[LISTED]
+    while index < filling.sizes[LISTED]:
+        resource = filling.resources[index]
+        first = seats.ptr[resource]
+        if classes > most or seats.taken[resource] > most:
+            _forget(filling, touched, classes)
+            return False
+        for place in range(first, first + seats.taken[resource]):
+            number = paths.owner[seats.share[place]]
+            if not filling.rising[number]:
+                filling.rising[number] = 1
+                filling.classes[classes] = number
+                classes += 1
+                for share in range(paths.ptr[number], paths.ptr[number + 1]):
+                    touch(filling, wide(paths.resource[share]))
+        index += 1
+    filling.sizes[CLASSES] = classes
+    return True
+
+
+@inlined
+def _forget(filling: Filling, touched: int, classes: int) -> None:
+    """Take off the lists what was put there, but for the touched resources, the first ones."""
+    for index in range(classes):
+        filling.rising[filling.classes[index]] = 0
+    for index in range(touched, filling.sizes[LISTED]):
+        filling.listed[filling.resources[index]] = 0
+    filling.sizes[LISTED] = touched
