@@ -1,4 +1,4 @@
-"""Runs of a study on processes of this machine."""
+"""Runs of a study in processes of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predictor to beat: one constant efficiency, fitted to the very table by its median."""
+"""Baseline predictor: one constant efficiency, fitted to the table itself by its median."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from experiments.validation.schema import Value
 def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """Errors of the constant predictor on the rows that were predicted.
 
-    Training: model FLOPs over chips; collectives: bytes on the wire; both divided by one constant
-    that makes the median right. Other kinds have no such predictor and get None.
+    Training rows: model FLOPs over chips; collective rows: bytes on the wire. Both are divided by
+    one constant, which makes the median right. Other kinds have no such predictor and get None.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, flo
 
 
 def training_work(values: Mapping[str, Value]) -> float:
-    """Model FLOPs of an iteration for each chip: 6 a parameter and token, and the attention scores.
+    """Model FLOPs of an iteration per chip: 6 per parameter and token, and the attention scores.
 
     After Narayanan et al. (2021), equation 3, without recomputation.
     """

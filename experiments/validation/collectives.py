@@ -1,4 +1,4 @@
-"""Predicting collective rows: one operation on the first chips of as many machines as needed."""
+"""Predictions of collective rows: one operation on the first chips of enough machines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
 
 EXPERTS_PER_TOKEN = 8
-"""Experts of a token where a row states none, as many as DeepSeek-V3 has."""
+"""Experts of a token where a row states none; those of DeepSeek-V3."""
 
 
 def time_s(
@@ -90,7 +90,8 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -> Outcome:
     """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
 
-    Where neither ``way`` nor ``what`` says which way tokens go, the time is between both.
+    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean
+    of both.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from topologies.errors import InputError
 from workloads.confidence.rank_correlation import kendall_tau
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
-"""Faults of the model in one row, which must not hide the result of the others."""
+"""Faults of the model in one row, which must not hide the results of the others."""
 Predict = Callable[[Mapping[str, Value]], Outcome]
 
 
@@ -66,7 +66,7 @@ def _own(row: Row, name: str, cell: str) -> Value:
 
 
 def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:
-    """Prediction, publication and error; of several published values the first, then the others."""
+    """Predicted and published value and error: of the first quantity stated, then of the others."""
     stated = [name for name in kind.published if _number(row.values.get(name)) is not None]
     first = stated[0] if stated else next(iter(outcome.predicted), kind.published[0])
     predicted = outcome.predicted.get(first)
@@ -117,7 +117,7 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         mean_abs_error, p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation
         of predicted and published); None where there are too few rows. Where rows state further
         quantities, such as memory beside the time: ``quantities``, the same errors of each. Where
-        they state whether a plan ``fits``: how often that was told.
+        they state whether a plan ``fits``: ``fits``, counts of right and wrong predictions.
     """
     statuses = [row["status"] for row in compared]
     good = [row for row in compared if row["error"] is not None]
@@ -135,7 +135,7 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """FloatArray of what rows state besides their first quantity, by its name."""
+    """Errors of the quantities that rows state besides their first, by name."""
     errors: dict[str, list[float]] = {}
     for row in compared:
         for name, value in row.items():
@@ -145,7 +145,7 @@ def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def _fits(compared: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Counts of runs predicted to fit or not, apart for those that ran and that failed."""
+    """Counts of runs predicted to fit or not, separately for those that ran and that failed."""
     counts: dict[str, int] = {}
     for row in compared:
         predicted = row.get("predicted_fits")

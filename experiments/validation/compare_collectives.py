@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
-    """Refuse to compare another operation, or another number of ranks, than was measured.
+    """Refuse to compare with an operation or a number of ranks other than the measured one.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     -------
     DataFrame
         With ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as printed)
-        and ``error``: simulated over measured time, less one. Empty where nothing was measured.
+        and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Conditions of a measurement that a row may state: attention, compiler, release, power limit.
 
 Each is optional and chooses catalogue variants, or a field of the plan, in place of those that the
-recipe of the row's framework would take. What a row states counts before what a recipe assumes.
+recipe of the row's framework would take. A stated condition has priority over the recipe.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ ROUNDS: Mapping[str, str] = {
     "training_results_v5.0": "2025-06",
     "training_results_v5.1": "2025-11",
 }
-"""When MLCommons published its rounds of training, by the repository that a source names."""
+"""Months in which MLCommons published its rounds of training, by the repository of a source."""
 RELEASES: tuple[tuple[str, str, str], ...] = (
     ("2023-09", "gemm_sustained_fp8", "early-2023"),
     ("2024-03", "", ""),
     ("9999", "gemm_sustained_fp8", "late-2024"),
 )
-"""Constant of the H100's kernels, and its variant, of software before each month."""
+"""Ends of periods of software, each with the constant of H100 kernels and its variant before it."""
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
 NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
-"""Chips and month from which their engine runs prompts with fused attention: SDK 2.19."""
+"""Chips, and the month from which their engine runs prompts with fused attention (SDK 2.19)."""
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 """A year, a month or a day."""
 ARXIV = r"arXiv[: ]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}"
 """An article's number, which begins with its year and month."""
 LIMITED_BELOW_W = 600
-"""Power limit of an H100, of 700 W, below which it runs at the rates of 500 W."""
+"""Power limit below which an H100 (of 700 W) is predicted with the rates of 500 W."""
 SEPARATE = ("norm_efficiency", "activation_efficiency")
 """Classes of element-wise work that a compiler fuses."""
 
@@ -46,7 +46,7 @@ SEPARATE = ("norm_efficiency", "activation_efficiency")
 def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
     """Return the catalogue variants that a row's conditions stand for, by ``PART.QUANTITY``.
 
-    An empty name takes the catalogue's own value back where a recipe has chosen a variant.
+    An empty name restores the catalogue's own value where a recipe has chosen a variant.
 
     Examples
     --------
@@ -112,5 +112,5 @@ def month(row: Mapping[str, Any]) -> str:
 
 
 def _release(date: str) -> tuple[str, str]:
-    """Constant and variant of the software of a month; empty where the catalogue's own holds."""
+    """Constant and variant for the software of a month; empty where the catalogue's own applies."""
     return next((name, variant) for until, name, variant in RELEASES if date < until)

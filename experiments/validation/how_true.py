@@ -27,11 +27,11 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "first_token": ("first tokens", "as times per token; an engine's own waits are not modelled"),
     "serving": ("times per token", "kernels and collectives; overheads of an engine from its runs"),
 }
-"""Beginning of a kind of residual, its name on the page, and what its answers rest on."""
+"""Prefix of the kinds of residuals, their name on the page, and the basis of such answers."""
 LEFT_OUT = "training.research"
-"""Kind of the runs of research code on mixed nodes, which the page of validation discusses."""
+"""Kind of the runs of research code on nodes of mixed quality; the validation page has them."""
 WIDEST_ERROR = 100
-"""End of the axes of errors [%]."""
+"""Upper limit of the axes of errors [%]."""
 CHIPS = (
     "a100-40gb",
     "a100-80gb",
@@ -46,7 +46,7 @@ CHIPS = (
     "trn3",
 )
 FEWEST = 3
-"""Rows below which a 90th percentile says nothing."""
+"""Rows below which no 90th percentile is shown."""
 HEAD = """# How true
 
 This page shows, for each kind of answer and each chip, what the answer rests on and how large its

@@ -1,4 +1,4 @@
-"""Predicting rows of jobs of weeks: mean time between failures, and the share of useful time."""
+"""Predictions of rows of long jobs: mean time between failures, and the share of useful time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.job.simulate import simulate
 
 DAY_S = 86400.0
 FAILURES = 400
-"""Failures of the simulated run: its goodput scatters by a few thousandths."""
+"""Failures in the simulated run: enough that its goodput varies by a few thousandths only."""
 SPARES = 1000
 """Enough for any repair: rows do not state their spares."""
 TIMES = ("checkpoint_interval_s", "checkpoint_stall_s", "restart_s", "detection_s")

@@ -1,4 +1,4 @@
-"""Predicting kernel rows: a product, attention, element-wise kernel, look-up or layer of a chip."""
+"""Predictions of kernel rows: a product, attention, element-wise kernel, look-up or layer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
 
 
 def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
-    """Catalogue for what the other cores of the chip do, where the row states that."""
+    """Catalogue for the load on the other cores of the chip, where the row states it."""
     part, load = f"kernels.{family(values['chip']).name}", values.get("load")
     names = [entry.variant for entry in catalogue.variants(part, "gemm_sustained")]
     if load is None or LOADS[load] not in names:
@@ -65,7 +65,7 @@ def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
 
 
 def _ranks_per_chip(values: Mapping[str, Any], catalogue: Catalogue) -> int:
-    """Ranks of so many cores that share the chip; one where the row does not count cores."""
+    """Ranks that share the chip, by the cores of each; one where the row does not count cores."""
     chip, cores = values["chip"], values.get("cores")
     if cores is None or not catalogue.has(chip, "cores"):
         return 1

@@ -1,4 +1,4 @@
-"""Predicting layer rows: one layer of a plan forward and backward, on an idle machine."""
+"""Predictions of layer rows: one layer of a plan forward and backward, on an idle machine."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 
 
 def length_s(steps: Sequence[LayerOp], machine: Cluster, tp: int) -> float:
-    """Time at which the last of some steps ends [s], each after those before it on its stream.
+    """Time at which the last of the steps ends [s], where those of one stream run in order.
 
-    The ranks, on the first ``tp`` chips, are alike, so all start a communication at once.
+    The ranks, on the first ``tp`` chips, are alike, so all start a communication at the same time.
     """
     ended: dict[str, float] = {PREVIOUS: 0.0, NOTHING: 0.0}
     free: dict[int, float] = {}

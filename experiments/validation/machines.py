@@ -1,4 +1,4 @@
-"""The machine and the model that a row names: shipped, a file, or shipped for a table."""
+"""Machines and models that rows name: shipped ones, files, or those shipped with the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.models.model import Model
 
 @cache
 def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> Cluster:
-    """Return machines of a name with room for that many chips; the last may be used in part.
+    """Return enough machines of a name for that many chips; the last may be used in part.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Predicting memory rows: how much a rank of a plan needs, and whether it fits; nothing is run."""
+"""Predictions of memory rows: the memory of a rank, and whether it fits; nothing is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     """
     row = filled(values)
     plan, used = plan_of(row.values), recipe(row.values)
-    # What runs separate attention kernels is of a time in which training used dropout.
+    # Frameworks with separate attention kernels date from when training used dropout.
     model = replace(model_of(row.values), dropout=plan.attention == "unfused")
     parts = used.numbers(catalogue)
     needed = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)

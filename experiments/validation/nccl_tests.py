@@ -1,7 +1,7 @@
-"""Reading what ``nccl-tests`` and ``nccom-test`` print: sizes and times of a collective.
+"""Reader of the output of ``nccl-tests`` and ``nccom-test``: sizes and times of a collective.
 
-Only sizes and times are taken. Bandwidths are not: GB/s means 10⁹ bytes in nccl-tests and 2³⁰ in
-older nccom-test output, under the same name; they serve to find out the operation and the ranks.
+Only sizes and times are read as measurements. Printed bandwidths serve to find the operation and
+the ranks only: GB/s means 10⁹ bytes in nccl-tests and 2³⁰ bytes in older nccom-test output.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from topologies.files import read_text
 LARGEST_FILE_BYTES = 20_000_000
 GIB_PER_GB = 2**30 / 10**9
 ONLY_ALL_REDUCE_FROM = 1.1
-"""Bus over algorithm bandwidth: 4/3 in an all-reduce of three ranks, at most 1 in all else."""
+"""Bus over algorithm bandwidth from which an operation is an all-reduce: 4/3 with three ranks, and
+at most 1 in any other operation."""
 OPERATIONS = {
     "all-reduce": ("all_reduce", "allreduce", "allr"),
     "all-gather": ("all_gather", "allgather", "allg"),
@@ -41,7 +42,7 @@ class Measured:
     Attributes
     ----------
     collective : str or None
-        Operation, if the text says or its bandwidths betray it.
+        Operation, if the text names it or the bandwidths imply it.
     ranks : int or None
         Likewise.
     size_bytes : float array (rows,)
@@ -49,8 +50,8 @@ class Measured:
     time_s : float array (rows,)
         Out of place, where both are printed [s].
     bandwidth_unit : str
-        ``GB/s`` or ``GiB/s``: what the printed algorithm bandwidth turns out to be; empty if it is
-        not printed.
+        ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from sizes and times;
+        empty if it is not printed.
     failed : int
         Rows that the tool printed without a result.
     """
@@ -67,7 +68,7 @@ class Measured:
 
 
 def operation(name: str) -> str:
-    """Operation that a tool or library calls by this name; an unknown name is given back.
+    """Operation that a tool or library calls by this name; an unknown name is returned unchanged.
 
     Examples
     --------
@@ -86,7 +87,7 @@ def operation(name: str) -> str:
 
 
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
-    """Read a file of such output; of several tables the one of the operation wanted.
+    """Read a file of such output; from several tables, that of the operation wanted.
 
     Raises
     ------
@@ -100,7 +101,7 @@ def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
 
 
 def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:
-    """Find the table in the printed text; anything around it is passed over.
+    """Find the table in the printed text; all other lines are skipped.
 
     Parameters
     ----------
@@ -108,7 +109,8 @@ def parse_measured(text: str, name: str = "the text", wanted: str | None = None)
     name : str
         Name of the text in messages.
     wanted : str, optional
-        Operation whose table to take where there are several; else, or if none is its, the first.
+        Operation whose table to read where there are several; the first table by default, and
+        where none is of this operation.
 
     Raises
     ------
@@ -139,14 +141,14 @@ def parse_measured(text: str, name: str = "the text", wanted: str | None = None)
 
 
 def _table(lines: Sequence[str], header: int, name: str) -> Measured:
-    """One table, whose header stands in that line, and what was printed before it."""
+    """Read the table whose header is in that line, and the text that was printed before it."""
     columns = _columns(lines[header], " ".join(lines[header + 1 : header + 2]))
     rows, failed = _rows(lines[header + 1 :], columns)
     if not len(rows):
         raise InputError(f"{name}: {failed} rows without a result, none with one. Run it again.")
     size, time_s, algbw, busbw = rows.T
     ratio = _ratio(algbw, busbw)
-    collective = _operation("\n".join(lines[:header])) or _betrayed(ratio)
+    collective = _operation("\n".join(lines[:header])) or _implied_operation(ratio)
     return Measured(
         collective=collective,
         ranks=_stated_ranks(lines[:header]) or _ranks(collective, ratio),
@@ -191,7 +193,7 @@ class _Columns:
 
 
 def _columns(header: str, units: str) -> _Columns:
-    """First column of each kind: in nccl-tests the out-of-place one."""
+    """Positions of the first column of each kind; in nccl-tests that is the out-of-place one."""
     words = header.lower().split()
 
     def first(*starts: str) -> int | None:
@@ -243,8 +245,8 @@ def _operation(text: str) -> str | None:
     return None
 
 
-def _betrayed(ratio: float | None) -> str | None:
-    """Operation that alone has a bus bandwidth so far above its algorithm bandwidth."""
+def _implied_operation(ratio: float | None) -> str | None:
+    """Operation that the ratio of bus to algorithm bandwidth implies, if any."""
     return "all-reduce" if ratio is not None and ratio > ONLY_ALL_REDUCE_FROM else None
 
 

@@ -1,4 +1,4 @@
-"""Outcome of a prediction of one row: a number, or the reason why there is none."""
+"""Outcome of the prediction of one row: numbers, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Outcome:
     provenance : mapping of str to str
         By input: measured, interpolated, extrapolated, assumed.
     ends : pair of float, optional
-        Least and most that the prediction may be by what the tool that timed the row adds [s];
-        None where it adds nothing.
+        Least and greatest time that the tool may have shown [s], with what it adds itself; None
+        where it adds nothing.
     """
 
     predicted: Mapping[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
 def predictor(kind: Kind) -> Predictor:
     """Return the predictor of a kind of rows; its imports are delayed until then.
 
-    It remembers the steps of training rows, so each table takes one of its own.
+    It keeps the simulated steps of training rows, so take a new one for each table.
     """
     if kind.name == "kernel":
         from experiments.validation.kernels import predict as predict_kernel

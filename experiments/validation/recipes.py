@@ -1,7 +1,7 @@
 """Recipe of a framework: attention kernels, fusion, power and libraries that a row leaves out.
 
-A recipe is a set of named catalogue variants and habits; it is counted as assumed. It is found by
-the row's ``source``; a row of an unknown source gets the usual one of such a model on such a chip.
+A recipe is a set of catalogue variants and choices of the plan; its provenance is *assumed*. It is
+found by the row's ``source``; a row of an unknown source gets the usual one for its model and chip.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.files import csv_rows
 
 CONDITIONS = ("zero", "gated_mlp", "overlap", "tp", "chip")
-"""Columns of a recipe that a row must agree with, cheapest first."""
+"""Columns of a recipe that a row must agree with, in the order of the cost of checking them."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Recipe:
     usual_overlap : str
         Which communication runs beside compute where a row does not say.
     collectives : str
-        Through what a collective or kernel was measured: ``nccl``, as by its own tests, ``nvshmem``
-        or a library of exchanges, or a way of :mod:`experiments.validation.timing_tool`.
+        Software by which a collective or kernel was timed: ``nccl`` (its own tests), ``nvshmem``, a
+        library of exchanges, or a constant of :mod:`experiments.validation.timing_tool`.
     variants : tuple of (path, name)
         Catalogue variants, ``PART.QUANTITY`` and the alternative's name.
     note : str

@@ -1,4 +1,4 @@
-"""Residuals of validation: from compared rows to the data of intervals, and back to rows."""
+"""Residuals of validation: the data of intervals from compared rows, and intervals of rows."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from workloads.models.huggingface import model as read_model
 EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
 RESEARCH_CODE = "nanotron"
-"""Recipe of rows that research code gave on whatever nodes a cluster had."""
+"""Recipe of rows that research code measured on nodes of mixed quality."""
 SEPARATE_KERNELS = "unfused"
 """Attention of frameworks before fused kernels, as recipes and plans name it."""
 MIXED_ABOVE_CHIPS = 128
 """Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
 
 FIRST = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS)
-"""Kinds of first tokens, of dense models and of mixtures."""
+"""Kinds of residuals of first tokens: dense models, mixtures of experts."""
 
 Row = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
 
 
 def _first_tokens(row: Row) -> Iterator[tuple[Row, float]]:
-    """First token of a serving row whose headline is a later one, and its error."""
+    """Time to first token and its error, of a serving row whose first quantity is another."""
     error = row.get("error_ttft_s")
     if error is not None and error > -1 and row["quantity"] != "ttft_s":
         yield {**row, "quantity": "ttft_s"}, float(error)
@@ -91,7 +91,7 @@ def _mixed(name: str, row: Row) -> bool:
 
 
 def prediction_of(row: Row, table: str = "") -> Prediction | None:
-    """Features of a compared row; None for memory and other quantities that are no times."""
+    """Features of a compared row for its interval; None for memory and other non-times."""
     quantity = row["quantity"]
     grades: Mapping[str, str] = row["provenance"]
     chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
@@ -161,7 +161,7 @@ def row_interval(row: Row, table: str, measured: Residuals) -> Interval | None:
 
 
 def _with_tool(ends: Interval, row: Row) -> Interval:
-    """Interval whose ends also hold what the tool that timed the row may add."""
+    """Interval whose ends include what the tool that timed the row may add."""
     predicted, least, most = (row[f"predicted{end}"] for end in ("", "_least", "_most"))
     more = f"the tool that timed it shows {least * 1e6:,.3g} to {most * 1e6:,.3g} us"
     return replace(

@@ -1,7 +1,7 @@
-"""A training row with its empty cells filled in, and sizes made such that the plan divides them.
+"""Defaults for the empty cells of a training row, and sizes padded until the plan divides them.
 
-What was measured did run, so a plan is not refused here for a remainder: frameworks pad sizes and
-round batches.
+A measured plan did run, so none is refused here for a remainder: frameworks pad sizes and round
+batches.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ SAME_RATE = {
     "fp8": ("fp8", "float8", "e4m3", "hybrid"),
     "bf16": ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"),
 }
-"""Precisions that run at one rate, by what their spellings have in common; fp8 comes first, as
-what is mixed with it is bf16."""
+"""Precisions by rate, each with parts of its spellings; fp8 comes first, so that *mixed fp8*
+is fp8."""
 MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
 """Limits of one row: twice the largest machine there is, thirty times the deepest and the widest
 model, and longer sequences than any are trained on."""
@@ -56,12 +56,12 @@ MOST_BUBBLE = 0.25
 """Bubble of 1F1B beyond which a row that states no schedule is taken to interleave. Published plans
 of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falcon 22 %)."""
 TUNED = 1024
-"""Chips from which a run is taken to be tuned so; on fewer, sweeps also measure poor plans."""
+"""Chips from which a run is assumed to interleave; on fewer, sweeps also measure poor plans."""
 WIDE = {False: 8 / 3, True: 7 / 2}
-"""Feed-forward over hidden width of gated models, without and with shared key-value heads: Llama
-and Llama 2, and Llama 3, Mistral."""
+"""Feed-forward over hidden width of gated models, without shared key-value heads (Llama, Llama 2)
+and with them (Llama 3, Mistral)."""
 WHOLE_COLUMNS = 256
-"""Number of which such a width is a multiple."""
+"""Divisor of such a width."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Stated:
 
 
 def filled(values: Cells) -> Stated:
-    """Fill empty cells by what is usual, and by what follows from the others.
+    """Fill empty cells with the usual values and those that follow from other cells.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def filled(values: Cells) -> Stated:
 
 
 def _widths(row: Cells) -> Cells:
-    """Heads and feed-forward part; one as wide as GPT's without shared key-value heads is GPT's."""
+    """Heads and feed-forward part; of GPT if of its width and without shared key-value heads."""
     hidden, heads, ffn = row["hidden"], row["heads"], row.get("ffn")
     kv_heads = row.get("kv_heads") or heads
     gated = row.get("gated_mlp")
@@ -118,15 +118,15 @@ def _usual(row: Cells) -> Cells:
 
 
 def _precision(text: str) -> str:
-    """Rate at which a precision runs; what is not known is left for the plan to refuse."""
+    """Rate at which a precision runs; the plan refuses an unknown one."""
     low = text.lower()
     return next((rate for rate, names in SAME_RATE.items() if any(n in low for n in names)), low)
 
 
 def _degrees(row: Cells) -> Cells:
-    """Data parallel degree, which fills the chips, and the tensor parallel degree of experts.
+    """Data parallel degree, such that all chips are used, and tensor parallel degree of experts.
 
-    Some count dp without ep, of which it is a multiple here, and some with cp.
+    Some sources count dp without ep, which divides it here, and some multiply it by cp.
     """
     fills, dp = _replicas(row), row.get("dp")
     if dp is None or dp * row["ep"] == fills or dp == fills * row["cp"]:
@@ -139,7 +139,7 @@ def _degrees(row: Cells) -> Cells:
 
 
 def _replicas(row: Cells) -> int:
-    """Data parallel degree that fills the chips, or their cores where ranks are cores; 0: none."""
+    """Data parallel degree that uses all chips, or all cores where ranks are cores; 0 if none."""
     inner = row["tp"] * row["pp"] * row["cp"]
     each = ranks_per_chip(machines_for(row["cluster"], 1))
     room = row["chips"] * each
@@ -152,7 +152,7 @@ def _replicas(row: Cells) -> int:
 
 
 def _batch(row: Cells) -> Cells:
-    """Whole microbatches on each replica, the number nearest to the stated one."""
+    """Global batch of whole microbatches on each replica, nearest to the stated one."""
     dp, microbatch = row["dp"], row["microbatch"]
     whole = row.get("global_batch")
     if whole is None:
@@ -163,7 +163,7 @@ def _batch(row: Cells) -> Cells:
 
 
 def _pipeline(row: Cells) -> Cells:
-    """Schedule and chunks of a stage, of which only stages of a pipeline have several."""
+    """Schedule and chunks of a stage; without a pipeline there is one chunk."""
     pp, vpp, schedule = row["pp"], row.get("vpp"), row.get("schedule")
     allowed = pipeline_schedule(schedule or DEFAULT).chunks_allowed
     if pp == 1 or (vpp and vpp not in allowed):
@@ -177,7 +177,7 @@ def _pipeline(row: Cells) -> Cells:
 
 
 def _interleaves(row: Cells) -> bool:
-    """Return whether a pipeline that states no chunks is taken to have several.
+    """Return whether a pipeline that states no chunks is assumed to have several.
 
     Mixtures of experts do: Megatron-Core's guide asks for it wherever they have stages.
     """
@@ -205,7 +205,7 @@ def _overlap(row: Cells) -> Cells:
 
 
 def _padded(row: Cells) -> Cells:
-    """Sizes that the degrees divide; with a remainder the sequence is not parallel."""
+    """Sizes padded to multiples of the degrees; sequence parallelism only where it divides."""
     tp, cp, etp = row["tp"], row["cp"], row.get("etp") or row["tp"]
     heads, kv_heads = _multiple(row["heads"], tp), row["kv_heads"]
     if (kv_heads % tp and tp % kv_heads) or heads % kv_heads:
@@ -222,5 +222,5 @@ def _padded(row: Cells) -> Cells:
 
 
 def _multiple(size: int, of: int) -> int:
-    """The size, or the next one that can be divided."""
+    """Smallest multiple that is not below the size."""
     return -(-size // of) * of

@@ -1,4 +1,4 @@
-"""Reading a file of measurements: every row is kept, and a bad cell is named, not fatal."""
+"""Reader of files of measurements: every row is kept, and a bad cell is named, not fatal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topologies.files import csv_lines, read_bytes
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500
 SEPARATORS = (",", ";", "\t")
-"""Between cells; spreadsheets of some countries write the latter two and call it CSV."""
+"""Separators of cells; spreadsheets in some languages write the latter two in CSV files."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Row:
     Attributes
     ----------
     line : int
-        Where it ends in the file, from 1.
+        Number of its last line in the file, from 1.
     cells : mapping of str to str
         As read, columns that are not ours included.
     values : mapping of str to value
@@ -63,7 +63,7 @@ def read_file(path: Path | str) -> Rows:
     Raises
     ------
     InputError
-        For what is not such a file; a bad row is no such case, it is kept with its mistakes.
+        For any other file. A bad row raises nothing; it is kept with its mistakes.
     """
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
@@ -100,7 +100,7 @@ def read_text(text: str, name: str) -> Rows:
 
 
 def _separator(text: str) -> str:
-    """Return the separator that the first line has most of."""
+    """Return the most frequent separator of the first line."""
     first = text.lstrip().partition("\n")[0]
     return max(SEPARATORS, key=first.count)
 

@@ -1,4 +1,4 @@
-"""The columns of a file of measurements: what each holds and what it may be."""
+"""Columns of files of measurements: the type of each and its allowed values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Column:
     choices : tuple of str
         Texts that are allowed; any where empty.
     also : mapping of str to str
-        Other spellings of these, in small letters with hyphens.
+        Other spellings of the choices, in small letters with hyphens.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Kind:
         ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or ``job``.
     columns : tuple of Column
     published : tuple of str
-        Columns of measured values, the first stated one is what a row's error is about.
+        Columns of measured values; the error of a row is that of the first that it states.
     """
 
     name: str
@@ -81,7 +81,7 @@ def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
 
 
 def _spellings(**names: str) -> dict[str, str]:
-    """Choices by their other spellings, which stand beside each in one text."""
+    """Choices by their other spellings, read from a text that lists these beside each choice."""
     return {other: choice for choice, others in names.items() for other in others.split()}
 
 
@@ -271,12 +271,12 @@ KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER, JOB)
 
 
 def kind_of(header: list[str], name: str) -> Kind:
-    """Kind of the rows under a header: the one whose required columns are all there.
+    """Kind of the rows under a header: the one whose required columns are all present.
 
     Raises
     ------
     InputError
-        When no kind's are, with what the nearest kind lacks.
+        When there is none; the message says which columns the nearest kind lacks.
 
     Examples
     --------
@@ -338,7 +338,7 @@ def _flag(column: Column, text: str, shown: str) -> int:
 
 
 def _count(column: Column, number: float, shown: str) -> int | None:
-    """A whole number; 0 where it says that there is none of what one need not state."""
+    """Whole number; None for a 0 in an optional column whose values begin above it."""
     if not number.is_integer():
         raise InputError(f"{column.name} {shown} is not a whole number. Write it as digits.")
     if number == 0 < column.least and not column.required:

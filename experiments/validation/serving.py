@@ -1,4 +1,4 @@
-"""Predicting serving rows: a replica at a constant number of requests in flight."""
+"""Predictions of serving rows: a replica with a constant number of requests in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import Speculation, parse_speculation
 
 CATALOGUES = 16
-"""Catalogues kept by what a row changes; rows of one software and chip share theirs."""
+"""Number of catalogues that are kept; rows of one software and chip share theirs."""
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -30,7 +30,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     ------
     InputError
         For pipeline stages, groups of ranks that divide the requests of attention, unknown models,
-        and what does not fit into the replica's memory.
+        and a model or batch that does not fit into the replica's memory.
     """
     for name in ("pp", "attention_dp"):
         if (values.get(name) or 1) > 1:
@@ -46,7 +46,9 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         ep=values.get("ep") or 1,
         cache_precision=values.get("cache_precision"),
     )
-    answer = _answered(replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron)
+    answer = _steady_state(
+        replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron
+    )
     predicted = {
         "ttft_s": answer.ttft_s,
         "tpot_s": answer.tpot_s,
@@ -78,8 +80,8 @@ def _with_variants(catalogue: Catalogue, variants: tuple[tuple[str, str], ...]) 
     return catalogue.with_variants(dict(variants))
 
 
-def _answered(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
-    """Times with the row's batching, or else with that of the chip's usual engine."""
+def _steady_state(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
+    """Simulate the steady state with the row's batching, or else of the chip's usual engine."""
     prompt, output = values["prompt_tokens"], values["output_tokens"]
     users = values["concurrency"] or 1
     speculation = _speculation(values)

@@ -1,4 +1,4 @@
-"""The shipped tables of published measurements, each with its licence, credit and tolerance.
+"""Shipped tables of published measurements, each with its licence, credit and tolerance.
 
 ``tables/index.csv`` lists them; the rows of a table have the columns of a file of its kind and a
 ``source`` each. A source that begins with ``memory:`` was not read from a document.
@@ -28,7 +28,7 @@ class Table:
     median_tolerance, p90_tolerance : float
         Largest median and 90th percentile of the absolute error at which validation succeeds.
     licence, credit, note : str
-        Licence and credit of the origin; what a reader must know of the measurements.
+        Licence and credit of the origin, and remarks on the measurements.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Table:
 
 @cache
 def tables() -> dict[str, Table]:
-    """All shipped tables by name.
+    """Return all shipped tables by name.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def table(name: str) -> Table:
 
 
 def misses(table: Table, summary: dict[str, float | None]) -> str:
-    """Say by how much a summary is outside the tolerance of a table; empty when it is inside."""
+    """Describe by how much a summary exceeds the tolerance of a table; empty when it does not."""
     for key, limit in (
         ("median_abs_error", table.median_tolerance),
         ("p90_abs_error", table.p90_tolerance),

@@ -1,8 +1,8 @@
-"""Tools that timed a row add to the time of a collective or kernel itself.
+"""Time that the tool which timed a row adds to that of the collective or kernel itself.
 
 Some tables were timed through a framework rather than inside a compiled graph: PyTorch issues calls
-no closer than some tens of microseconds, or waits for each. How much that adds differs between
-machines, so the addition is a range, whose ends widen the interval of the row.
+at least some tens of microseconds apart, or waits for each. The addition differs between machines,
+so it is a range, whose ends widen the interval of the row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from topologies.catalogue.catalogue import Catalogue
 
 QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
-"""Recipes of what was timed through PyTorch: call behind call, waiting for each, kernels alone."""
+"""Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""
 COLLECTIVES, KERNELS = "nccl.pytorch", "runtime.pytorch"
 """Parts of the catalogue."""
 
@@ -23,7 +23,7 @@ class Shown(NamedTuple):
     Attributes
     ----------
     seconds : float
-        Time that it usually shows [s].
+        Time that the tool usually shows [s].
     ends : pair of float, optional
         Least and most that it may show on other machines [s]; None where it adds nothing.
     """
@@ -35,8 +35,8 @@ class Shown(NamedTuple):
 def collective_shown(through: str, seconds: float, catalogue: Catalogue) -> Shown:
     """Time of a collective as a recipe's tool shows it.
 
-    Call behind call, PyTorch shows at least the distance of two calls; where a captured graph is
-    replayed it may show the collective alone. Waiting for each, it shows the wait as well.
+    Calls back to back take at least the time between two calls; where a captured graph is replayed
+    they may take that of the collective alone. Waiting for each adds the wait.
 
     Parameters
     ----------

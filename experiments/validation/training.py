@@ -1,4 +1,4 @@
-"""Predicting training rows: a model and a plan from the columns, one simulated iteration."""
+"""Predictions of training rows: model and plan from the columns, one simulated iteration."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SAVINGS: Mapping[str, tuple[Any, ...]] = {
     "recompute": ("selective", "full"),
     "vpp": (1,),
 }
-"""Columns of what saves memory, and their values that save more than the usual one."""
+"""Columns that can save memory, and their values that save more than the usual one."""
 FEWEST = 4
-"""Least microbatches of the period from which two runs stand for a longer one."""
+"""Smallest period, in microbatches, for extrapolating a longer run from two."""
 
 
 class SteadyStep(NamedTuple):
-    """The result that is kept of a simulated step.
+    """Results kept of a simulated step.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class SteadyStep(NamedTuple):
 
 
 class Steps:
-    """Steps of the rows of one table; rows with the same model, machine and plan share theirs."""
+    """Steps of the rows of one table, shared by rows of the same model, machine and plan."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Model, Cluster, ParallelPlan], SteadyStep] = {}
@@ -73,7 +73,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 
     ``catalogue`` is a catalogue to use in place of the shipped one.
 
-    ``memory_bytes`` is what tensors need at the worst moment, ``reserved_bytes`` what the
+    ``memory_bytes`` is the peak of all tensors, ``reserved_bytes`` the memory that the
     framework's allocator holds, fragments included. A row that states a measured time or peak did
     run, so it is run here too when the memory model finds it too large; one that does not is
     infeasible then.
@@ -86,7 +86,7 @@ def _predicted(
     catalogue: Catalogue | None,
     step_of: Callable[[Model, Cluster, ParallelPlan], SteadyStep],
 ) -> Outcome:
-    """Predict a row from its step, which ``step_of`` simulates or remembers."""
+    """Predict a row from its step, which ``step_of`` simulates, or returns if it already has."""
     ran = any(values.get(name) is not None for name in TRAINING.published)
     row = fitting(filled(values)) if ran else filled(values)
     model, plan = model_of(row.values), plan_of(row.values)
@@ -107,9 +107,10 @@ def _predicted(
 def fitting(row: Stated) -> Stated:
     """Return the row with the least saving of memory that makes the plan fit.
 
-    Of what is not stated, that is one chunk a stage, recomputation, and ZeRO-3 where only data
-    parallelism divides the model. Where nothing helps it is the row as it is, in one chunk a stage.
-    Fragments do not count: an allocator that runs out of room gives up what it holds in reserve.
+    Where a row does not state them, these savings are tried: one chunk per stage, recomputation,
+    and ZeRO-3 where only data parallelism divides the model. Where none suffices, the row is
+    returned with one chunk per stage. Fragments do not count: an allocator without free memory
+    returns its reserve.
     """
     saved = product(*(_savings(row, name, more) for name, more in SAVINGS.items()))
     for savings in saved:
@@ -123,17 +124,17 @@ def fitting(row: Stated) -> Stated:
 
 
 def _savings(row: Stated, name: str, more: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Values to try of a column: its own, and more where it is not stated."""
+    """Values to try in a column: its own, and others where the row does not state it."""
     alone = row.values["tp"] * row.values["pp"] == 1
     free = name in row.assumed and (name != "zero" or alone)
     return (row.values[name], *more) if free else (row.values[name],)
 
 
 def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteration, float]:
-    """Simulate an iteration; of many microbatches only as many as show the pipeline's period.
+    """Simulate an iteration; of many microbatches, only enough to find the time of each.
 
-    Once the pipeline is full every further microbatch takes the same time, so two shorter runs
-    give the longer one's time.
+    Once the pipeline is full every further microbatch takes the same time, so the time of a long
+    run follows from those of two shorter ones.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Validating a file or shipped table: rows compared, summarised, beside a constant predictor."""
+"""Validation of a file or a shipped table: compare the rows, summarise the errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Watch = Callable[[Sequence[Row], str], Any]
 LONG = ("training", "memory")
-"""Kinds of rows that are iterations; all others take a millisecond or two."""
+"""Kinds whose rows take long to predict; rows of all others take a millisecond or two."""
 ROWS_OF_A_WORKER = 100
-"""Rows from which a further process saves more time than it takes to begin."""
+"""Rows for each further process, such that it saves more time than it takes to start."""
 AT_ONCE = 16
-"""Rows that a process is given: neighbours in a file share collectives, which are remembered."""
+"""Rows given to a process at once: neighbours in a file share collectives, which are cached."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Result:
     summary : dict
         As :func:`experiments.validation.compare.summary`.
     baseline : dict
-        Errors of the constant predictor that has seen the table.
+        Errors of the constant predictor fitted to the table.
     """
 
     name: str
