@@ -23,9 +23,9 @@ from workloads.training.execution.jitter import (
     normal_quantiles,
 )
 from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import evaluate, layout, machine
+from workloads.training.execution.rank_vector import cover, evaluate, layout, machine
 from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE, wait_part
-from workloads.training.execution.rank_vector.cover import Cover, new_cover
+from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
 from workloads.training.execution.rank_vector.nodes import nodes
 from workloads.training.execution.rank_vector.tape import Tape, cut_tapes
 from workloads.training.execution.rank_vector.unions import ALL, SUMMED, unions
@@ -181,6 +181,30 @@ def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.Mon
     for how in (CALM, NOISY, WILD):
         agree(program, how)
     assert max(rooms) > room
+
+
+def test_only_blocks_whose_gaps_do_not_fit_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room that one block needed is kept for those behind it, and none before it runs again."""
+    monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
+    monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
+    monkeypatch.setattr(machine, "ROOM", 1)
+    monkeypatch.setattr(cover, "SIDES", 1)
+    followed: list[tuple[int, int]] = []
+    original = machine.Machine.carry_out
+
+    def noted(self: machine.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
+        if rest[0].notes.question.mode == IGNORE:
+            followed.append((rest[-1][0], rest[0].notes.cover.gap_start.shape[0]))
+        original(self, tape, part, *rest)
+
+    monkeypatch.setattr(machine.Machine, "carry_out", noted)
+    program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
+    evaluate(program, CALM, threads=1)
+    assert followed == sorted(followed)
+    rooms = sorted({room for _, room in followed})
+    assert rooms == [2**power for power in range(len(rooms))]
+    assert len(rooms) > 1
+    assert len(followed) == layout.layout(program).blocks + len(rooms) - 1
 
 
 def test_progress_reaches_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

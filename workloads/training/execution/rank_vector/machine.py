@@ -205,15 +205,16 @@ def nothing_followed(machine: Machine) -> Followed:
 
 
 def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
-    """Follow blocks, with more room for what they remember when it was too little."""
-    while True:
-        machine.carry_out(tape, (0, len(tape.node)), state, blocks)
-        if not state.notes.cover.lost[0]:
-            return
-        room = state.notes.cover.gap_start.shape[0]
-        if state.notes.question.mode == RECORD:
-            _unrecord(machine.layout, state.notes.question.usual, blocks)
-        state.notes = state.notes._replace(cover=machine.cover(4 * room))
+    """Follow blocks, each with more room for what it remembers where that was too little."""
+    for block in range(*blocks):
+        alone = (block, block + 1)
+        machine.carry_out(tape, (0, len(tape.node)), state, alone)
+        while state.notes.cover.lost[0]:
+            room = state.notes.cover.gap_start.shape[0]
+            if state.notes.question.mode == RECORD:
+                _unrecord(machine.layout, state.notes.question.usual, alone)
+            state.notes = state.notes._replace(cover=machine.cover(2 * room))
+            machine.carry_out(tape, (0, len(tape.node)), state, alone)
 
 
 def _unrecord(where: Layout, usual: Usual, blocks: tuple[int, int]) -> None:

@@ -35,7 +35,8 @@ def carry_out(
 ) -> None:
     """Carry out a range of instructions for a range of blocks, and note what is asked for.
 
-    A cover is cleared by the first instruction and summed up after the last.
+    A cover is cleared by the first instruction and summed up after the last. Where it has too
+    little room, the rest is left: all of it will be carried out again.
     """
     for block in range(blocks[0], blocks[1]):
         if notes.question.mode >= IGNORE and instructions[0] == 0:
@@ -53,6 +54,8 @@ def carry_out(
                 _go_on(work, tape, layout, clocks, block, base, node)
             if notes.question.mode != NOTHING and not tape.only_meets[i]:
                 _note(work, tape, layout, clocks, notes, block, base, node)
+                if notes.cover.lost[0]:
+                    return
         if notes.question.mode >= IGNORE and instructions[1] == len(tape.node):
             _gather(layout, notes, block)
 
