@@ -22,8 +22,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, SWITCH, TREE, Nccl
 from cluster_sim.collectives.duration.nccl.load import Load, load_of
-from cluster_sim.collectives.duration.nccl.times import CHIP, FABRIC, SWITCH, TREE, Nccl, seconds
+from cluster_sim.collectives.duration.nccl.times import seconds
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, tuner
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
@@ -262,14 +263,14 @@ def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
         more = of(others, TWINS.get(machine, ()), far=False)
         rows, start = measured([*of(aic, [machine], far=False), *more]), start_of(machine)
         chips[chip] = result = fit(rows, shown(chip), start)
-        _say(chip, result, modelled(with_fitted(start, result.value), rows), rows)
+        _say(chip, result, quality(modelled(with_fitted(start, result.value), rows), rows))
     rows = measured(of(others, ["dgx-b200"], far=False))
     like = chips["h100"].value
     start = with_fitted(start_of("dgx-b200"), {**like, **chips["gb200"].value})
     slower = chips["gb200"].value["launch"] / like["launch"]
     start = with_fitted(start, {"in_switch_latency": slower * like["in_switch_latency"]})
     chips["b200"] = result = fit(rows, SWITCH[:2], start, prior=B200_PRIOR)
-    _say("b200", result, modelled(with_fitted(start, result.value), rows), rows)
+    _say("b200", result, quality(modelled(with_fitted(start, result.value), rows), rows))
     return chips
 
 
@@ -282,6 +283,52 @@ def shown(chip: str) -> list[str]:
     return [name for name in names if chip != "gb200" or name not in LL128]
 
 
+@dataclass(frozen=True, eq=False)
+class FabricRows:
+    """Rows of a fabric, and what its fit starts from.
+
+    Attributes
+    ----------
+    rows : sequence of Row
+    start : Nccl
+        Constants of its chip, and those of the fabric that the fit starts from.
+    names : tuple of str
+        Constants that the rows determine.
+    weight : float
+        Weight of the start; one row weighs 1.
+    """
+
+    rows: Sequence[Row]
+    start: Nccl
+    names: tuple[str, ...]
+    weight: float
+
+    def fitted_to(self, rows: Sequence[Row]) -> Fitted:
+        """Constants by rows of the fabric."""
+        return fit(measured(rows), self.names, self.start, fabric=True, prior=self.weight)
+
+    def quality(self, result: Fitted, rows: Sequence[Row]) -> str:
+        """Quality of constants on rows of the fabric."""
+        judged = measured(rows)
+        costs = with_fitted(self.start, result.value, fabric=True)
+        return quality(modelled(costs, judged), judged)
+
+
+def fabric_rows(fabric: str, others: Sequence[Row], fitted: Mapping[str, Fitted]) -> FabricRows:
+    """Rows of a fabric and the start of its fit, from the fits of chips and of fabrics before."""
+    machine, chip = FABRICS[fabric]
+    rows = of(others, [machine], far=True)
+    inherited = {**fitted["h100"].value, **fitted["gb200"].value} if chip == "b200" else {}
+    start = with_fitted(start_of(machine), {**inherited, **fitted[chip].value})
+    trees = TREE if start.tuner.tree_bytes else ()
+    if fabric in LIKE:
+        start = with_fitted(start, fitted[LIKE[fabric]].value, fabric=True)
+        return FabricRows(rows, start, (*FABRIC, *trees), LIKE_PRIOR)
+    rings = any(load.way == "ring" for load in measured(rows).loads)
+    names = tuple(name for name in (*FABRIC, *trees) if rings or name != "ll128_step")
+    return FabricRows(rows, start, names, PRIOR)
+
+
 def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str, Fitted]:
     """Fit the constants of the fabrics, on groups that span domains, and print their quality.
 
@@ -290,19 +337,10 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
     NCCL states for InfiniBand, times the measured over the stated time of a step inside a server.
     """
     fabrics: dict[str, Fitted] = {}
-    for fabric, (machine, chip) in FABRICS.items():
-        rows = measured(of(others, [machine], far=True))
-        inherited = {**chips["h100"].value, **chips["gb200"].value} if chip == "b200" else {}
-        start = with_fitted(start_of(machine), {**inherited, **chips[chip].value})
-        rings = any(load.way == "ring" for load in rows.loads)
-        trees = TREE if start.tuner.tree_bytes else ()
-        names = [name for name in (*FABRIC, *trees) if rings or name != "ll128_step"]
-        weight = PRIOR
-        if fabric in LIKE:
-            start = with_fitted(start, fabrics[LIKE[fabric]].value, fabric=True)
-            names, weight = [*FABRIC, *trees], LIKE_PRIOR
-        fabrics[fabric] = result = fit(rows, names, start, fabric=True, prior=weight)
-        _say(fabric, result, modelled(with_fitted(start, result.value, fabric=True), rows), rows)
+    for fabric in FABRICS:
+        task = fabric_rows(fabric, others, {**chips, **fabrics})
+        fabrics[fabric] = result = task.fitted_to(task.rows)
+        _say(fabric, result, task.quality(result, task.rows))
     seen = fabrics["efa-v2"]
     longer = seen.value["ll128_step"] / seen.value["step"]
     for fabric, result in fabrics.items():
@@ -318,6 +356,18 @@ def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str,
     return fabrics
 
 
+def fabric_held_out(task: FabricRows) -> list[str]:
+    """Quality on rows that were left out: each number of ranks and each operation in turn."""
+    lines = []
+    for column, unit in (("chips", " ranks"), ("collective", "")):
+        values = sorted({str(row.values[column]) for row in task.rows})
+        for value in values if len(values) > 1 else ():
+            unseen = [row for row in task.rows if str(row.values[column]) == value]
+            result = task.fitted_to([row for row in task.rows if row not in unseen])
+            lines.append(f"  {value}{unit} left out: {task.quality(result, unseen)}")
+    return lines
+
+
 def main(path: str | None) -> None:
     """Fit all constants, print their quality, and write the rows if a path is given."""
     aic, others = rows_of("nccl_aic"), rows_of("nccl_tests", "nccl_more")
@@ -326,16 +376,20 @@ def main(path: str | None) -> None:
     for chip, machine in MACHINES.items():
         rows = of(aic, [machine], far=False)
         print("\n".join([f"{chip}, held out", *held_out(rows, shown(chip), start_of(machine))]))
+    for fabric in ("efa-v2", "infiniband-ndr"):
+        task = fabric_rows(fabric, others, {**chips, **fabrics})
+        print("\n".join([f"{fabric}, held out", *fabric_held_out(task)]))
     if path:
         written: list[FitRow] = write(path, chips, fabrics)
         print(f"{len(written)} rows written to {path}")
 
 
-def _say(name: str, fitted: Fitted, time_s: FloatArray, rows: Measured) -> None:
-    shown = ", ".join(
+def _say(name: str, fitted: Fitted, met: str) -> None:
+    """Print constants and how well they meet their rows."""
+    constants = ", ".join(
         f"{key} {value:.4g} ± {fitted.spread[key]:.0%}" for key, value in fitted.value.items()
     )
-    print(f"{name}: {shown}\n  {quality(time_s, rows)}")
+    print(f"{name}: {constants}\n  {met}")
 
 
 if __name__ == "__main__":

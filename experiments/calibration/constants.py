@@ -125,10 +125,9 @@ def fit_constants(
         unfelt = [constant for constant, felt in zip(chosen, best.felt, strict=True) if not felt]
         if not unfelt:
             break
-        kept |= {
-            str(constant): "no row depends on it once the others are fitted" for constant in unfelt
-        }
-        chosen = [constant for constant in chosen if constant not in unfelt]
+        # The others may be felt where the one least worth knowing has kept its value.
+        kept[str(unfelt[-1])] = "no row depends on it once the others are fitted"
+        chosen.remove(unfelt[-1])
     else:
         return ConstantsFit((), kept, before, before)
     entries = tuple(

@@ -49,7 +49,7 @@ def test_reduction_in_the_switch_halves_what_a_rank_must_send() -> None:
 def test_a_small_group_keeps_part_of_its_adapters_beside_others() -> None:
     """One or two chips of each server leave adapters to other groups; half of a server does not."""
     servers = cluster("dgx-h100:4")
-    size = 2**30
+    size = 2**32
 
     def rate(each: int) -> float:
         chips = (np.arange(4)[:, None] * 8 + np.arange(each)).ravel()

@@ -16,14 +16,11 @@ from cluster_sim.collectives import KINDS
 from cluster_sim.collectives.call import CollectiveCall as Call
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, constants
 from cluster_sim.collectives.duration.nccl.judged import bound_with_switch
 from cluster_sim.collectives.duration.nccl.load import load_of
-from cluster_sim.collectives.duration.nccl.times import (
-    CHIP,
-    constants,
-    nccl_ps,
-    ring_s,
-)
+from cluster_sim.collectives.duration.nccl.rings import ring_s
+from cluster_sim.collectives.duration.nccl.times import nccl_ps, seconds
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.verify.bounds import lower_bound
@@ -278,6 +275,36 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
     fits = fit(replace(rows, time_s=times_s), CHIP, start)
     assert fits.value == pytest.approx(truth, rel=0.03)
     assert max(fits.spread.values()) < 0.15
+
+
+def tree_filling_s(machine: str, size: int) -> float:
+    """Time that filling a tree over all servers of a machine takes [s]."""
+    call = Call("all-reduce", whole(cluster(machine)), size)
+    costs = constants(call.group.cluster)
+    at_once = replace(costs, fabric={**costs.fabric, "slice": 0.0})
+    return float(seconds(load_of(call), costs)) - float(seconds(load_of(call), at_once))
+
+
+@pytest.mark.parametrize(("machine", "whole_mib"), [("dgx-h100:8", 16), ("dgx-h100:2", 32)])
+def test_filling_a_tree_grows_until_its_chunks_are_whole(machine, whole_mib):
+    filled = tree_filling_s(machine, whole_mib * 2**20)
+    assert tree_filling_s(machine, whole_mib * 2**18) == pytest.approx(filled / 2, rel=0.2)
+    assert tree_filling_s(machine, whole_mib * 2**28) == pytest.approx(filled, rel=0.2)
+
+
+def test_a_tree_over_other_servers_is_met_by_what_some_showed():
+    rows = of(rows_of("nccl_more"), ["dgx-h100"], far=True)
+    seen = measured([row for row in rows if row.values["chips"] == 32])
+    unseen = measured(
+        [row for row in rows if row.values["chips"] == 64 and row.values["size_bytes"] >= 2**22]
+    )
+    chip = constants(cluster("dgx-h100:2")).chip
+    start = with_fitted(start_of("dgx-h100"), chip)
+    names = [name for name in FABRIC if name != "ll128_step"]
+    fitted = fit(seen, names, start, fabric=True).value
+    errors = np.abs(modelled(with_fitted(start, fitted, fabric=True), unseen) / unseen.time_s - 1)
+    assert np.median(errors) < 0.04
+    assert np.quantile(errors, 0.9) < 0.12
 
 
 def test_left_out_rows_are_met():

@@ -15,6 +15,6 @@ def covers(cluster: Cluster) -> bool:
     """Return whether the collectives of a cluster take NCCL's measured times."""
     if cluster.plain or cluster.catalogue is None or not cluster.chip:
         return False
-    from cluster_sim.collectives.duration.nccl.times import has_constants
+    from cluster_sim.collectives.duration.nccl.constants import has_constants
 
     return has_constants(cluster)

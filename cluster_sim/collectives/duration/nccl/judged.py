@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.duration.nccl.constants import SWITCH, constants
 from cluster_sim.collectives.duration.nccl.load import load_of
-from cluster_sim.collectives.duration.nccl.times import SWITCH, constants
 from cluster_sim.collectives.verify.bounds import AROUND, Bound
 
 

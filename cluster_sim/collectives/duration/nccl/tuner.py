@@ -57,6 +57,9 @@ class Tuner:
         Longest message that an exchange sends by LL.
     short_tree_bytes : float
         Longest buffer that a tree in LL128 carries in LL [B].
+    whole_chunks, whole_chunks_of_few : float
+        Bytes of a buffer for each chip of a server from which a tree's chunks have their full
+        length; the same where few servers reduce in their switches [B].
     tree_bytes : tuple of float
         Longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B], where the
         network plugin says so; else empty.
@@ -67,6 +70,8 @@ class Tuner:
     in_switch_rate: float
     message_bytes: float
     short_tree_bytes: float = 0.0
+    whole_chunks: float = np.inf
+    whole_chunks_of_few: float = np.inf
     tree_bytes: tuple[float, ...] = ()
 
     def longest_tree_bytes(self, domains: Number) -> Number | None:
@@ -108,6 +113,8 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
         links * catalogue.value(of_chip, "in_switch_share") if nvls else 0.0,
         catalogue.value(PART, "message"),
         catalogue.value(PART, "short_tree"),
+        catalogue.value(PART, "whole_chunks"),
+        catalogue.value(PART, "whole_chunks_of_few"),
         _tree_bytes(catalogue, f"{PART}.{fabric}") if fabric else (),
     )
 
