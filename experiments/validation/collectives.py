@@ -27,12 +27,14 @@ from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import operation
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from experiments.validation.timing_tool import collective_shown
+from experiments.validation.timing_tool import FIRST_NCCOM, collective_shown
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.kernels.runtime import collective_seen_by_host
 
+TOOLS = {FIRST_NCCOM: "the first nccom-test"}
+"""Names of tools other than PyTorch whose own time a row contains."""
 EXPERTS_PER_TOKEN = 8
 """Experts of a token where a row states none; those of DeepSeek-V3."""
 
@@ -81,9 +83,9 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     runtime = values.get("runtime") or "compiled"
     seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
     grades = _provenance(whole, algorithm)
-    shown = collective_shown(through, seconds, catalogue)
+    shown = collective_shown(through, seconds, catalogue, whole.domains)
     if shown.ends:
-        grades["host"] = "assumed: timed through PyTorch"
+        grades["host"] = f"assumed: timed through {TOOLS.get(through, 'PyTorch')}"
     return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 

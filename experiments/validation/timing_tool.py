@@ -1,8 +1,9 @@
 """Time that the tool which timed a row adds to that of the collective or kernel itself.
 
 Some tables were timed through a framework rather than inside a compiled graph: PyTorch issues calls
-at least some tens of microseconds apart, or waits for each. The addition differs between machines,
-so it is a range, whose ends widen the interval of the row.
+at least some tens of microseconds apart, or waits for each. The first nccom-test waited for each
+program on its host. The addition differs between machines, so it is a range, whose ends widen the
+interval of the row.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from topologies.catalogue.catalogue import Catalogue
 
 QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
 """Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""
-COLLECTIVES, KERNELS = "nccl.pytorch", "runtime.pytorch"
+FIRST_NCCOM = "nccom-first"
+"""Way of timing of the first nccom-test."""
+COLLECTIVES, KERNELS, NCCOM = "nccl.pytorch", "runtime.pytorch", "nccom-test.first"
 """Parts of the catalogue."""
 
 
@@ -32,11 +35,12 @@ class Shown(NamedTuple):
     ends: tuple[float, float] | None = None
 
 
-def collective_shown(through: str, seconds: float, catalogue: Catalogue) -> Shown:
+def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains: int = 1) -> Shown:
     """Time of a collective as a recipe's tool shows it.
 
     Calls back to back take at least the time between two calls; where a captured graph is replayed
-    they may take that of the collective alone. Waiting for each adds the wait.
+    they may take that of the collective alone. Waiting for each adds the wait. The first nccom-test
+    adds the wait of its host, which is far longer where servers wait for one another.
 
     Parameters
     ----------
@@ -45,7 +49,11 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue) -> Show
     seconds : float
         Time of the collective itself [s].
     catalogue : Catalogue
+    domains : int
+        Domains of the machine.
     """
+    if through == FIRST_NCCOM:
+        return _added(seconds, catalogue, NCCOM, "within_server" if domains == 1 else "servers")
     if through == WAITED:
         return _added(seconds, catalogue, COLLECTIVES, "waited")
     if through != QUEUED:

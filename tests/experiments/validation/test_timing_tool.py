@@ -30,6 +30,21 @@ def test_waiting_for_each_call_adds_the_wait() -> None:
     assert shown.ends == pytest.approx([1e-3 + (end or 0.0) for end in (waited.low, waited.high)])
 
 
+def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
+    """Of its page, rows of Trn1 alone: their ends hold the range, and one chip waits less."""
+    page = "github aws-neuron/aws-neuron-sdk tools/neuron-sys-tools/nccom-test.rst"
+    rows = [f"all-reduce,trn1.32xlarge,{chips},{2 * chips},67108864,1e-3" for chips in (1, 32)]
+    text = "".join(f"{row},{source}\n" for row in rows for source in (page, "mine"))
+    compared = validate(read_text(COLLECTIVE + text, "rows.csv"), "rows.csv").rows
+    for (through, alone), quantity in zip(
+        (compared[:2], compared[2:]), ("within_server", "servers"), strict=True
+    ):
+        wait = shipped_catalogue().entry("nccom-test.first", quantity)
+        assert through["predicted"] == pytest.approx(alone["predicted"] + wait.value)
+        assert through["predicted_most"] == pytest.approx(alone["predicted"] + (wait.high or 0.0))
+        assert through["provenance"]["host"] == "assumed: timed through the first nccom-test"
+
+
 def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() -> None:
     product, other = (
         kernel_shown("pytorch-called", kernel, 1e-4, shipped_catalogue())
