@@ -15,7 +15,7 @@ from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import filled
 from topologies.errors import InputError
 from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
-from workloads.confidence.features import kernels_assumed
+from workloads.confidence.features import crosses_servers, kernels_assumed
 from workloads.confidence.kinds import (
     EXCHANGE,
     FIRST_TOKEN,
@@ -58,7 +58,7 @@ def residuals(tables: Mapping[str, Sequence[Row]]) -> list[Residual]:
 def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
     for row in rows:
         error = row.get("error")
-        if error is None or error <= -1 or _mixed(name, row):
+        if error is None or error <= -1 or is_mixed(name, row):
             continue
         for each, off in ((row, error), *_first_tokens(row)):
             prediction = prediction_of(each, name)
@@ -68,13 +68,20 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
                 table=name,
                 kind=prediction.kind,
                 chip=prediction.chip,
-                group=f"{row.get('cluster')}|{row.get('name') or row.get('model') or ''}",
+                group=group_of(row),
                 tp=prediction.tp,
                 cp=prediction.cp,
                 ranks=prediction.ranks,
                 assumed=prediction.assumed,
                 log_residual=-math.log1p(off),
+                crosses=prediction.crosses,
             )
+
+
+def group_of(row: Row) -> str:
+    """Machine, and model or operation."""
+    subject = row.get("name") or row.get("model") or row.get("collective") or ""
+    return f"{row.get('cluster')}|{subject}"
 
 
 def _first_tokens(row: Row) -> Iterator[tuple[Row, float]]:
@@ -84,7 +91,8 @@ def _first_tokens(row: Row) -> Iterator[tuple[Row, float]]:
         yield {**row, "quantity": "ttft_s"}, float(error)
 
 
-def _mixed(name: str, row: Row) -> bool:
+def is_mixed(name: str, row: Row) -> bool:
+    """Return whether a row of the nanotron sweep may have met a slow node."""
     if name != "nanotron_h100":
         return False
     return (row.get("pp") or 1) > 1 or (row.get("chips") or 1) > MIXED_ABOVE_CHIPS
@@ -108,7 +116,9 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         links = grades.get("efficiency", grades.get("collective_efficiency", ""))
-        return Prediction(kind, chip, ranks=ranks, assumed=links.startswith("assumed"))
+        crosses = _crosses(str(row.get("cluster")), int(row.get("chips") or 1))
+        assumed = links.startswith("assumed")
+        return Prediction(kind, chip, ranks=ranks, assumed=assumed, crosses=crosses)
     if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
         first = quantity == "ttft_s"
         dense, sparse = FIRST if first else (SERVING, SERVING_EXPERTS)
@@ -134,6 +144,15 @@ def _chip(cluster: str) -> str:
         return machines_for(cluster, 1).chip or cluster
     except InputError:
         return cluster
+
+
+@cache
+def _crosses(cluster: str, chips: int) -> bool:
+    """Return whether a collective on so many chips crosses servers by the Neuron runtime."""
+    try:
+        return crosses_servers(machines_for(cluster, chips))
+    except InputError:
+        return False
 
 
 @cache

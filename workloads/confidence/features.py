@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.families import chip_family
 from workloads.confidence.kinds import (
     FIRST_TOKEN,
     FIRST_TOKEN_EXPERTS,
@@ -19,6 +20,9 @@ from workloads.kernels.chip_share import family
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
+
+NEURON = "neuron"
+"""Collective runtime of Trainium and Inferentia."""
 
 
 class Degrees(Protocol):
@@ -66,10 +70,23 @@ def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
 
 
 def collective_features(cluster: Cluster, ranks: int, size_bytes: int) -> Prediction:
-    """Return the features of a collective on a machine of the catalogue."""
+    """Return the features of a collective on a machine of the catalogue.
+
+    More ranks than a server has chips are taken to cross servers if there are several.
+    """
     return Prediction(
-        collective_kind(size_bytes), cluster.chip, ranks=ranks, assumed=_links_assumed(cluster)
+        collective_kind(size_bytes),
+        cluster.chip,
+        ranks=ranks,
+        assumed=_links_assumed(cluster),
+        crosses=ranks > cluster.chips_per_domain and crosses_servers(cluster),
     )
+
+
+def crosses_servers(cluster: Cluster) -> bool:
+    """Return whether collectives over all of a cluster cross servers by the Neuron runtime."""
+    several = cluster.domains > 1 and bool(cluster.chip)
+    return several and chip_family(cluster.chip, cluster.catalogue).runtime == NEURON
 
 
 def first_token_features(model: Model, chip: str, chips: int) -> Prediction:

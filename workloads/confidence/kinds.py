@@ -84,6 +84,8 @@ class Prediction:
         Whether kernels or links rest on assumed numbers.
     slow : Slowing
         Probability that slow nodes lengthen the job, and the time they add; by default never.
+    crosses : bool
+        Whether a collective of the Neuron runtime crosses servers, where its releases differ.
     """
 
     kind: str
@@ -93,6 +95,7 @@ class Prediction:
     ranks: int = 1
     assumed: bool = False
     slow: Slowing = NEVER
+    crosses: bool = False
 
 
 def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:

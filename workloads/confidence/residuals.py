@@ -14,7 +14,18 @@ from pathlib import Path
 
 from topologies.files import csv_rows
 
-COLUMNS = ("table", "kind", "chip", "group", "tp", "cp", "ranks", "assumed", "log_residual")
+COLUMNS = (
+    "table",
+    "kind",
+    "chip",
+    "group",
+    "tp",
+    "cp",
+    "ranks",
+    "assumed",
+    "crosses",
+    "log_residual",
+)
 
 
 @dataclass(frozen=True)
@@ -30,14 +41,16 @@ class Residual:
     chip : str
         Catalogue name of the chip.
     group : str
-        Job and machine of the row. Rows of one table with the same group differ only in their plan,
-        so they share most of their error.
+        Job or operation, and machine of the row. Rows of one table with the same group differ only
+        in their plan, so they share most of their error.
     tp, cp, ranks : int
         Degrees and chips of the row; a prediction with larger ones has a wider interval.
     assumed : bool
         Whether kernels or links rest on assumed numbers.
     log_residual : float
         ln(measured / predicted).
+    crosses : bool
+        Whether a collective of the Neuron runtime crosses servers.
     """
 
     table: str
@@ -49,6 +62,7 @@ class Residual:
     ranks: int
     assumed: bool
     log_residual: float
+    crosses: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +128,7 @@ def parse(text: str) -> Residuals:
                 cp=int(row["cp"]),
                 ranks=int(row["ranks"]),
                 assumed=row["assumed"] == "1",
+                crosses=row["crosses"] == "1",
                 log_residual=float(row["log_residual"]),
             )
             for _, row in rows
@@ -127,7 +142,8 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
     for row in rows:
         if math.isfinite(row.log_residual):
             cells = (row.table, row.kind, row.chip, row.group.replace(",", ";"), row.tp, row.cp)
-            more = (row.ranks, int(row.assumed), f"{row.log_residual:.4f}")
+            flags = (int(row.assumed), int(row.crosses))
+            more = (row.ranks, *flags, f"{row.log_residual:.4f}")
             lines.append(",".join(str(cell) for cell in (*cells, *more)))
     return lines
 

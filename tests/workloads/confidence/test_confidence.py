@@ -28,6 +28,7 @@ from workloads.confidence.residuals import csv_lines, parse
 from workloads.confidence.split_conformal import (
     ASSUMED,
     BORROWED_TABLES,
+    CROSSING,
     DEGREE_DOUBLED,
     MOST,
     NEW_CHIP,
@@ -76,6 +77,7 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
         (Prediction(TENSOR, "h100", 32, 1, 64), DEGREE_DOUBLED**2),
         (Prediction(TENSOR, "h100", 8, 2, 128), DEGREE_DOUBLED**2),
         (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
+        (Prediction(TENSOR, "h100", 8, 1, 64, crosses=True), CROSSING),
         (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST / NOT_FITTED["training"]),
     ],
 )
@@ -191,6 +193,17 @@ def test_plain_shapes_are_the_model_itself() -> None:
 
 def _exact() -> str:
     return "rates and latencies as given, no machine behind"
+
+
+def test_collectives_of_the_neuron_runtime_are_less_sure_between_servers() -> None:
+    """Two servers of Trn1: one holds 16 chips; NCCL's rows between servers are many."""
+    two = cluster("trn1.32xlarge:2")
+    within, between = (collective_interval(two, ranks, 2**30, 1.0) for ranks in (16, 64))
+    assert math.log(between.factor) == pytest.approx(CROSSING * math.log(within.factor), rel=0.2)
+    assert "between servers by a runtime whose releases differ (×2.50)" in between.basis
+    assert (
+        "between servers" not in collective_interval(cluster("p5.48xlarge:2"), 16, 2**30, 1.0).basis
+    )
 
 
 def test_small_collectives_are_less_sure_than_large_ones() -> None:

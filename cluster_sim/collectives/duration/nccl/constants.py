@@ -98,6 +98,7 @@ def machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
 
 @functools.cache
 def constants_of(catalogue: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
+    """Look up the constants of a machine by what :func:`machine` returns for its cluster."""
     part, far = f"nccl.{chip}", f"nccl.{fabric}"
     of_chip = (*CHIP, *SWITCH) if catalogue.has(part, SWITCH[0]) else CHIP
     between: tuple[str, ...] = ()

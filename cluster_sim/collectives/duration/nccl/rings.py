@@ -53,4 +53,5 @@ def in_switch_s(load: Load, costs: Nccl) -> Number:
 
 
 def filling_s(slice_s: Number, wire_s: Number) -> Number:
+    """Return the time that filling a pipeline takes with slices of the best length [s]."""
     return 2 * np.sqrt(slice_s * wire_s)
