@@ -9,7 +9,7 @@ from workloads.serving.options import ServingOptions
 from workloads.serving.predict import Steady, steady
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
-from workloads.serving.replica import Served, closed_loop, serve
+from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import (
     Lengths,
     Requests,
@@ -19,6 +19,7 @@ from workloads.serving.requests import (
     poisson,
     read_requests,
 )
+from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.serving.table import TableRuns, capacity_table, saturated_rate
 from workloads.serving.words import batching_from, requests_from

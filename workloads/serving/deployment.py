@@ -12,8 +12,9 @@ from workloads.serving.capacity import Slo
 from workloads.serving.disaggregated import Apart, Pools, serve_apart
 from workloads.serving.metrics import latency, serving_summary
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Served, serve
+from workloads.serving.replica import serve
 from workloads.serving.requests import Requests
+from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
 

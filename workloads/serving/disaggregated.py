@@ -23,8 +23,9 @@ from topologies.errors import InputError
 from topologies.shapes.measures import scale_up_bytes_per_s
 from workloads.serving.batching import Batching
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Served, serve
+from workloads.serving.replica import serve
 from workloads.serving.requests import Requests
+from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
 MOST = 10_000

@@ -20,8 +20,8 @@ from workloads.serving.deployment import Deployed
 from workloads.serving.metrics import parse_slo
 from workloads.serving.options import ServeWords, ServingOptions
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Served
 from workloads.serving.requests import Requests, drawn_rate
+from workloads.serving.served import Served
 from workloads.serving.sureness import with_intervals
 from workloads.serving.words import batching_from, requests_from
 

@@ -13,7 +13,7 @@ from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
 from workloads.serving.capacity import Slo
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Served
+from workloads.serving.served import Served
 
 LIMITS = ("ttft", "tpot")
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,6 +41,8 @@ from workloads.serving.rank.share import RankShare, check_cache
 
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
+Tokens = TypeVar("Tokens", float, FloatArray)
+"""Cached tokens: a number, or an array with one for each of several iterations, as their times."""
 LNC1 = "lnc1"
 """Variant of a Trainium chip whose logical cores are single physical ones."""
 
@@ -113,11 +116,11 @@ class Profile:
         square = tokens * (before + 0.5 * tokens)
         return self.prefill_token_s * tokens + self.prefill_square_s * square
 
-    def decode_s(self, requests: int, cached_tokens: float) -> float:
+    def decode_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
         """Time of one token for each of so many requests with so many cached tokens in all [s]."""
         return self.linear(requests) + self.attention_s(requests, cached_tokens)
 
-    def attention_s(self, requests: int, cached_tokens: float) -> float:
+    def attention_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
         """Attention of one token for each of so many requests over their cached tokens [s]."""
         return self.decode_request_s * requests + self.decode_kv_s * cached_tokens
 

@@ -20,52 +20,8 @@ from workloads.serving.batch import Batch, Lockstep, Speculating
 from workloads.serving.batching import Batching
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
+from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
-
-
-@dataclass(frozen=True, eq=False)
-class Served:
-    """Outcome of each request; times are NaN for one that was not finished.
-
-    Attributes
-    ----------
-    requests : Requests
-    first_token_s, end_s : float array (requests,)
-    gap_s, gap_count : float array (stretches,)
-        Mean time between tokens of each stretch of decoding, and how many tokens it covers.
-    busy_s, end_of_run_s : float
-        Time with anything to do, and the end of the last iteration [s].
-    kv_peak_tokens : int
-    batch_mean : float
-        Requests that decode, mean over decode iterations.
-    iterations : int
-    request_s : float
-        Part of every time to first token outside the engine [s].
-    """
-
-    requests: Requests
-    first_token_s: FloatArray
-    end_s: FloatArray
-    gap_s: FloatArray
-    gap_count: FloatArray
-    busy_s: float
-    end_of_run_s: float
-    kv_peak_tokens: int
-    batch_mean: float
-    iterations: int
-    request_s: float = 0.0
-
-    @property
-    def ttft_s(self) -> FloatArray:
-        """Time to first token of each request [s]."""
-        return self.first_token_s - self.requests.arrival_s + self.request_s
-
-    @property
-    def tpot_s(self) -> FloatArray:
-        """Mean time of each later token; NaN for single tokens [s]."""
-        later = self.requests.output - 1
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(later > 0, (self.end_s - self.first_token_s) / later, np.nan)
 
 
 @dataclass
@@ -280,7 +236,7 @@ def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
     linear = profile.prompt_linear if taken else profile.linear
     took = linear(verified + taken) + extra + profile.attention_s(batch, state.cached)
     if state.speculation is not None:
-        took += state.speculation.draft_s(profile, batch, state.cached)
+        took += state.speculation.draft_s(profile, batch, state.cached) if batch else 0.0
         took += state.speculation.prefill_s(taken, 0) if taken else 0.0
     _finished(state, _advance(state, took, 1), end)
     done = [piece for piece in state.pieces if piece[1] >= state.requests.prompt[piece[0]]]
@@ -301,12 +257,11 @@ def _take(
 
 def _decode(state: _State, end: FloatArray) -> None:
     """Decode until a request ends, one arrives that could be admitted, or the bucket is full."""
+    if isinstance(state.batch, Speculating) and state.speculation is not None:
+        _finished(state, _verify(state, state.batch, state.speculation), end)
+        return
     batch, profile = len(state.batch), state.profile
     cached, growing, steps = _read_by_decode(state)
-    if state.speculation is not None:
-        took = state.speculation.step_s(profile, batch, cached)
-        _finished(state, _advance(state, took, 1), end)
-        return
     steps = min(steps, state.batch.steps())
     once = profile.decode_s(batch, cached)
     growth = profile.decode_kv_s * growing
@@ -316,6 +271,34 @@ def _decode(state: _State, end: FloatArray) -> None:
             steps = min(steps, _steps_until(until, once, growth))
     took = steps * once + growth * steps * (steps - 1) / 2
     _finished(state, _advance(state, took, steps), end)
+
+
+def _verify(state: _State, batch: Speculating, speculation: Speculation) -> list[int]:
+    """Verify proposals until a request is done or one arrives that could be admitted; those done.
+
+    Each pass has a time of its own, as requests cache what it accepts.
+    """
+    requests, arrivals = len(batch), state.requests.arrival_s
+    read, _, _ = _read_by_decode(state)
+    tokens = batch.ahead()
+    if state.batching.buckets:  # which of them is read is looked up each pass
+        tokens = tokens[:1]
+    cached = read + (np.cumsum(tokens) - tokens).astype(float)
+    took = speculation.step_s(state.profile, requests, cached)
+    ends = np.cumsum(np.append(state.now, took))[1:]
+    if requests < state.batching.slots and state.next_arrival < len(arrivals):
+        begun = int(np.searchsorted(ends, arrivals[state.next_arrival])) + 1
+        tokens, took, ends = tokens[:begun], took[:begun], ends[:begun]
+    verified, done = batch.advance(len(tokens))
+    state.now = float(ends[-1])
+    state.busy = float(np.cumsum(np.append(state.busy, took))[-1])
+    state.cached += verified
+    state.peak = max(state.peak, state.cached)
+    _count(state, requests, len(tokens))
+    once = took / (tokens / requests)
+    _gap(state, float(once[0]), int(tokens[0]), requests)
+    state.gaps.extend(zip(once[1:].tolist(), tokens[1:].tolist(), strict=True))
+    return done
 
 
 def _read_by_decode(state: _State) -> tuple[int, int, int]:
@@ -354,19 +337,28 @@ def _advance(state: _State, took: float, steps: int) -> list[int]:
     state.busy += took
     state.cached += tokens
     state.peak = max(state.peak, state.cached)
+    _count(state, batch, steps)
+    if batch:
+        _gap(state, took / (tokens / batch), tokens, batch)
+    return done
+
+
+def _count(state: _State, batch: int, steps: int) -> None:
+    """Count iterations, and those in which requests decode."""
     state.iterations += steps
-    if not batch:
-        return done
-    state.batch_sum += batch * steps
-    state.decode_steps += steps
-    once = took / (tokens / batch)
+    if batch:
+        state.batch_sum += batch * steps
+        state.decode_steps += steps
+
+
+def _gap(state: _State, once: float, tokens: int, batch: int) -> None:
+    """Note the time between tokens; the first one of each request also waited for prompts."""
     if state.owed:
         state.gaps.append((once + state.owed, batch))
         tokens -= batch
         state.owed = 0.0
     if tokens:
         state.gaps.append((once, tokens))
-    return done
 
 
 def _finished(state: _State, done: list[int], end: FloatArray) -> None:

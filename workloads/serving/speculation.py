@@ -16,7 +16,7 @@ import numpy as np
 
 from topologies.arrays import IntArray
 from topologies.errors import InputError
-from workloads.serving.profile import Profile
+from workloads.serving.profile import Profile, Tokens
 
 MOST = 64
 """Proposals of a pass."""
@@ -73,9 +73,9 @@ class Speculation:
 
     def draw(self, requests: int, rng: np.random.Generator) -> IntArray:
         """Tokens of one pass for each of so many requests, int64 (requests,)."""
-        most = np.full(requests, self.tokens + 1, np.int64)
+        most = self.tokens + 1
         if self.acceptance == 1:
-            return most
+            return np.full(requests, most, np.int64)
         drawn: IntArray = np.minimum(rng.geometric(1 - self.acceptance, requests), most)
         return drawn
 
@@ -102,17 +102,17 @@ class Speculation:
             profile, weights_bytes=weights, kv_budget_bytes=left, kv_bytes_per_token=each
         )
 
-    def draft_s(self, profile: Profile, requests: int, cached_tokens: float) -> float:
+    def draft_s(self, profile: Profile, requests: int, cached_tokens: Tokens) -> Tokens:
         """Time in which the draft proposes for so many requests, one token after the other [s]."""
         by = self.draft if isinstance(self.draft, Profile) else profile
         share = 1.0 if isinstance(self.draft, Profile) else self.draft
-        return self.tokens * share * by.decode_s(requests, cached_tokens) if requests else 0.0
+        return self.tokens * share * by.decode_s(requests, cached_tokens)
 
     def prefill_s(self, tokens: int, before: int) -> float:
         """Time in which a draft of its own reads a prompt [s]."""
         return self.draft.prefill_s(tokens, before) if isinstance(self.draft, Profile) else 0.0
 
-    def step_s(self, profile: Profile, requests: int, cached_tokens: float) -> float:
+    def step_s(self, profile: Profile, requests: int, cached_tokens: Tokens) -> Tokens:
         """Time of a pass: proposals of all requests, and their verification [s]."""
         verified = profile.linear(requests * (self.tokens + 1))
         attention = profile.attention_s(requests, cached_tokens)

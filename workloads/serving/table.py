@@ -18,8 +18,9 @@ from workloads.serving.disaggregated import Pools, serve_apart
 from workloads.serving.metrics import attained
 from workloads.serving.prefix_cache import share_hits
 from workloads.serving.profile import Profile
-from workloads.serving.replica import Served, serve
+from workloads.serving.replica import serve
 from workloads.serving.requests import Lengths, Requests, poisson
+from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)

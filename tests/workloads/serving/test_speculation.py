@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
+from topologies.arrays import IntArray
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
@@ -17,7 +18,9 @@ from workloads.serving import (
     Batching,
     Profile,
     Requests,
+    Served,
     Speculation,
+    closed_loop,
     fixed_lengths,
     parse_speculation,
     poisson,
@@ -131,6 +134,77 @@ def test_lockstep_and_speculation_without_luck_agree() -> None:
     for _ in range(3):
         assert plain.advance(1) == tried.advance(1)
     assert len(plain) == len(tried) == 0
+
+
+def one_by_one(requests: list[int], speculation: Speculation, seed: int) -> list[list[int]]:
+    """Tokens of each pass, request by request, with draws of that pass alone."""
+    rng, left, passes = np.random.default_rng(seed), np.array(requests), []
+    while len(left):
+        taken = np.minimum(left, speculation.draw(len(left), rng))
+        passes.append(taken.tolist())
+        left = (left - taken)[left > taken]
+    return passes
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    outputs=st.lists(st.integers(1, 300), min_size=1, max_size=9),
+    proposed=st.integers(1, 8),
+    acceptance=st.floats(0, 1),
+    cut=st.integers(1, 40),
+)
+def test_passes_drawn_ahead_are_those_drawn_one_by_one(
+    outputs: list[int], proposed: int, acceptance: float, cut: int
+) -> None:
+    speculation = Speculation(proposed, acceptance)
+    batch = Speculating(speculation, np.random.default_rng(5))
+    for number, tokens in enumerate(outputs):
+        batch.add(number, tokens)
+    tokens, ended = [], 0
+    while len(batch):
+        ahead = batch.ahead()[:cut].tolist()
+        together, done = batch.advance(len(ahead))
+        assert together == sum(ahead)
+        tokens += ahead
+        ended += len(done)
+    assert tokens == [sum(each) for each in one_by_one(outputs, speculation, 5)]
+    assert ended == len(outputs)
+
+
+@pytest.mark.parametrize("chunk", [0, 512])
+@pytest.mark.parametrize("buckets", [(), (256, 1024)])
+@pytest.mark.parametrize("closed", [False, True])
+def test_stretches_of_passes_have_the_times_of_single_ones(
+    monkeypatch: pytest.MonkeyPatch, chunk: int, buckets: tuple[int, ...], closed: bool
+) -> None:
+    held = profile(named("llama-3.1-8b"), SERVER, tp=4)
+    sent = poisson(20.0, 30, fixed_lengths(200, 150), np.random.default_rng(2))
+    how = Batching(6, chunk, buckets)
+    speculation, looks = Speculation(3, 0.7, 0.05), [0]
+    far = Speculating.ahead
+
+    def served() -> tuple[Served, int]:
+        looks[0] = 0
+        if closed:
+            return closed_loop(held, sent, 8, how, speculation=speculation), looks[0]
+        return serve(held, sent, how, speculation=speculation), looks[0]
+
+    def counted(batch: Speculating) -> IntArray:
+        looks[0] += 1
+        return far(batch)
+
+    def nearest(batch: Speculating) -> IntArray:
+        return counted(batch)[:1]
+
+    monkeypatch.setattr(Speculating, "ahead", counted)
+    together, stretches = served()
+    monkeypatch.setattr(Speculating, "ahead", nearest)
+    single, passes = served()
+    for name in ("first_token_s", "end_s", "gap_s", "gap_count"):
+        assert getattr(together, name).tolist() == getattr(single, name).tolist()
+    for name in ("busy_s", "end_of_run_s", "kv_peak_tokens", "batch_mean", "iterations"):
+        assert getattr(together, name) == getattr(single, name)
+    assert stretches <= passes if buckets else 2 * stretches < passes
 
 
 def test_full_batches_gain_less() -> None:
