@@ -43,8 +43,8 @@ class Algorithm:
     memory_accesses : function of a call and costs
         Reads and writes in all memories for each byte of the buffer.
     stands_for : function of a call and costs
-        Time of the call, from a simulation of a few ranks that stand for all [ps]; None where all
-        ranks have to be simulated.
+        Time of the call without a simulation of all its messages, such as from a few ranks that
+        stand for all [ps]; None where all messages have to be simulated.
     crosses_links : bool
         Whether a message may cross several links, rather than go to a neighbour.
     streams : bool

@@ -20,6 +20,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
 from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.one_to_many import chain_broadcast
+from cluster_sim.collectives.algorithms.ring_clocks import rings_alone_ps
 from cluster_sim.collectives.algorithms.slices import broadcast_slices
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards
@@ -176,7 +177,7 @@ def _ring_algorithm(
     name: str,
     summary: str,
     rings: Callable[[Group], Cycles],
-    stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks,
+    few: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks,
 ) -> Algorithm:
     """Make an algorithm that runs over the rings which ``rings`` returns for a group."""
 
@@ -201,6 +202,11 @@ def _ring_algorithm(
         if call.kind == "broadcast" and call.ranks > 1:
             return call.ranks - 2 + broadcast_slices(call, costs)
         return call.ways * (call.ranks - 1)
+
+    def stands_for(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+        """Take a few of very many ranks, or the clocks of links that each serve one ring."""
+        of_few = few(call, costs)
+        return rings_alone_ps(call, costs, rings) if of_few is None else of_few
 
     return Algorithm(
         name=name,

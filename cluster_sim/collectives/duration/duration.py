@@ -8,8 +8,9 @@
     flow over the layers of the Clos (:mod:`~.clos_flows`), beside what stays inside the fullest
     domain.
 ``few-ranks``
-    The same work in many domains: the algorithm's ``stands_for``, a few ranks that stand for all
-    (:mod:`cluster_sim.collectives.few_ranks`).
+    The algorithm's ``stands_for``: of the same work in many domains a few ranks that stand for all
+    (:mod:`cluster_sim.collectives.few_ranks`), of rings that share nothing the clocks of their
+    links (:mod:`cluster_sim.collectives.algorithms.ring_clocks`).
 ``simulated``
     Everything else: every message, op by op.
 
