@@ -13,7 +13,9 @@ from experiments.validation.machines import machines_for, model_for
 from experiments.validation.outcome import Outcome
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.models.model import Model
 from workloads.serving.batching import BUCKETS, Batching
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
@@ -21,6 +23,8 @@ from workloads.serving.speculation import Speculation, parse_speculation
 
 CATALOGUES = 16
 """Number of catalogues that are kept; rows of one software and chip share theirs."""
+REPLICAS = 32
+"""Number of replicas whose profiles are kept: more than any shipped table has."""
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
@@ -37,14 +41,14 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
             raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")
     tp, chips = values["tp"] or values["chips"], values["chips"]
     whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, catalogue))
-    replica = profile(
+    replica = _replica(
         model_for(str(values["model"])),
         whole,
-        tp=tp,
-        precision=(values["precision"] or "bf16").lower(),
-        chips=chips if chips and tp > chips else None,
-        ep=values.get("ep") or 1,
-        cache_precision=values.get("cache_precision"),
+        tp,
+        (values["precision"] or "bf16").lower(),
+        chips if chips and tp > chips else None,
+        values.get("ep") or 1,
+        values.get("cache_precision"),
     )
     answer = _steady_state(
         replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron
@@ -55,6 +59,28 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         "tokens_per_s": answer.tokens_per_s,
     }
     return Outcome(predicted, provenance=_provenance(values))
+
+
+@lru_cache(REPLICAS)
+def _replica(
+    model: Model,
+    machine: Cluster,
+    tp: int,
+    precision: str,
+    chips: int | None,
+    ep: int,
+    cache_precision: str | None,
+) -> Profile:
+    """Return the profile of a replica; rows that differ in requests alone share it."""
+    return profile(
+        model,
+        machine,
+        tp=tp,
+        precision=precision,
+        chips=chips,
+        ep=ep,
+        cache_precision=cache_precision,
+    )
 
 
 def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> Catalogue:

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from experiments.validation import serving
 from experiments.validation.rows import read_text
 from experiments.validation.serving import predict
 from experiments.validation.tables import table
 from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.serving.profile import Profile, profile
 
 ROW: dict[str, Any] = {
     "model": "llama-3.1-70b", "cluster": "dgx-h200", "chips": 8, "tp": 8, "pp": None,
@@ -38,6 +41,25 @@ def test_long_prompts_of_inferencemax_begin_when_measured() -> None:
         for values in rows
     )
     assert errors[len(errors) // 2] < 0.1
+
+
+def test_rows_that_differ_in_requests_share_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled: list[str] = []
+
+    def counted(model: Model, *how: Any, **more: Any) -> Profile:
+        profiled.append(model.name)
+        return profile(model, *how, **more)
+
+    monkeypatch.setattr("experiments.validation.serving.profile", counted)
+    serving._replica.cache_clear()
+    first = predict(ROW | {"prompt_tokens": 1024}).predicted
+    predict(ROW | {"concurrency": 4})
+    assert len(profiled) == 1
+    predict(ROW | {"cache_precision": "bf16"})
+    predict(ROW | {"memory_share": 0.7})
+    assert len(profiled) == 3
+    serving._replica.cache_clear()
+    assert predict(ROW | {"prompt_tokens": 1024}).predicted == first
 
 
 def test_a_row_states_its_proposals_cache_and_memory() -> None:
