@@ -17,7 +17,6 @@ from topologies.options import option
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from experiments.validation.rows import Rows
     from experiments.validation.tables import Table
     from experiments.validation.validate import Result
 
@@ -65,14 +64,10 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.rows import read_file
     from experiments.validation.tables import misses, tables
     from experiments.validation.tables import table as named
-    from experiments.validation.validate import validate as run
+    from experiments.validation.validate import validate_each
     from topologies.errors import InputError
 
     catalogue = catalogue_inputs.read()
-
-    def compare(rows: Rows, name: str) -> Result:
-        workers = wanted.workers or available_workers()
-        return run(rows, name, watch=watch, workers=workers, catalogue=catalogue)
 
     def watch(rows: Sequence[Any], name: str) -> Any:
         return progress(rows, name, quiet=call.quiet)
@@ -81,9 +76,11 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         raise InputError("--file and --table were given together. Use one of them.")
     chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
     if wanted.file:
-        results = [compare(read_file(wanted.file), wanted.file.name)]
+        measured = [(read_file(wanted.file), wanted.file.name)]
     else:
-        results = [compare(table.rows(), table.name) for table in chosen]
+        measured = [(table.rows(), table.name) for table in chosen]
+    workers = wanted.workers or available_workers()
+    results = validate_each(measured, watch=watch, workers=workers, catalogue=catalogue)
     if wanted.residuals:
         _write_residuals(results, wanted.residuals)
     inputs = {"file": wanted.file, "table": [table.name for table in chosen]}

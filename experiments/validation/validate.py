@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Watch = Callable[[Sequence[Row], str], Any]
-LONG = ("training", "memory")
+LONG = ("training", "serving")
 """Kinds whose rows take long to predict; rows of all others take a millisecond or two."""
 ROWS_OF_A_WORKER = 100
 """Rows for each further process, such that it saves more time than it takes to start."""
@@ -105,8 +107,36 @@ def validate(
     catalogue : Catalogue, optional
         Numbers to predict with; by default the shipped ones.
     """
-    worth = len(rows) // ROWS_OF_A_WORKER if rows.kind.name in LONG else 1
-    done = _compared(rows, min(workers, worth), catalogue)
+    return validate_each([(rows, name)], watch=watch, workers=workers, catalogue=catalogue)[0]
+
+
+def validate_each(
+    measured: Sequence[tuple[Rows, str]],
+    *,
+    watch: Watch = _unwatched,
+    workers: int = 1,
+    catalogue: Catalogue | None = None,
+) -> list[Result]:
+    """Compare several tables one after the other, as :func:`validate` does each.
+
+    Long tables share their processes, which begin once and remember from one to the next.
+    """
+    worth = sum(len(rows) for rows, _ in measured if _is_long(rows)) // ROWS_OF_A_WORKER
+    count = min(workers, worth)
+    with process_pool(count) if count > 1 else nullcontext() as pool:
+        return [
+            _result(rows, name, _compared(rows, pool if _is_long(rows) else None, catalogue), watch)
+            for rows, name in measured
+        ]
+
+
+def _is_long(rows: Rows) -> bool:
+    """Return whether the rows of a table are worth handing to several processes."""
+    return rows.kind.name in LONG and len(rows) > AT_ONCE
+
+
+def _result(rows: Rows, name: str, done: Iterator[dict[str, Any]], watch: Watch) -> Result:
+    """Summarise compared rows, which come one by one."""
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     residuals = shipped_residuals().without(name)
     with_ends = with_intervals(compared, name, residuals)
@@ -114,15 +144,14 @@ def validate(
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
 
-def _compared(rows: Rows, workers: int, catalogue: Catalogue | None) -> Iterator[dict[str, Any]]:
+def _compared(
+    rows: Rows, pool: Executor | None, catalogue: Catalogue | None
+) -> Iterator[dict[str, Any]]:
     """Return each row beside its prediction, in their order."""
     compare = partial(_compare, rows.kind, predictor(rows.kind), catalogue)
-    if workers < 2:
-        yield from map(compare, rows.rows)
-        return
-
-    with process_pool(workers) as pool:
-        yield from pool.map(compare, rows.rows, chunksize=AT_ONCE)
+    if pool is None:
+        return map(compare, rows.rows)
+    return pool.map(compare, rows.rows, chunksize=AT_ONCE)
 
 
 def _compare(

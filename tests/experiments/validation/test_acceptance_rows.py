@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.cli.main import run
+from experiments.processes import process_pool
 from experiments.validation.tables import table
-from experiments.validation.validate import validate
+from experiments.validation.validate import validate, validate_each
 
 ROWS = [
     {
@@ -124,3 +126,23 @@ def test_processes_side_by_side_give_the_rows_of_one_in_their_order(monkeypatch)
     assert beside.rows == alone.rows
     assert beside.summary == alone.summary
     assert [row["predicted"] for row in beside.rows] == [row["predicted"] for row in alone.rows]
+
+
+def test_long_tables_share_the_processes_that_they_start(monkeypatch):
+    opened = []
+
+    @contextmanager
+    def counted(workers):
+        opened.append(workers)
+        with process_pool(workers) as pool:
+            yield pool
+
+    measured = [(table(name).rows(), name) for name in ("llmcompass", "tpu_kernels", "llmcompass")]
+    alone = [validate(rows, name).rows for rows, name in measured]
+    monkeypatch.setattr("experiments.validation.validate.process_pool", counted)
+    monkeypatch.setattr("experiments.validation.validate.LONG", (measured[0][0].kind.name,))
+    monkeypatch.setattr("experiments.validation.validate.ROWS_OF_A_WORKER", 20)
+    beside = validate_each(measured, workers=2)
+    assert opened == [2]
+    assert [result.rows for result in beside] == alone
+    assert [result.name for result in beside] == ["llmcompass", "tpu_kernels", "llmcompass"]
