@@ -28,6 +28,17 @@ def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
     assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
 
 
+def test_in_fp16_the_update_moves_more_bytes() -> None:
+    """Casts, unscaling and clipping of Megatron-LM: in 2021, and with a search in 2020."""
+    read = {}
+    for variant in ("", "fp16", "fp16-2020"):
+        parts = shipped_catalogue().with_variants({"training.update_copies_bytes": variant})
+        shapes = RankShapes(TOY, plan(dp=1), "a100-80gb", parts)
+        owned = StageParameters(shapes, 0).owned
+        read[variant] = update(shapes, owned).size_bytes / owned.total
+    assert read == {"": 30, "fp16": 56, "fp16-2020": 66}
+
+
 @pytest.mark.parametrize("chip", ["trn2", "trn3-gen2", "h100"])
 def test_other_stacks_have_no_such_overhead_that_is_known(chip: str) -> None:
     assert step_overhead_s(chip) == 0

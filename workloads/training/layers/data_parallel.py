@@ -121,11 +121,13 @@ def update(shapes: RankShapes, owned: Share) -> LayerOp:
     """Return the step of Adam's update of the parameters that a rank owns.
 
     It reads gradient, master copy, mean and variance, and writes the last three and the parameter.
+    In fp16 gradients are cast, unscaled and clipped before, by kernels of their own.
     """
     plan = shapes.plan
     parameters = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
-    moved = (GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES) * max(1, parameters)
-    timing = shapes.stream(moved)
+    each = GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
+    each += shapes.catalogue.integer("training", "update_copies_bytes")
+    timing = shapes.stream(each * max(1, parameters))
     if plan.sharding:
         overhead_s = step_overhead_s(shapes.chip, catalogue=shapes.catalogue)
         timing = replace(timing, seconds=timing.seconds + overhead_s)
