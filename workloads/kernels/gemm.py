@@ -102,10 +102,16 @@ def _one(sides: tuple[int, ...], how: tuple[str, str, int, Catalogue | None]) ->
 
 
 def _sustained(rank: Rank, precision: str) -> float:
-    """Share of the compute rate that a chip keeps for hours, by chip or precision where known."""
+    """Share of the compute rate that a chip keeps for hours, by chip or precision where known.
+
+    A chip of another power and number of multiprocessors than the measured one keeps another part
+    of its headline (``gemm_power_CHIP``).
+    """
     names = [f"gemm_sustained_{name}" for name in (rank.chip, element_width(precision))]
     stated = [name for name in names if rank.knows(name)]
-    return rank.constant(stated[0] if stated else "gemm_sustained")
+    share = rank.constant(stated[0] if stated else "gemm_sustained")
+    power = f"gemm_power_{rank.chip}"
+    return share * rank.constant(power) if rank.knows(power) else share
 
 
 def roofline_s(

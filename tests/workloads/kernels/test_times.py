@@ -54,6 +54,21 @@ def _sustained_fully(name):
     return replace(entry, value=1.0, exact=Fraction(1), low=None, high=None)
 
 
+@pytest.mark.parametrize("chip", ["gb200", "gb300"])
+def test_products_under_a_power_limit_go_by_processors_and_power(chip):
+    """At power P, N multiprocessors of clock f draw N f^3: the rate is N^(2/3) P^(1/3)."""
+    parts = shipped_catalogue()
+
+    def over_measured(quantity):
+        return parts.value(chip, quantity) / parts.value("b200", quantity)
+
+    rate = over_measured("cores") ** (2 / 3) * over_measured("tdp") ** (1 / 3)
+    stated = parts.value("kernels.b200", f"gemm_power_{chip}")
+    assert stated == pytest.approx(rate / over_measured("bf16_peak"), rel=2e-3)
+    sides = 16384, 16384, 16384
+    assert gemm_s("b200", *sides) / gemm_s(chip, *sides) == pytest.approx(rate, rel=0.01)
+
+
 def test_provenance_says_how_far_from_the_grid():
     assert gemm("h100", 4096, 4096, 4096).provenance == "measured"
     assert gemm("h100", 4096, 5000, 4096).provenance == "interpolated"
