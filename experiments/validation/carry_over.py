@@ -1,4 +1,6 @@
-"""``python -m experiments.validation.carry_over``: which fitted constants carry over to a framework.
+"""Fitted constants that carry over to a framework, and those that do not.
+
+``python -m experiments.validation.carry_over`` prints them.
 
 Each constant that was fitted to training steps is fitted once more, alone, to the rows of all
 frameworks but one, and the rows of that one are predicted with the result. A constant of a machine
@@ -134,7 +136,7 @@ def best_factor(logs: Sequence[FloatArray]) -> float:
     return float(TRIED[int(np.argmin(errors))])
 
 
-def left_out(logs: Logs) -> list[LeftOut]:
+def without_each(logs: Logs) -> list[LeftOut]:
     """Fit a constant without each framework in turn, and predict that framework.
 
     Parameters
@@ -233,7 +235,7 @@ def main(say: Callable[[str], None] = print) -> None:
     say(HEADER)
     say("|---|---|---|---|---|---|---|---|")
     for part, quantity in CONSTANTS:
-        for result in left_out(dependent_logs(part, quantity, rows)):
+        for result in without_each(dependent_logs(part, quantity, rows)):
             say(
                 f"| `{part}.{quantity}` | {result.framework} | {result.rows} "
                 f"| × {result.factor:.2f} | × {result.best:.2f} | {100 * result.shipped_error:.1f} "

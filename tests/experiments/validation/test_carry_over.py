@@ -16,10 +16,10 @@ from experiments.validation.carry_over import (
     best_factor,
     dependent_logs,
     framework_of,
-    left_out,
     main,
     scaled,
     spread_rows,
+    without_each,
 )
 from experiments.validation.tables import table
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -44,12 +44,12 @@ def test_frameworks_weigh_alike_whatever_rows_they_have() -> None:
 
 def test_a_framework_is_predicted_by_what_suits_the_others() -> None:
     logs = {"first": _falling(3, 1.0), "second": _falling(3, 1.0), "third": _falling(3, 1.2)}
-    of = {result.framework: result for result in left_out(logs)}
+    of = {result.framework: result for result in without_each(logs)}
     assert of["third"].factor == pytest.approx(1.0, rel=0.005)
     assert of["third"].best == pytest.approx(1.2, rel=0.005)
     assert of["third"].shipped_error == pytest.approx(np.log(1.2))
     assert of["third"].best_error < 0.005 < of["third"].error
-    assert left_out({"first": logs["first"]}) == []
+    assert without_each({"first": logs["first"]}) == []
 
 
 def test_every_row_of_the_tables_has_a_framework() -> None:
