@@ -37,6 +37,34 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
+def check_type(argument: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:
+    """Refuse an argument of another type than a function takes.
+
+    Parameters
+    ----------
+    argument : str
+        Name of the argument.
+    value : object
+    types : type or tuple of types
+    remedy : str
+        Sentence that names the type to pass instead.
+
+    Raises
+    ------
+    InputError
+        When ``value`` is none of ``types``.
+
+    Examples
+    --------
+    >>> check_type("cluster", "trn2.48xlarge", str, "Pass a name.")
+    >>> check_type("cluster", 16, str, "Pass a name, such as 'trn2.48xlarge'.")
+    Traceback (most recent call last):
+    topologies.errors.InputError: cluster is 16 (int). Pass a name, such as 'trn2.48xlarge'.
+    """
+    if not isinstance(value, types):
+        raise InputError(f"{argument} is {shown(repr(value))} ({type(value).__name__}). {remedy}")
+
+
 REMEDIES = {
     errno.ENOENT: "Correct the path.",
     errno.ENOTDIR: "Correct the path.",

@@ -49,10 +49,14 @@ class CollectiveCall:
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
+        if not 0 <= self.size_bytes <= MAX_BYTES:
+            raise InputError(
+                f"a size of {self.size_bytes} B is not between 0 and {MAX_BYTES} B (1 PiB)"
+            )
         size = int(self.size_bytes)
+        if size != self.size_bytes:
+            raise InputError(f"a size of {self.size_bytes} B is not a whole number of bytes")
         object.__setattr__(self, "size_bytes", size)
-        if not 0 <= size <= MAX_BYTES:
-            raise InputError(f"a size of {size} B is not between 0 and {MAX_BYTES} B (1 PiB)")
 
     @property
     def ranks(self) -> int:

@@ -11,7 +11,7 @@ from topologies import display
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, shown
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
 from topologies.shapes.tiered import Tiered
@@ -50,10 +50,16 @@ class Group:
     ranks_per_chip: int = 1
 
     def __post_init__(self) -> None:
-        chips = np.atleast_1d(np.asarray(self.chips, np.int64))
-        object.__setattr__(self, "chips", chips)
-        if not len(chips):
+        numbers = np.atleast_1d(np.asarray(self.chips))
+        if not numbers.size:
             raise InputError("a group has no chips; it needs at least one")
+        if numbers.dtype.kind not in "iu":
+            raise InputError(
+                f"chips of a group are {shown(repr(self.chips))}. Pass whole numbers, such as "
+                "range(4)."
+            )
+        chips = numbers.astype(np.int64)
+        object.__setattr__(self, "chips", chips)
         if chips.min() < 0 or chips.max() >= self.cluster.chips:
             wrong = int(chips[(chips < 0) | (chips >= self.cluster.chips)][0])
             raise InputError(

@@ -20,7 +20,7 @@ from cluster_sim.schedule.table import KINDS, Codes, Label, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain
 from topologies import display
 from topologies.arrays import IntArray, distinct
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_type, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,11 +215,7 @@ def run(
     >>> run(collective("permute", ring, size_bytes=10**6)).total_s
     1.1e-05
     """
-    if on_blocked not in ("raise", "report"):
-        raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
-    if engine not in ENGINES:
-        close = suggestion(engine, ENGINES)
-        raise InputError(f'there is no engine "{engine}".{close} There are: {", ".join(ENGINES)}')
+    _check_run(schedule, engine, on_blocked)
     try:
         times = simulate(
             schedule, engine=engine, faults=faults, until_ps=until_ps, until_ops=until_ops
@@ -229,6 +225,16 @@ def run(
     if on_blocked == "raise" and times.blocked.any():
         raise BlockedWork(explain(schedule, times))
     return Trace(schedule, times)
+
+
+def _check_run(schedule: Schedule, engine: str, on_blocked: str) -> None:
+    """Refuse arguments of :func:`run` that it does not take."""
+    check_type("schedule", schedule, Schedule, "Pass a Schedule, such as cs.collective returns.")
+    if on_blocked not in ("raise", "report"):
+        raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
+    if engine not in ENGINES:
+        close = suggestion(engine, ENGINES)
+        raise InputError(f'there is no engine "{engine}".{close} There are: {", ".join(ENGINES)}')
 
 
 def seconds(ps: IntArray) -> npt.NDArray[np.float64]:

@@ -13,7 +13,7 @@ from topologies.clusters.machines import (
     machines,
 )
 from topologies.clusters.plain import PLAIN, plain_shape
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
 
 RAINIER = "rainier"
@@ -101,7 +101,10 @@ def as_cluster(machine: Cluster | str) -> Cluster:
     >>> as_cluster("trn2.48xlarge") == as_cluster(cluster("trn2.48xlarge"))
     True
     """
-    return cluster(machine) if isinstance(machine, str) else machine
+    if isinstance(machine, str):
+        return cluster(machine)
+    check_type("cluster", machine, Cluster, "Pass a name, such as 'trn2.48xlarge', or a Cluster.")
+    return machine
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:

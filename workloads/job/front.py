@@ -11,6 +11,7 @@ import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.errors import check_type
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
 from workloads.job.expectation import smooth_goodput
@@ -71,6 +72,7 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobRe
     >>> round(sum(result.breakdown.values()), 9), result.goodput > 0.9
     (1.0, True)
     """
+    check_type("step", step, Iteration, "Pass the step that the job repeats, from cs.train.")
     settings = plan_with(plan or JobPlan(), words, step.cluster, step.chips)
     state = job_state(step.model, step.plan, step.cluster)
     unit = unit_chips(step.cluster)

@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_type, suggestion
 from topologies.files import check_regular
 from workloads.models.attention_fields import attention, sizes
 from workloads.models.families import FAMILIES, Family
@@ -102,7 +102,10 @@ def as_model(model_or_name: Model | str) -> Model:
     >>> as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
     True
     """
-    return model(model_or_name) if isinstance(model_or_name, str) else model_or_name
+    if isinstance(model_or_name, str):
+        return model(model_or_name)
+    check_type("model", model_or_name, Model, "Pass a name, such as 'llama-3.1-8b', or a Model.")
+    return model_or_name
 
 
 def model(text: str) -> Model:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from topologies import display
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_type, suggestion
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
 from workloads.models.huggingface import as_model
@@ -210,6 +210,7 @@ def _requests(
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
         return requests_from(requests, seed=seed, **drawing), log
+    check_type("requests", requests, Requests, "Pass poisson:RATE, a log or Requests.")
     if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."

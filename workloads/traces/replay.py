@@ -112,7 +112,7 @@ class Replay:
         return {**parts, "waiting": max(0.0, self.iteration_s - sum(parts.values()))}
 
 
-def read_traces(paths: Sequence[str | Path]) -> Recording:
+def read_traces(paths: str | Path | Sequence[str | Path]) -> Recording:
     """Read the traces of one job, from files or directories.
 
     Raises
@@ -121,7 +121,8 @@ def read_traces(paths: Sequence[str | Path]) -> Recording:
         For files that are no traces, or that contradict themselves. The message names file and
         node.
     """
-    files = _files([Path(path) for path in paths])
+    several = [paths] if isinstance(paths, str | Path) else paths
+    files = _files([Path(path) for path in several])
     kinds = {_kind(path) for path in files}
     if len(kinds) > 1:
         raise InputError(
@@ -180,7 +181,7 @@ def _kind(path: Path) -> str:
 
 
 def replay(
-    paths: Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     cluster: Cluster | str,
     *,
     recorded_on: str = "",
@@ -192,7 +193,7 @@ def replay(
 
     Parameters
     ----------
-    paths : sequence of paths
+    paths : path or sequence of paths
         Chakra ``.et`` files, one for each rank; JSON of the PyTorch profiler or of neuron-profile;
         a GOAL file.
     cluster : Cluster or str

@@ -8,7 +8,7 @@ from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, check_type, suggestion
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.training.detail import Detail
@@ -73,7 +73,11 @@ def train(
     """
     plan_fields, detail_fields = _plan_and_detail_fields(stated)
     model, cluster = as_model(model), as_cluster(cluster)
-    plan = complete(plan_fields, model, cluster) if plan is None else replace(plan, **plan_fields)
+    if plan is None:
+        plan = complete(plan_fields, model, cluster)
+    else:
+        check_type("plan", plan, ParallelPlan, "Pass a Plan, or its fields by name, such as tp=8.")
+        plan = replace(plan, **plan_fields)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 
