@@ -1,7 +1,7 @@
-"""Hardware catalogue, cluster graphs, routing and graph measures.
+"""Hardware catalogue, shapes of clusters, routes, graphs and their measures.
 
-The names below are found here as well as in their modules; a module is loaded with the first use
-of one of its names, so that ``import topologies`` costs nothing.
+The names below can be imported from here as well as from their modules. A module is loaded at the
+first use of one of its names, so that ``import topologies`` costs nothing.
 """
 
 from __future__ import annotations

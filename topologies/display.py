@@ -1,4 +1,4 @@
-"""Display of nouns: one line at a prompt, a small table in a notebook."""
+"""Display of objects: one line at a prompt, a small table in a notebook."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 LONGEST_VALUE = 120
-"""Characters of a value in a table or a line; what is longer is cut."""
+"""Most characters of a value in a table or a line; a longer one is cut."""
 
 
 def line(noun: str, facts: Mapping[str, object]) -> str:
-    """Facts of an object on one line.
+    """Write facts about an object on one line.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def line(noun: str, facts: Mapping[str, object]) -> str:
 
 
 def table(noun: str, facts: Mapping[str, object]) -> str:
-    """Facts of an object as an HTML table, for notebooks.
+    """Write facts about an object as an HTML table, for notebooks.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def table(noun: str, facts: Mapping[str, object]) -> str:
 
 
 def stated_fields(instance: Any) -> dict[str, object]:
-    """Fields of a dataclass that differ from their defaults, by name.
+    """Return the fields of a dataclass instance that differ from their defaults, by name.
 
     Examples
     --------

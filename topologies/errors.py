@@ -1,4 +1,4 @@
-"""The one exception for a user's mistake."""
+"""The exception for a user's mistake, and the wording of messages about names and files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """A user's mistake: the message names the thing, the value, the limit and the remedy.
+    """Error for a user's mistake; the message names the thing, the value, the limit, the remedy.
 
     Commands print it in one line and exit with status 2; from Python it is a ``ValueError``.
 
@@ -24,7 +24,7 @@ class InputError(ValueError):
 
 
 def suggestion(value: str, choices: Iterable[str]) -> str:
-    """Return `` Did you mean X?`` when one of the choices is close to the value, else nothing.
+    """Return `` Did you mean X?`` if one of the choices is close to the value, else nothing.
 
     Examples
     --------
@@ -78,7 +78,7 @@ REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Run fewer at once.",
 }
-"""Remedies for what the system refuses, by its error number."""
+"""Remedies for errors of the operating system, by their number."""
 
 
 def system_reason(fault: OSError | ValueError) -> str:
@@ -95,7 +95,7 @@ def system_reason(fault: OSError | ValueError) -> str:
 
 
 def file_fault(fault: OSError) -> str:
-    """Message on a file that the system refused: which, why, and the remedy, without error number.
+    """Write a message on an error of the system: the file, the reason and the remedy.
 
     Examples
     --------
@@ -107,14 +107,14 @@ def file_fault(fault: OSError) -> str:
 
 
 LONGEST_NAME = 100
-"""Characters of a name from outside that a message repeats."""
+"""Most characters of a name from outside that a message repeats."""
 
 
 def printable(text: str) -> str:
-    """Return text from outside without anything that moves or colours a terminal.
+    """Escape characters in a text from outside that would move the cursor or change colours.
 
-    Control characters, marks of writing direction and broken surrogates are written as escapes;
-    line ends and tabs stay.
+    These are control characters, marks of writing direction and broken surrogates; line ends and
+    tabs stay.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def printable(text: str) -> str:
 
 
 def shown(text: str, limit: int = LONGEST_NAME) -> str:
-    """Return a name from outside as a message repeats it: on one line and cut where it is long.
+    """Return a name from outside for use in a message: on one line, and cut if it is long.
 
     Examples
     --------

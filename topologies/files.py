@@ -1,7 +1,7 @@
-"""Files from outside: regular ones only, bounded in size, with one wording for what can be wrong.
+"""Reading of files that users name, with limits on their size and one wording for all mistakes.
 
-Every file that a user names is opened here. A pipe, a device or a directory is refused before
-anything is read from it, so that no command waits for ever for somebody to write.
+Only regular files are read. A pipe, a device or a directory is refused before anything is read from
+it, so that no command waits for ever for another program to write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-"""Kinds of file that a path may lead to besides a regular one."""
+"""Names of the kinds of file that are not read."""
 
 
 def read_bytes(
@@ -44,12 +44,12 @@ def read_bytes(
     name : str
         Name of the file in messages; by default its path.
     remedy : str
-        Sentence that says what to give instead of a file that is missing, too large or no file.
+        Sentence that says what to give instead of a file that is too large.
 
     Raises
     ------
     InputError
-        For what cannot be read, is no regular file or is too large.
+        For a file that cannot be read, is no regular file or is too large.
     """
     named = shown(name or str(file))
     if not isinstance(file, Path):
@@ -69,11 +69,12 @@ def read_bytes(
 def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None = None) -> Path:
     """Return the path of a regular file of at most ``limit_bytes``; refuse any other.
 
-    For libraries that open a file themselves; everything else calls :func:`read_bytes`.
+    This is for libraries that open a file themselves; other callers use :func:`read_bytes`.
 
     Raises
     ------
     InputError
+        For a file that cannot be read, is no regular file or is too large.
     """
     path, named = Path(file), shown(name or str(file))
     try:
@@ -90,14 +91,12 @@ def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None =
 
 
 def open_regular(path: str, flags: int) -> int:
-    """Open without waiting for a writer, and keep only what is a regular file.
-
-    An ``opener`` for :func:`open`.
+    """Open a regular file, as an ``opener`` for :func:`open` that never waits for a writer.
 
     Raises
     ------
     OSError
-        Also for a pipe, a device or a socket, which it names.
+        Also for a pipe, a device or a socket, which the message names.
     """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     kind = KINDS.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
@@ -131,25 +130,26 @@ def read_text(
     name : str
         Name of the file in messages; by default its path.
     remedy : str
-        Sentence that says what to give instead.
+        Sentence that says what to give instead of a file that is too large.
     lenient : bool
-        Replace bytes that are no UTF-8 by a sign, for what programs have printed.
+        Replace bytes that are no UTF-8 instead of refusing them, as in output of programs.
 
     Raises
     ------
     InputError
-        For what :func:`read_bytes` refuses, and for a file that is no text.
+        For a file that :func:`read_bytes` refuses, and for bytes that are not UTF-8.
     """
     content = read_bytes(file, limit_bytes=limit_bytes, name=name, remedy=remedy)
     return decoded(content, shown(name or str(file)), lenient=lenient)
 
 
 def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
-    """Return UTF-8 text without its byte order mark; a mistake is refused with its line.
+    """Decode UTF-8 text, without its byte order mark.
 
     Raises
     ------
     InputError
+        Naming the line of the first byte that is not UTF-8, unless ``lenient``.
     """
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
@@ -159,7 +159,7 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Cells of a CSV text line by line, each with its line number; empty lines are left out.
+    """Yield the cells of each line of a CSV text, with the line number; empty lines are skipped.
 
     Raises
     ------
@@ -182,21 +182,21 @@ def csv_rows(
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the header of a CSV text, and its rows one by one, each with its line number.
 
-    Cells lose the white space around them; empty lines are left out.
+    White space around cells is removed; empty lines are skipped.
 
     Raises
     ------
     InputError
-        For text that is no CSV, a column that is named twice, and a row that has not as many cells
-        as there are columns.
+        For text that is no CSV, a column that is named twice, and a row with more or fewer cells
+        than there are columns.
     """
     lines = csv_lines(text, named, delimiter=delimiter)
     _, cells = next(lines, (1, []))
     header = [cell.strip() for cell in cells]
-    twice = [column for column in header if column and header.count(column) > 1]
-    if twice:
+    repeated = [column for column in header if column and header.count(column) > 1]
+    if repeated:
         raise InputError(
-            f"{named} line 1: the column {shown(twice[0])!r} stands twice. Leave one out."
+            f"{named} line 1: the column {shown(repeated[0])!r} stands twice. Leave one out."
         )
     return header, _rows(lines, header, named)
 

@@ -1,7 +1,8 @@
-"""Files kept from one run to the next for slow results, named by the digest of their inputs.
+"""A cache on disk for results that are slow to compute, named by a digest of their inputs.
 
-Nothing here is needed: a file that is missing, was cut short or damaged is made again, and where
-no folder can be written every process makes its own. A file begins with the digest of the rest.
+Nothing depends on the cache: a file that is missing, cut short or damaged is made again, and where
+no folder can be written every process computes its own results. A file begins with the digest of
+the rest, by which damage is noticed.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from functools import cache
 from pathlib import Path
 
 FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"
-"""Environment variable that names another folder."""
+"""Environment variable that names the folder of the cache."""
 
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """Folders for kept files: the one that the environment names, or else the first of these.
+    """Return the folders of the cache: that which the environment names, or else two folders.
 
-    A folder beside the package, so that what is made when it is installed is there for everybody
-    who uses it; and one of the user's own.
+    The first is beside the package, so that files made at installation serve all its users; the
+    second is the user's own.
     """
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
@@ -32,7 +33,14 @@ def folders() -> tuple[Path, ...]:
 
 
 def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
-    """Content of a kept file, of these folders if given; None where there is none, or damaged."""
+    """Return the content of a kept file; None where there is none, or it is damaged.
+
+    Parameters
+    ----------
+    name : str
+    within : sequence of path
+        Folders in which to look, by default those of :func:`folders`.
+    """
     for folder in within or folders():
         with suppress(OSError):
             head, _, content = (folder / name).read_bytes().partition(b"\n")
@@ -49,19 +57,19 @@ def keep(
     most: int = 0,
     within: Sequence[Path] = (),
 ) -> None:
-    """Keep a file where that is possible.
+    """Keep a file in the first folder that can be written, if there is one.
 
     Parameters
     ----------
     name : str
-        With a digest of everything that the content follows from.
+        Name with a digest of everything that the content depends on.
     content : bytes
     replaces : str, optional
-        Pattern of names that are of no more use once this file is there.
+        Pattern of the names of older files, which are removed.
     most : int
-        Files of that pattern that are left all the same, the last written first.
+        Number of older files that stay, those written last.
     within : sequence of path
-        Folders of which the first that can be written is used; by default the usual ones.
+        Folders to try in this order, by default those of :func:`folders`.
     """
     for folder in within or folders():
         temporary = folder / f"{name}.{os.getpid()}"
@@ -73,18 +81,19 @@ def keep(
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             continue
-        others = (path for path in folder.glob(replaces) if path.name != name) if replaces else ()
-        with suppress(OSError):  # another process may take them away at the same time
-            for path in sorted(others, key=_written, reverse=True)[most:]:
+        older = (path for path in folder.glob(replaces) if path.name != name) if replaces else ()
+        with suppress(OSError):  # another process may remove them at the same time
+            for path in sorted(older, key=_written, reverse=True)[most:]:
                 path.unlink(missing_ok=True)
         return
 
 
 def digest(*parts: str | bytes) -> str:
-    """Sixteen hexadecimal digits that tell these parts from any others."""
+    """Return a digest of sixteen hexadecimal digits that differs for any other parts."""
     whole = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
+        # With lengths, so that ("ab", "c") and ("a", "bc") differ.
         whole.update(len(content).to_bytes(8, "big") + content)
     return whole.hexdigest()[:16]
 

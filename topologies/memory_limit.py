@@ -1,4 +1,4 @@
-"""The memory that this process may use, against which work is judged before it begins."""
+"""The memory that this process may use, by which work is refused before it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def machine_bytes() -> int:
-    """Memory that this process may use [B]: the machine's, or less where it was limited."""
+    """Return the memory that this process may use [B]: the machine's, or a lower limit."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     soft = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     limits = [limit for limit in soft if limit != resource.RLIM_INFINITY]
@@ -22,7 +22,7 @@ def machine_bytes() -> int:
 
 
 def _cgroup_bytes() -> int:
-    """Memory that a container's control group allows [B]; without a limit a very large number."""
+    """Return the memory limit of a container's control group [B], very large if there is none."""
     try:
         text = CGROUP_LIMIT.read_text(encoding="ascii").strip()
     except OSError:
@@ -45,6 +45,7 @@ def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
     Raises
     ------
     InputError
+        With the work, the memory that it needs, the limit and the remedy.
     """
     limit = machine_bytes()
     if needed_bytes > limit:

@@ -1,4 +1,4 @@
-"""Messages about files that are not there: where one was looked for, and what stands there."""
+"""Messages about files that do not exist: the folder in which one was sought, and what is there."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from topologies.errors import shown, suggestion
 
 MOST_ENTRIES = 2000
-"""Entries of a folder that are looked at for a like name."""
+"""Most entries of a folder that are searched for a similar name."""
 MOST_NAMED = 3
-"""Files that a message lists."""
+"""Most files that a message lists."""
 
 
 def no_such_file(path: str | Path) -> str:
-    """Say in which folder a file is missing, and which file there may have been meant.
+    """Say in which folder a file is missing, and which file there the user may have meant.
 
     Returns
     -------
@@ -30,18 +30,18 @@ def no_such_file(path: str | Path) -> str:
     file = Path(path)
     folder = Path(os.path.abspath(file.parent))
     missing = next(
-        (above for above in (*reversed(folder.parents), folder) if not _stands(above)), None
+        (above for above in (*reversed(folder.parents), folder) if not _is_folder(above)), None
     )
     if missing is not None:
         return f"there is no folder {shown(str(missing))}. Correct the path."
     names = _names(folder)
     near = suggestion(file.name, names)
-    alike = [name for name in names if file.suffix and name.endswith(file.suffix)]
-    holds = "" if near or not file.suffix else f", {_listed(alike, file.suffix)}"
+    same_kind = [name for name in names if file.suffix and name.endswith(file.suffix)]
+    holds = "" if near or not file.suffix else f", {_listed(same_kind, file.suffix)}"
     return f"there is no such file in {shown(str(folder))}{holds}.{shown(near)} Correct the path."
 
 
-def _stands(path: Path) -> bool:
+def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except (OSError, ValueError):  # a name that no file can have

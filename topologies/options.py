@@ -1,4 +1,4 @@
-"""Descriptions of dataclass fields for a command line: help, unit, choices, limits, spelling.
+"""Descriptions of dataclass fields as options of a command: help, unit, choices, limits, name.
 
 A field is described where it is declared, and nowhere else::
 
@@ -15,8 +15,10 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 KEY = "option"
+"""Key of the description in the metadata of a field."""
 
 Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]]
+"""Values of an option, or a function that returns them when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +34,20 @@ class Option:
     choices : tuple, or function that returns one
         Values that the option may take, for the help text and for shell completion.
     default : str
-        Words for a default that depends on other inputs, such as
-        ``"fills the cluster"``.
+        Description of a default that depends on other inputs, such as ``"fills the cluster"``.
     metavar : str
         Placeholder of the value; by default its type.
     name : str
-        Spelling on the command line without dashes; by default that of the field.
+        Name on the command line without dashes; by default that of the field.
     least, most : float, optional
-        Limits of a number.
+        Smallest and largest value of a number.
     kind : type, optional
-        Type of the value on the command line where it is not that of the field: ``str`` for a
-        quantity such as ``160MB`` that the library reads.
+        Type of the value on the command line if it is not that of the field: ``str`` for a
+        quantity such as ``160MB`` that the library parses.
     argument : bool
-        Whether it is given by position instead of by name.
+        Whether the value is given by position instead of by name.
     recorded : bool
-        Whether results depend on it, so that a run directory records it as an input.
+        Whether results depend on the value, so that a run directory records it as an input.
     """
 
     help: str
@@ -62,12 +63,12 @@ class Option:
     recorded: bool = True
 
     def choice_texts(self) -> tuple[str, ...]:
-        """Choices as text, empty where any value will do."""
+        """Return the choices as texts; empty if the option takes any value."""
         values = self.choices() if callable(self.choices) else self.choices
         return tuple(str(value) for value in values)
 
     def sentence(self) -> str:
-        """Help text with unit and choices.
+        """Return the help text with unit and choices.
 
         Examples
         --------
@@ -82,7 +83,7 @@ class Option:
 
 
 def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002
-    """Metadata of a field that is an option; see :class:`Option` for the details.
+    """Return the metadata of a field that is an option; see :class:`Option` for the details.
 
     Examples
     --------
@@ -97,13 +98,13 @@ def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002
 
 
 def described(kind: type) -> dict[str, Option]:
-    """Options of a dataclass by field name, in order; fields without a description are left out."""
+    """Return the options among the fields of a dataclass, by field name, in their order."""
     declared: tuple[Field[Any], ...] = fields(kind)
     return {field.name: field.metadata[KEY] for field in declared if KEY in field.metadata}
 
 
 def in_words(values: tuple[str, ...], last: str = "or") -> str:
-    """List in words.
+    """Write values as a list in words.
 
     Examples
     --------

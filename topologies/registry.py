@@ -1,4 +1,4 @@
-"""Things that are registered under their names, each name once."""
+"""Registries: objects by name, where each name occurs once."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol, TypeVar
 
 
 class Named(Protocol):
-    """Anything that has a name."""
+    """Type of objects that have a name."""
 
     @property
     def name(self) -> str:
-        """Name under which it is found."""
+        """Name under which the object is registered."""
 
 
 N = TypeVar("N", bound=Named)
 
 
 def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
-    """Return registered things by name.
+    """Return objects by name.
 
     Parameters
     ----------
     what : str
-        Kind of thing for the message, such as ``algorithm``.
+        Kind of object for the message, such as ``algorithm``.
     entries : iterable
-        Each with a ``name``.
+        Objects with a ``name``.
 
     Raises
     ------
     ValueError
-        For two of one name, of which only one could be found: a mistake of whoever added it.
+        For two objects of the same name: a programming mistake, since only one could be found.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Quantities at the boundary: text with a unit in, exact SI numbers out, and back for people.
+"""Parsing of quantities with units into exact SI numbers, and formatting of numbers for people.
 
-GB is 10⁹ bytes and GiB 2³⁰; ``Gbit/s``, ``Gb/s`` and ``Gbps`` are one thing. The vocabulary is
-closed on purpose: ``5Ms`` for ``5ms`` or ``1mB`` for ``1MB`` is refused, never read as something
-that nobody meant.
+GB is 10⁹ bytes and GiB 2³⁰ bytes; ``Gbit/s``, ``Gb/s`` and ``Gbps`` mean the same. Only the units
+listed here are accepted: ``5Ms`` for ``5ms`` or ``1mB`` for ``1MB`` is refused, and not read as
+megaseconds or millibytes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PS_PER_S = 10**12
 PS_PER_US = 10**6
 PS_PER_NS = 10**3
 _SI = ("B", "FLOP", "J", "USD", "count", "m", "s", "ratio")
-"""Units that all others lead to, in the order in which products are written."""
+"""SI units to which all others are converted, in the order in which products are written."""
 LIMIT = 2**62
-"""Largest number of bytes, B/s or ps that a quantity may have."""
+"""Largest value of a quantity, in B, B/s or ps."""
 
 _DECIMAL = {prefix: 1000**power for power, prefix in enumerate(["", *"kMGTPE"])}
 _BINARY = {prefix + "i": 1024**power for power, prefix in enumerate("KMGTPE", start=1)}
@@ -48,25 +48,28 @@ _UNITS: dict[str, tuple[Fraction, str]] = (
     | {"m": (Fraction(1), "m"), "km": (Fraction(1000), "m")}
     | {"count": (Fraction(1), "count"), "ratio": (Fraction(1), "ratio")}
 )
-"""Every unit that may be written: its factor to SI, and the SI unit as numerator/denominator."""
+"""Units that are accepted, each with its factor to SI and its SI unit (numerator/denominator)."""
 
+# Units that messages suggest.
 _USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "h", "d")
 _USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
 _LONGEST = 60
+"""Most characters of a quantity."""
 _LARGEST_EXPONENT = 40
+"""Largest power of ten of a number, beyond which exact arithmetic would take long."""
 _ROUNDING = Fraction(1, 2000)
-"""Share of a size by which rounding to whole bytes may change it: what four digits leave open."""
+"""Largest relative change of a size by rounding to whole bytes: the precision of four digits."""
 
 
 @functools.cache
 def unit(text: str) -> tuple[Fraction, str]:
-    """Return the factor from a unit to SI, and the SI unit it leads to.
+    """Return the factor from a unit to SI, and the SI unit.
 
     Raises
     ------
     InputError
-        For a unit outside the vocabulary.
+        For an unknown unit.
 
     Examples
     --------
@@ -112,12 +115,12 @@ def _advice(text: str) -> str:
 
 
 def si(number: str, unit_text: str) -> tuple[Fraction, str]:
-    """Exact SI value and SI unit of a number and its unit, written apart as in the catalogue.
+    """Return the exact SI value, and the SI unit, of a number and its unit in separate texts.
 
     Raises
     ------
     InputError
-        For what is not a finite decimal number, or an unknown unit.
+        For a text that is not a finite decimal number, or an unknown unit.
 
     Examples
     --------
@@ -139,7 +142,7 @@ def _exact(digits: str) -> Fraction:
 
 
 def _parse(text: str, what: str, base: str, example: str) -> Fraction:
-    """Read a quantity of at least 0 that comes to the SI unit ``base``, exactly."""
+    """Parse a quantity of at least 0 whose SI unit is ``base``, exactly."""
     shown = repr(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
     matched = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
     if not matched:
@@ -160,7 +163,7 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
 
 
 def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
-    """Round to the nearest whole ``base`` unit; nothing but 0 itself may become 0."""
+    """Round to the nearest integer, which must be at least ``least``, and 0 for 0 alone."""
     whole = round(value)
     if whole < least or (value and not whole):
         raise InputError(f"{what} {text!r} is below the least, 1 {base}.")
@@ -170,7 +173,7 @@ def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
 
 
 def as_bytes(size: int | str) -> int:
-    """Return whole bytes as they are, or what a text says; see :func:`parse_bytes`.
+    """Return a number of bytes as it is, or parse a text; see :func:`parse_bytes`.
 
     Examples
     --------
@@ -181,20 +184,20 @@ def as_bytes(size: int | str) -> int:
 
 
 def parse_bytes(text: str, what: str = "size") -> int:
-    """Read a size in whole bytes; where four digits cannot tell, as in ``1.1GiB``, the nearest.
+    """Parse a size in bytes; one such as ``1.1GiB`` is rounded to the nearest whole byte.
 
     Parameters
     ----------
     text : str
-        A number and a unit: ``7B``, ``256MiB``, ``1GB``, ``1.5 KiB``, ``8Gbit``.
+        Number and unit: ``7B``, ``256MiB``, ``1GB``, ``1.5 KiB``, ``8Gbit``.
     what : str
         Name of the quantity, for the message.
 
     Raises
     ------
     InputError
-        Without a unit, in another unit, negative, not a number, over 2⁶² bytes, or with a fraction
-        of a byte that matters, as ``1.5B``.
+        For a text without a unit or with a unit of another quantity, a negative number, more than
+        2⁶² bytes, and a fraction of a byte that matters, as in ``1.5B``.
 
     Examples
     --------
@@ -209,12 +212,12 @@ def parse_bytes(text: str, what: str = "size") -> int:
 
 
 def parse_rate(text: str, what: str = "bandwidth") -> int:
-    """Read a rate in whole B/s, at least 1: ``128GB/s``, ``200Gbit/s``, ``1.5TB/s``.
+    """Parse a rate in whole B/s, at least 1: ``128GB/s``, ``200Gbit/s``, ``1.5TB/s``.
 
     Raises
     ------
     InputError
-        As :func:`parse_bytes`, and for a rate of 0.
+        For the same mistakes as :func:`parse_bytes`, and for a rate of 0.
 
     Examples
     --------
@@ -225,12 +228,12 @@ def parse_rate(text: str, what: str = "bandwidth") -> int:
 
 
 def parse_seconds(text: str, what: str = "time") -> float:
-    """Read a time in seconds: ``1.5us``, ``90s``, ``7d``.
+    """Parse a time in seconds: ``1.5us``, ``90s``, ``7d``.
 
     Raises
     ------
     InputError
-        As :func:`parse_bytes`.
+        For the same mistakes as :func:`parse_bytes`.
 
     Examples
     --------
@@ -241,12 +244,12 @@ def parse_seconds(text: str, what: str = "time") -> float:
 
 
 def parse_ps(text: str, what: str = "latency") -> int:
-    """Read a time in whole picoseconds, the unit of time inside.
+    """Parse a time in whole picoseconds, the unit of time of the simulator.
 
     Raises
     ------
     InputError
-        As :func:`parse_bytes`; the limit is 2⁶² ps, about 53 days.
+        For the same mistakes as :func:`parse_bytes`; the limit is 2⁶² ps, about 53 days.
 
     Examples
     --------
@@ -257,7 +260,7 @@ def parse_ps(text: str, what: str = "latency") -> int:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Write a size for people, in KiB, MiB … where that is the shorter exact form.
+    """Format a size, in KiB, MiB … if that is the shorter exact form.
 
     Examples
     --------
@@ -270,7 +273,7 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def format_rate(rate_bytes_per_s: float) -> str:
-    """Write a rate for people, in powers of 1000, to four digits.
+    """Format a rate with four digits, in powers of 1000.
 
     Examples
     --------
@@ -281,7 +284,7 @@ def format_rate(rate_bytes_per_s: float) -> str:
 
 
 def format_seconds(time_s: float) -> str:
-    """Write a time for people, to four digits, in ps … s, min, h or d.
+    """Format a time with four digits, in ps … s, min, h or d.
 
     Examples
     --------
@@ -292,6 +295,7 @@ def format_seconds(time_s: float) -> str:
     long = {"min": 60.0, "h": 3600.0, "d": 86400.0}
     chosen = "s" if time_s == 0 else "ps"
     for name, factor in (scale | long).items():
+        # Below 1, 0.99995 of a unit is still written as 1.000; 90 s is clearer than 1.5 min.
         reached = 2 if name in long else 1 - 5e-5
         if abs(time_s) >= reached * factor:
             chosen = name
@@ -299,7 +303,7 @@ def format_seconds(time_s: float) -> str:
 
 
 def _scaled(value: float, prefixes: dict[str, int]) -> tuple[str, bool]:
-    """Text with the largest prefix that keeps at least 1, and whether it is exact."""
+    """Return the number with the largest prefix that leaves at least 1, and whether it is exact."""
     prefix, factor = "", 1
     for name, candidate in prefixes.items():
         if abs(value) >= candidate * (1 - 5e-5):

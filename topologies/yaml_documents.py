@@ -1,7 +1,7 @@
-"""YAML from outside: one safe reader for clusters, plans and studies.
+"""A safe reader of YAML files from outside: clusters, plans and studies.
 
-Tags and merge keys are refused, so no file can name a type or a function. Aliases may multiply
-what a short file says; its size with all of them written out is counted before anything is built.
+Tags and merge keys are refused, so no file can name a type or a function. A short file may repeat
+parts of itself by aliases; its size with all aliases expanded is counted before anything is built.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from topologies.errors import InputError, shown
 from topologies.files import read_text
 
 DEEPEST = 30
-"""Nested lists and mappings of a document."""
+"""Most levels of nested lists and mappings in a document."""
 MOST_VALUES = 100_000
-"""Keys and values of a document once its aliases are written out."""
+"""Most keys and values of a document with its aliases expanded."""
 
 MERGE = "tag:yaml.org,2002:merge"
 _FAULTS = (ValueError, TypeError, OverflowError, RecursionError)
-"""Errors of the library on values such as a number of 5,000 digits or a day that does not exist."""
+"""Errors that the library raises for values such as a number of 5,000 digits or 30 February."""
 
 
 def read_yaml(
@@ -36,7 +36,7 @@ def read_yaml(
     limit_bytes : int
         Size of the largest file that is read [B].
     content : str
-        Content of such a file and how it is written, for the message about an empty one.
+        Description of what such a file contains, for the message about a file without a mapping.
     what : str
         Kind of document for messages, such as ``study``.
     all_text : bool
@@ -46,8 +46,8 @@ def read_yaml(
     Raises
     ------
     InputError
-        For what cannot be read, is no YAML, holds no mapping, gives a key twice, is nested deeper
-        than :data:`DEEPEST` or comes to more than :data:`MOST_VALUES` values.
+        For a file that cannot be read, is no YAML, holds no mapping, has a key twice, is nested
+        deeper than :data:`DEEPEST` or has more than :data:`MOST_VALUES` values.
     """
     text = read_text(Path(path), limit_bytes=limit_bytes)
     named, no = shown(str(path)), f"no {what}" if what else "not YAML"
@@ -65,10 +65,10 @@ def read_yaml(
 
 
 class _Checked(yaml.SafeLoader):
-    """A safe loader that refuses a key that is given twice and counts before it builds."""
+    """A safe loader that refuses merge keys, and keys that occur twice in a mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse what a later key would silently replace."""
+        """Build a mapping; the library would let a later key silently replace an earlier one."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == MERGE:
@@ -106,7 +106,7 @@ def _document(text: str, loader_type: type[_Checked]) -> Any:
 
 
 def _check_events(text: str, loader_type: type[_Checked]) -> None:
-    """Refuse tags and deep nesting while the text is parsed, which needs no recursion."""
+    """Refuse tags and deep nesting in the stream of events, which is parsed without recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=loader_type):
         tag = getattr(event, "tag", None)
@@ -121,7 +121,7 @@ def _check_events(text: str, loader_type: type[_Checked]) -> None:
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Count the values of a document with every alias written out."""
+    """Count the values of a document with all aliases expanded, and refuse too many."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node, above: frozenset[int]) -> int:
@@ -168,11 +168,11 @@ MUST = {
     "less_than_equal": "it must be at most {le:,}",
     "invalid_key": "a key must be a text; leave it out, or write it in quotes",
 }
-"""Rules in plain words, by the kind of mistake that pydantic finds."""
+"""Rules in plain words, by pydantic's names of the kinds of mistake."""
 
 
 def rule(mistake: Mapping[str, Any]) -> str:
-    """Return the rule that a value must keep, in plain words, from one error of pydantic.
+    """Return the rule that a value must keep, in plain words, from an error of pydantic.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The hardware catalogue: every number of a machine, with its unit, grade and source.
+"""The hardware catalogue: every number about a machine, with its unit, grade and source.
 
-The rows are the CSV files of ``topologies/data``; ``docs/background/catalogue.md`` says how to read
-them, add one, switch a contested value, or lay your own rows over them.
+The rows are in the CSV files of ``topologies/data``; ``docs/background/catalogue.md`` explains how
+to read them, add a row, switch a contested value, or replace rows by your own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Catalogue:
-    """An immutable set of entries; equal, hashed and pickled by content.
+    """An immutable set of entries; compared, hashed and pickled by content.
 
     Attributes
     ----------
     digest : str
-        SHA-256 over all values and the variants in force: what the record of a run names.
+        SHA-256 over all values and the variants in force, by which the record of a run names the
+        catalogue.
     rows : tuple of Entry
         Defaults and alternatives.
     chosen : tuple of (part, quantity, variant)
@@ -59,20 +60,20 @@ class Catalogue:
 
     @functools.cached_property
     def _integers(self) -> dict[Key, int]:
-        """Integers that were asked for; they are exact fractions, which take long to round."""
+        """Cache of :meth:`integer`: values are exact fractions, which are slow to round."""
         return {}
 
     def parts(self) -> tuple[str, ...]:
-        """Names of all parts, in file order."""
+        """Return the names of all parts, in file order."""
         return tuple(self._of_part)
 
     def quantities(self, part: str) -> tuple[str, ...]:
-        """Names of the quantities of a part, in file order.
+        """Return the names of the quantities of a part, in file order.
 
         Raises
         ------
         InputError
-            For an unknown part, with the nearest name.
+            For an unknown part, with the most similar name.
         """
         if part not in self._of_part:
             near = suggestion(part, self.parts()) or " cluster-sim list shows the machines."
@@ -80,26 +81,26 @@ class Catalogue:
         return self._of_part[part]
 
     def entries(self, part: str) -> dict[str, Entry]:
-        """Entries of a part in force, by quantity.
+        """Return the entries in force of a part, by quantity.
 
         Raises
         ------
         InputError
-            For an unknown part, with the nearest name.
+            For an unknown part, with the most similar name.
         """
         return {quantity: self.entry(part, quantity) for quantity in self.quantities(part)}
 
     def has(self, part: str, quantity: str) -> bool:
-        """Return whether there is such an entry."""
+        """Return whether a quantity of a part is in the catalogue."""
         return (part, quantity) in self._in_force
 
     def entry(self, part: str, quantity: str) -> Entry:
-        """Return the row in force.
+        """Return the entry in force of a quantity of a part.
 
         Raises
         ------
         InputError
-            For an unknown part or quantity, with the nearest name.
+            For an unknown part or quantity, with the most similar name.
         """
         row = self._in_force.get((part, quantity))
         if row is None:
@@ -111,12 +112,12 @@ class Catalogue:
         return row
 
     def value(self, part: str, quantity: str) -> float:
-        """Value in SI units.
+        """Return a value in SI units.
 
         Raises
         ------
         InputError
-            As :meth:`entry`.
+            For an unknown part or quantity, and for a word.
 
         Examples
         --------
@@ -126,7 +127,7 @@ class Catalogue:
         return self._number(part, quantity).value
 
     def name(self, part: str, quantity: str) -> str:
-        """Return a word that the catalogue has about a part, such as the family of a chip.
+        """Return a word about a part, such as the family of a chip.
 
         Raises
         ------
@@ -155,7 +156,7 @@ class Catalogue:
         Raises
         ------
         InputError
-            As :meth:`entry`, and where an integer would be off by more than 0.1 %.
+            As :meth:`value`, and for a value that rounding would change by more than 0.1 %.
 
         Examples
         --------
@@ -173,7 +174,7 @@ class Catalogue:
         Raises
         ------
         InputError
-            As :meth:`integer`, and for what is not a time.
+            As :meth:`integer`, and for a value that is not a time.
 
         Examples
         --------
@@ -186,12 +187,12 @@ class Catalogue:
         return _whole(entry, PS_PER_S)
 
     def variants(self, part: str, quantity: str) -> tuple[Entry, ...]:
-        """Return the default and its named alternatives, whichever is in force.
+        """Return the default of a quantity and its named alternatives, whichever is in force.
 
         Raises
         ------
         InputError
-            As :meth:`entry`.
+            For an unknown part or quantity.
 
         Examples
         --------
@@ -207,12 +208,12 @@ class Catalogue:
         Parameters
         ----------
         names : mapping of "PART.QUANTITY" to str
-            Name of the alternative; an empty name goes back to the default.
+            Name of the alternative; an empty name stands for the default.
 
         Raises
         ------
         InputError
-            For an unknown part, quantity or alternative, with what there is.
+            For an unknown part, quantity or alternative, with those that exist.
 
         Examples
         --------
@@ -225,23 +226,23 @@ class Catalogue:
             part, _, quantity = path.rpartition(".")
             variants = [row.variant for row in self.variants(part, quantity) if row.variant]
             if name and name not in variants:
-                there = f"there are {', '.join(variants)}" if variants else "it has none"
-                raise InputError(f"{path} has no variant {name[:80]!r}; {there}.")
+                choices = f"there are {', '.join(variants)}" if variants else "it has none"
+                raise InputError(f"{path} has no variant {name[:80]!r}; {choices}.")
             chosen[part, quantity] = name
-        return _made(self.rows, chosen)
+        return _catalogue(self.rows, chosen)
 
     def with_overlay(self, path: Path | str) -> Catalogue:
-        """Return a catalogue in which the rows of a CSV file replace or join those that are here.
+        """Return a catalogue with the rows of a CSV file added.
 
-        A row of the same part, quantity and variant is replaced; its unit must measure the same
-        thing. A variant that was switched on stays on.
+        A row replaces that of the same part, quantity and variant; both must measure the same kind
+        of quantity. Variants in force stay in force.
 
         Raises
         ------
         InputError
-            As :func:`topologies.catalogue.reader.read_entries`, for another kind of unit, for a
-            variant without a default, and for a quantity or a part that no command reads; with file
-            and line.
+            As :func:`topologies.catalogue.reader.read_entries`, for a unit of another quantity, for
+            a variant without a default, and for a quantity or a part that no command reads; with
+            file and line.
         """
         overlay = read_entries(Path(path), str(path))
         merged = {(row.part, row.quantity, row.variant): row for row in self.rows}
@@ -269,8 +270,11 @@ class Catalogue:
         return changed
 
     def _check_read(self, row: Entry, where: str, parts: Iterable[str]) -> None:
-        """Refuse a quantity that no command reads: by its name, or with a part's name behind it."""
-        quantities = {row_in_force.quantity for row_in_force in self.rows}
+        """Refuse a quantity that no command reads, as no row of the catalogue has one of its name.
+
+        A name may end with that of a part, for a quantity between two parts.
+        """
+        quantities = {known_row.quantity for known_row in self.rows}
         stems = [row.quantity.removesuffix(f"_{part}") for part in parts]
         if quantities.isdisjoint((row.quantity, *stems)):
             raise InputError(
@@ -279,11 +283,12 @@ class Catalogue:
             )
 
     def _check_parts(self, overlay: Sequence[tuple[int, Entry]], path: str) -> None:
-        """Refuse rows of an unknown part that is named almost as another and begins no new one.
+        """Refuse rows of an unknown part whose name is probably a misspelt one.
 
-        A new chip states its family and a new machine its chip; other new parts are named by a row
-        (the fabric of a machine), belong to a part (``kernels.CHIP``), or state all that a part of
-        their kind does.
+        The name is similar to that of a part, and the rows do not describe a new part. A new chip
+        has a row ``family`` and a new machine a row ``chip``; other new parts are named in a row
+        (the fabric of a machine), belong to a part (``kernels.CHIP``), or have all quantities that
+        some part of the catalogue has.
         """
         in_catalogue = dict.fromkeys(self.parts())
         stated: dict[str, set[str]] = {}
@@ -304,9 +309,9 @@ class Catalogue:
                 )
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
-        """Return a catalogue in which these rows replace those of the same name, or join them."""
+        """Return a catalogue with these rows, which replace those of the same names."""
         merged = {(row.part, row.quantity, row.variant): row for row in (*self.rows, *rows)}
-        return _made(merged.values(), _by_key(self.chosen))
+        return _catalogue(merged.values(), _by_key(self.chosen))
 
 
 @functools.cache
@@ -318,16 +323,24 @@ def shipped_catalogue() -> Catalogue:
     >>> shipped_catalogue().entry("trn2", "bf16_peak").written
     '667 TFLOP/s'
     """
-    return _made(shipped_rows(), {})
+    return _catalogue(shipped_rows(), {})
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
-    """Return the shipped catalogue with an overlay, then with ``PART.QUANTITY=NAME`` variants.
+    """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
+
+    Parameters
+    ----------
+    variants : sequence of str
+        Alternatives, each as ``PART.QUANTITY=NAME``.
+    overlay : path, optional
+        CSV file of further rows.
 
     Raises
     ------
     InputError
-        For a variant that is not of that form, and as the two methods used.
+        For a variant of another form, and as :meth:`Catalogue.with_overlay` and
+        :meth:`Catalogue.with_variants`.
 
     Examples
     --------
@@ -348,7 +361,7 @@ def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> C
 
 
 def _check_read(base: Catalogue, path: str) -> None:
-    """Refuse to switch a value that no command reads: the switch would change nothing."""
+    """Refuse a variant of a value that no command reads, since it would change nothing."""
     part, _, quantity = path.rpartition(".")
     if base.has(part, quantity) and is_reference(part, quantity, base.entry(part, quantity).unit):
         raise InputError(
@@ -361,17 +374,19 @@ def _by_key(chosen: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
     return {(part, quantity): variant for part, quantity, variant in chosen}
 
 
-def _made(rows: Iterable[Entry], chosen: Mapping[Key, str]) -> Catalogue:
-    kept = tuple(rows)
+def _catalogue(rows: Iterable[Entry], chosen: Mapping[Key, str]) -> Catalogue:
+    """Make a catalogue, whose digest depends neither on the order of rows nor on their notes."""
+    all_rows = tuple(rows)
     switched = tuple(sorted((*key, variant) for key, variant in chosen.items() if variant))
     digest = hashlib.sha256(repr(switched).encode())
-    for row in sorted(kept, key=lambda row: (row.part, row.quantity, row.variant)):
+    for row in sorted(all_rows, key=lambda row: (row.part, row.quantity, row.variant)):
         value = row.written if row.unit == NAME else row.exact
         digest.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
-    return Catalogue(digest.hexdigest(), kept, switched)
+    return Catalogue(digest.hexdigest(), all_rows, switched)
 
 
 def _whole(entry: Entry, scale: int) -> int:
+    """Return the nearest integer to ``scale`` times a value, which must be close to it."""
     scaled = entry.exact * scale
     whole = round(scaled)
     if abs(whole - scaled) * 1000 > scaled or whole > LIMIT:

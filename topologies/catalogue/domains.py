@@ -1,7 +1,7 @@
-"""The values that each quantity may take: the check of every number that a user gives.
+"""Ranges of the values of quantities, and checks of numbers from users against them.
 
-``quantities.csv`` states a range by unit, and by name for quantities whose range is another. Rows
-of an overlay and values of a cluster file are checked; the shipped rows are checked by a test.
+``quantities.csv`` states a range for each unit, and for single quantities where it differs. Rows of
+an overlay and values of a cluster file are checked here, the shipped rows in a test.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from topologies.files import csv_rows, read_text
 
 FILE = "quantities.csv"
 ANY = "*"
+"""Name of the quantity in rows of ``quantities.csv`` that hold for all of a unit."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class Domain:
     Attributes
     ----------
     least, most : float
-        Ends of the range, which belong to it, in the SI unit.
+        Smallest and largest value, in the SI unit.
     whole : bool
-        Whether the value counts things.
+        Whether the value must be an integer, as for numbers of things.
     reference_only : tuple of str
-        Patterns of the parts in which no command reads this quantity.
+        Patterns of the parts of which no command reads this quantity.
     """
 
     least: float
@@ -41,7 +42,7 @@ class Domain:
     reference_only: tuple[str, ...] = ()
 
     def fault(self, row: Entry) -> str:
-        """Return the fault of a row's value, empty where there is none."""
+        """Return what is wrong with a row's value; empty if nothing is."""
         if not Fraction(repr(self.least)) <= row.exact <= Fraction(repr(self.most)):
             ends = f"{_written(self.least, row.unit)} and {_written(self.most, row.unit)}"
             return f"it must lie between {ends}"
@@ -51,7 +52,7 @@ class Domain:
 
 
 def domain(quantity: str, unit: str) -> Domain:
-    """Return the values that a quantity may take, by its name or else by its unit.
+    """Return the domain of a quantity: that of its name or, if it has none, of its unit.
 
     Examples
     --------
@@ -65,7 +66,7 @@ def domain(quantity: str, unit: str) -> Domain:
 
 
 def is_reference(part: str, quantity: str, unit: str) -> bool:
-    """Return whether a row is kept for the record and read by no command."""
+    """Return whether a row is kept for reference only and read by no command."""
     patterns = domain(quantity, unit).reference_only
     return any(fnmatchcase(part, pattern) for pattern in patterns)
 
@@ -76,7 +77,7 @@ def check_row(row: Entry, where: str) -> None:
     Raises
     ------
     InputError
-        Names the place, the value and the limits.
+        Naming the place, the value and the limits.
     """
     if row.unit == NAME:
         return
@@ -86,10 +87,10 @@ def check_row(row: Entry, where: str) -> None:
 
 
 def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
-    """Refuse a chip whose matrix engines are said to be faster than the whole chip.
+    """Refuse a chip whose matrix engines are faster than the stated peak of the chip.
 
-    A model's FLOP utilisation divides by the peak, and times by what the matrix engines can do: if
-    they contradict one another, utilisation could be above one.
+    The utilisation of a model's FLOP/s is a fraction of the peak, but times follow from the rate of
+    the matrix engines; if that rate were above the peak, utilisation could exceed one.
 
     Parameters
     ----------
@@ -101,6 +102,7 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
     Raises
     ------
     InputError
+        Naming both rows.
     """
     for quantity, engines in entries.items():
         precision, _, kind = quantity.rpartition("_")
@@ -108,7 +110,7 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
         if kind != "matmul" or peak not in entries:
             continue
         chip = entries[peak]
-        if engines.exact * 100 > chip.exact * 101:  # headlines are rounded
+        if engines.exact * 100 > chip.exact * 101:  # published peaks are rounded
             raise InputError(
                 f"{where}{peak} is {chip.written}, less than {quantity} of {engines.written}; "
                 f"state {quantity} as well."

@@ -1,4 +1,4 @@
-"""Chip families: which chips run the same kernels under the same collective runtime."""
+"""Families of chips that run the same kernels under the same collective runtime."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError, suggestion
 
 NEURON, NCCL = "neuron", "nccl"
-"""Runtimes whose own choices of algorithms are known."""
+"""Collective runtimes whose choices of algorithms are modelled."""
 UNKNOWN = "gpu"
-"""Family of a chip whose rows name none: a GPU of nobody's measurements."""
+"""Family of a chip whose rows name none: a GPU without measurements."""
 PREFIX = "family."
+"""Beginning of the names of the catalogue's parts that describe families."""
 
 
 @dataclass(frozen=True)
 class ChipFamily:
-    """Properties that a chip shares with others of its kind.
+    """Properties that a chip shares with others of its family.
 
     Attributes
     ----------
     name : str
-        ``trainium``, ``h100``, …; rows of the part ``family.<name>`` describe it.
+        Name of the family, such as ``trainium`` or ``h100``, which the rows of the part
+        ``family.<name>`` describe.
     runtime : str
         Collective runtime: ``neuron``, ``nccl`` or another word.
     ranks_per_chip : int
-        Logical cores that a chip shows to its programs; 1 for a GPU.
+        Logical cores that a chip presents to programs; 1 for a GPU.
     kernels : str
-        Part with the constants of its kernels, such as ``kernels.h100``.
+        Part with the constants of kernels, such as ``kernels.h100``.
     serving : str
-        Part with the overheads of its serving engine, such as ``serving.gpu``.
+        Part with the overheads of the serving engine, such as ``serving.gpu``.
     measured_on : str
-        Chip on which the kernels were measured; empty where none was.
+        Chip on which the kernels were measured; empty if they were not.
     provenance : str
-        Best that can be said of a kernel time of this chip: ``measured``, ``interpolated`` from
-        another chip of its family, or ``assumed``.
+        Best provenance of a kernel time on this chip: ``measured``, ``interpolated`` from another
+        chip of the family, or ``assumed``.
     """
 
     name: str
@@ -48,13 +50,13 @@ class ChipFamily:
 
     @property
     def is_neuron(self) -> bool:
-        """Return whether the Neuron compiler and runtime run its programs."""
+        """Return whether programs run under the Neuron compiler and runtime."""
         return self.runtime == NEURON
 
 
 @functools.lru_cache(maxsize=256)
 def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
-    """Return the family of a chip, by the shipped catalogue unless another is given.
+    """Return the family of a chip, by default according to the shipped catalogue.
 
     Raises
     ------

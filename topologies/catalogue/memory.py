@@ -1,4 +1,4 @@
-"""Memory of a chip that programs can have."""
+"""Memory of a chip that programs can use."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from topologies.catalogue.catalogue import Catalogue
 
 
 def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
-    """Memory that the driver reports where it is known, else as printed on the data sheet [B].
+    """Return the memory that the driver reports or, if unknown, that of the data sheet [B].
 
-    Printed GB of NVIDIA's chips are nearly GiB.
+    A GB on NVIDIA's data sheets is nearly a GiB.
 
     Examples
     --------

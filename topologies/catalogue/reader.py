@@ -1,4 +1,4 @@
-"""Catalogue files: CSV rows from outside, checked one by one; mistakes have file and line."""
+"""Reading of catalogue files: CSV whose rows are checked one by one, with file and line."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 GRADES = ("stated", "measured", "derived", "assumed")
+"""Grades of a value, by how well it is known."""
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
 LARGEST_FILE_BYTES = 5_000_000
 NAME = "name"
@@ -27,31 +28,31 @@ _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: a quantity of a part in SI units, or a word about the part.
+    """A row of the catalogue: a quantity of a part in SI units, or a word about the part.
 
     Attributes
     ----------
     part, quantity : str
-        ``trn2``, ``hbm_bandwidth``.
+        Names such as ``trn2`` and ``hbm_bandwidth``.
     variant : str
         Name of an alternative to a contested value; empty for the default.
     value : float
-        In SI [``unit``].
+        Value in SI [``unit``].
     unit : str
         The SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for a
-        word, which then stands in ``written``.
+        word, which is then in ``written``.
     grade : str
         One of :data:`GRADES`.
     source : str
-        Keys of ``sources.csv``, each with a path after a colon where it has one, divided by ``; ``.
+        Keys of ``sources.csv``, each with a path after a colon if it has one, separated by ``; ``.
     note : str
-        Remark for a reader: the end points, the reason for a default.
+        Remark for a reader, such as the reason for a default.
     low, high : float or None
-        Range within which the value may lie [``unit``]; None where nobody gives one.
+        Range within which the value may lie [``unit``]; None if it is not stated.
     written : str
         Number and unit as in the file, such as ``2.9 TB/s``.
     exact : Fraction
-        The value without rounding [``unit``].
+        Value without rounding [``unit``].
     """
 
     part: str
@@ -74,16 +75,16 @@ def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]
     Parameters
     ----------
     file : path or package resource
-        CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` may lack.
+        CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` are optional.
     name : str
-        Its name in messages.
+        Name of the file in messages.
 
     Raises
     ------
     InputError
         For a file that cannot be read, is over 5 MB, is not UTF-8 or not CSV; a missing or unknown
-        column; an empty cell, unknown grade or unit, or a number that is none, is negative or lies
-        outside its range; a row that is there twice.
+        column; an empty cell, an unknown grade or unit, a text that is no number, a number that is
+        negative or outside its range; and two rows of the same part, quantity and variant.
     """
     text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
     header, rows = csv_rows(text, name)
@@ -93,9 +94,9 @@ def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]
         row = _entry(cells, f"{name} line {line}")
         key = (row.part, row.quantity, row.variant)
         if key in entries:
-            twice = " ".join(filter(None, key))
+            row_name = " ".join(filter(None, key))
             raise InputError(
-                f"{name} line {line}: {twice} is also in line {entries[key][0]}; keep one."
+                f"{name} line {line}: {row_name} is also in line {entries[key][0]}; keep one."
             )
         entries[key] = (line, row)
     return list(entries.values())
@@ -155,7 +156,7 @@ def _entry(cells: Mapping[str, str], where: str) -> Entry:
 
 
 def _word(cells: Mapping[str, str], where: str) -> Entry:
-    """Row whose value is a word, such as the family of a chip."""
+    """Return the entry of a row whose value is a word, such as the family of a chip."""
     word = cells["value"]
     if not WORD.fullmatch(word):
         raise InputError(

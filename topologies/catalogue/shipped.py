@@ -1,4 +1,4 @@
-"""The rows of the shipped catalogue, parsed once and kept in a form that is quick to read."""
+"""The rows of the shipped catalogue, which are parsed once and cached as JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from topologies.catalogue.reader import Entry, read_entries
 DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"
 _FIELDS = tuple(item.name for item in fields(Entry))[:-1]
-"""Columns of the kept form; behind them stands the exact value as a fraction."""
+"""Columns of the cached rows, which the exact value follows as numerator and denominator."""
 _PARSERS = ("catalogue/reader.py", "catalogue/shipped.py", "units.py")
+"""Modules on which the cached rows depend."""
 
 
 def shipped_rows() -> list[Entry]:
-    """All rows in the order of the files; their CSV is parsed only after it has changed."""
+    """Return all rows in the order of the files, whose CSV is parsed only after it has changed."""
     files = sorted(path for path in DATA.glob("*.csv") if path.name != _SOURCES)
     parsers = [DATA.parent / name for name in _PARSERS]
-    made_of = [part for path in files + parsers for part in (path.name, path.read_bytes())]
-    name = f"catalogue-{kept_files.digest(*made_of)}.json"
+    inputs = [part for path in files + parsers for part in (path.name, path.read_bytes())]
+    name = f"catalogue-{kept_files.digest(*inputs)}.json"
     kept = kept_files.read(name)
     if kept is not None:
         return [Entry(*(*row, Fraction(*exact))) for *row, exact in json.loads(kept)]

@@ -1,1 +1,1 @@
-"""Clusters by name, as plain shapes, or from a YAML file."""
+"""Clusters: named machines, plain shapes, and descriptions in files."""

@@ -1,10 +1,10 @@
-"""A cluster from a network file of ASTRA-sim's analytical backend.
+"""Clusters from network files of ASTRA-sim's analytical backend.
 
 Such a YAML file lists dimensions, the fastest first: ``topology`` (``Ring``, ``FullyConnected``,
 ``Switch``), ``npus_count``, ``bandwidth`` [GB/s, of 2³⁰ bytes] of a link in one direction, and
-``latency`` [ns] of a hop. The meaning of each is read from the backend's source
-(astra-network-analytical, commit 599a047: ``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``,
-``NetworkFunction.cpp`` and ``MultiDimTopology.cpp``).
+``latency`` [ns] of a hop. Their meaning is that of the backend's source (astra-network-analytical,
+commit 599a047: ``Ring.cpp``, ``FullyConnected.cpp``, ``Switch.cpp``, ``NetworkFunction.cpp`` and
+``MultiDimTopology.cpp``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ RING, MESH, SWITCH = BLOCKS = ("Ring", "FullyConnected", "Switch")
 BYTES_PER_GB = 2**30
 MOST_DIMENSIONS = 8
 LARGEST_RADIX = 2**16
+"""Radix of the scale-out switch, which ASTRA-sim does not limit: enough for a single layer."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension: a building block, its chips, a link's rate [B/s] and a hop's latency [ps]."""
+    """A dimension: its building block, chips, rate of a link [B/s] and latency of a hop [ps]."""
 
     block: str
     size: int
@@ -42,7 +43,7 @@ class Dimension:
 
 
 def is_astra_network(document: Mapping[str, Any]) -> bool:
-    """Say whether a YAML document has the keys of an ASTRA-sim network.
+    """Return whether a YAML document has the keys of an ASTRA-sim network.
 
     Examples
     --------
@@ -55,14 +56,14 @@ def is_astra_network(document: Mapping[str, Any]) -> bool:
 def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catalogue) -> Cluster:
     """Make the plain cluster that an ASTRA-sim network describes.
 
-    Rings below one last ``Switch`` are domains on a scale-out fabric that does not block. All else
-    is one domain: rings alone a torus, one ``FullyConnected`` or ``Switch`` a full mesh or a
-    switch, and other products tiers, each of its own kind.
+    Rings followed by a last ``Switch`` become domains on a non-blocking scale-out fabric. Any other
+    network becomes one domain: rings alone a torus, a single ``FullyConnected`` or ``Switch`` a
+    full mesh or a switch, and other combinations a tiered shape.
 
     Raises
     ------
     InputError
-        For unknown keys or blocks, lists of different lengths, and values that cannot be.
+        For unknown keys or blocks, lists of different lengths, and values out of range.
     """
     dimensions = _dimensions(document)
     *inner, outer = dimensions
@@ -131,7 +132,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def _shape(dimensions: list[Dimension]) -> Shape:
-    """The scale-up shape of some dimensions."""
+    """Return the shape of a domain with these dimensions."""
     if all(dimension.block == RING for dimension in dimensions):
         names = "XYZWVUTS"[: len(dimensions)]
         axes = [
@@ -148,7 +149,10 @@ def _shape(dimensions: list[Dimension]) -> Shape:
 
 
 def _tier(number: int, dimension: Dimension) -> Tier:
-    """A tier of direct links, each at the full rate, or of one switch; two chips are no ring."""
+    """Return a tier of direct links, each at the full rate, or of one switch.
+
+    A ring of two chips becomes a pair with one link, since a ring in a tier has three or more.
+    """
     size, rate = dimension.size, dimension.bandwidth_bytes_per_s
     if dimension.block == SWITCH:
         return Tier(f"dim{number}", size, rate, dimension.latency_ps, switches=1)

@@ -1,4 +1,4 @@
-"""The Cluster: a machine in a few numbers, from which everything else is computed."""
+"""The Cluster: a machine described by a few numbers, from which all else is computed."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from topologies.shapes.scale_out import ScaleOut
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal scale-up domains, joined by a scale-out fabric where there is more than one.
+    """Equal scale-up domains, which a scale-out fabric joins if there are several.
 
-    The global number of a chip is ``domain * chips_per_domain + local number``. A cluster never
-    makes its graph unless :func:`topologies.views.graph.graph` is asked to.
+    The global number of a chip is ``domain * chips_per_domain + local number``. No graph is made;
+    :func:`topologies.views.graph.graph` makes that of a cluster.
 
     Attributes
     ----------
     name : str
-        As the user wrote it, such as ``"trn2-ultraserver:16"``.
-    shape : Torus, FullMesh, Switch or Tiered
-        One scale-up domain.
+        Name as the user wrote it, such as ``"trn2-ultraserver:16"``.
+    shape : Torus, FullMesh, Switch, Tiered or Clos
+        Shape of one scale-up domain.
     chip : str
         Catalogue part of the chips; empty for plain shapes.
     domains : int
-        Scale-up domains.
+        Number of scale-up domains.
     scale_out : ScaleOut or None
-        Fabric that joins the servers; None where there is none.
+        Fabric that joins the servers, if there is one.
     chips_per_server : int
         Chips of one server, which share its network adapters and its host.
     plain : bool
-        Whether this is the α–β model to the letter, without efficiencies or chips behind it.
+        Whether times follow the α–β model exactly, without efficiencies or properties of chips.
     catalogue : Catalogue
-        Where the chip's numbers are.
+        Catalogue with the numbers of the chip.
     """
 
     name: str
@@ -78,15 +78,15 @@ class Cluster:
 
     @property
     def chips_per_domain(self) -> int:
-        """Chips of one scale-up domain."""
+        """Number of chips in one scale-up domain."""
         return self.shape.chips
 
     @property
     def chips(self) -> int:
-        """Chips in all."""
+        """Number of chips in the cluster."""
         return self.domains * self.shape.chips
 
     @property
     def servers(self) -> int:
-        """Servers in all."""
+        """Number of servers in the cluster."""
         return self.chips // self.chips_per_server

@@ -1,9 +1,9 @@
-"""A cluster from a graph file: GraphML, or node-link JSON, as networkx writes them.
+"""Clusters from graph files: GraphML, or node-link JSON, as networkx writes them.
 
-The graph is one scale-up domain: nodes are chips, or switches where ``kind`` says so. Edges have
+The graph is one scale-up domain: nodes are chips, or switches if ``kind`` says so. Edges have
 ``bandwidth_bytes_per_s`` and ``latency_s`` (numbers), or ``bandwidth`` and ``latency`` (texts with
-units, such as ``100GB/s`` and ``1us``); links without them take ``--bandwidth`` and ``--latency``.
-An undirected edge is a link each way.
+units, such as ``100GB/s`` and ``1us``); edges without them take ``--bandwidth`` and ``--latency``.
+An undirected edge is two links, one in each direction.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ ENDINGS = (".graphml", ".json")
 LARGEST_BYTES = 64_000_000
 """Largest file that is read [B]; 4,096 chips take about a tenth of it."""
 CHIPS = ("chip", "npu", "gpu", "accelerator")
+"""Values of ``kind`` that mean a chip."""
 SWITCH = "switch"
 
 
@@ -43,9 +44,9 @@ def cluster_from_graph(
     Parameters
     ----------
     path : path
-        Ends with ``.graphml`` or ``.json``.
+        File whose name ends with ``.graphml`` or ``.json``.
     catalogue : Catalogue
-        Kept with the cluster; the graph's own rates are used.
+        Catalogue of the cluster; rates and latencies are those of the graph.
     bandwidth, latency : str, optional
         Rate and latency of each directed link that does not state its own.
 
@@ -130,7 +131,7 @@ def _sketch(graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | Non
 def _cables(
     attributes: Mapping[str, Any], link: str, bandwidth: str | None, latency: str | None
 ) -> list[Cable]:
-    """Cables of an edge, which may stand for several whose bandwidth it states together."""
+    """Return the cables of an edge, which may stand for several and state their total bandwidth."""
     where = f"link {shown(link, 60)}"
     count = attributes.get("links", 1)
     if not isinstance(count, int) or not 1 <= count <= 1024:
@@ -149,7 +150,7 @@ def _cables(
 
 
 def _stated(attributes: Mapping[str, Any], name: str, unit: str, where: str) -> int | None:
-    """Rate [B/s] or latency [ps] that an edge states."""
+    """Return the rate [B/s] or latency [ps] that an edge states, or None."""
     text, number = attributes.get(name), attributes.get(name + unit)
     if number is not None:
         is_number = isinstance(number, int | float) and not isinstance(number, bool)

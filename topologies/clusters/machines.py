@@ -1,4 +1,4 @@
-"""The named machines: chip, shape and fabric of each, with all numbers from the catalogue."""
+"""Named machines: the shape and the fabric of each, with all numbers from the catalogue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topologies.shapes.tiered import Tier, Tiered
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
-    """Rows and columns of chips; on an UltraServer also layers, joined by thinner Z links."""
+    """Build a torus of rows and columns, on an UltraServer also of layers with slower Z links."""
     thin = "z_link_bandwidth" if catalogue.has(chip, "z_link_bandwidth") else "link_bandwidth"
     axes = [("Z", "layers", thin), ("Y", "rows", "link_bandwidth")]
     axes.append(("X", "columns", "link_bandwidth"))
@@ -32,10 +32,11 @@ def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:
 
 
 def tiers(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
-    """Boards or sleds, racks of switch planes, and links between equal positions of two racks.
+    """Build the tiers of Trn3: boards or sleds, racks of switch planes, and links between racks.
 
-    Every chip of a board stands in another plane of its rack. A message through a switch takes
-    the time of a direct hop and of the switch, half of it on either link.
+    The chips of a board are in different planes of the rack; links between racks join chips of the
+    same position. The latency of a switch is added to the links on both sides of it, half to each,
+    so that the two hops together take that of a direct hop and of the switch.
     """
     racks, board = (catalogue.integer(machine, name) for name in ("racks", "board_chips"))
     direct_ps = catalogue.ps(chip, "link_latency")
@@ -68,7 +69,7 @@ def tiers(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
 
 
 def switch(catalogue: Catalogue, machine: str, chip: str) -> Switch:
-    """One switch: all NVLinks of every chip lead to NVSwitches, which act as one."""
+    """Build a switch: all NVLinks of every chip lead to NVSwitches, which act as one switch."""
     links = catalogue.integer(chip, "links")
     return Switch(
         catalogue.integer(machine, "chips"),
@@ -79,7 +80,7 @@ def switch(catalogue: Catalogue, machine: str, chip: str) -> Switch:
 
 
 def full_mesh(catalogue: Catalogue, machine: str, chip: str) -> FullMesh:
-    """Build the shape of a machine in which a link joins every two chips."""
+    """Build a full mesh, in which every two chips are joined by a link."""
     return FullMesh(
         catalogue.integer(machine, "chips"),
         catalogue.integer(chip, "link_bandwidth"),
@@ -88,11 +89,11 @@ def full_mesh(catalogue: Catalogue, machine: str, chip: str) -> FullMesh:
 
 
 UNIT_OF: Mapping[str, str] = {"rainier": "trn2-ultraserver"}
-"""Clusters by a name of their own, and the machine that they are made of."""
+"""Machines of which clusters with special names are made."""
 
 
 def machine_of(cluster: Cluster) -> str:
-    """Return the catalogue part of a cluster's scale-up domain, whether or not there is one.
+    """Return the name of a cluster's machine, which is a catalogue part only if one is named so.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def machine_of(cluster: Cluster) -> str:
 
 
 def host_bytes_per_server(cluster: Cluster, catalogue: Catalogue) -> float | None:
-    """Return the host memory of one server of a cluster; None where no row states it [B].
+    """Return the host memory of one server of a cluster [B]; None if no row states it.
 
     Examples
     --------
@@ -126,11 +127,11 @@ SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
     "switch": switch,
     "mesh": full_mesh,
 }
-"""Words that the ``shape`` row of a machine may have."""
+"""Builders of shapes, by the word in the ``shape`` row of a machine."""
 
 
 def machines(catalogue: Catalogue) -> tuple[str, ...]:
-    """Return the names of all machines: every part that has a row ``chip``.
+    """Return the names of all machines, the parts that have a row ``chip``.
 
     Examples
     --------
@@ -159,12 +160,12 @@ def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
 
 
 def chips_per_server(catalogue: Catalogue, machine: str) -> int:
-    """Return the number of chips that share one host and its network adapters."""
+    """Return the number of chips in a server, which share its host and network adapters."""
     return catalogue.integer(machine, "chips") // catalogue.integer(machine, "servers")
 
 
 def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
-    """Build the scale-out fabric that joins machines of a name; None where there is none."""
+    """Build the scale-out fabric of a machine; None if its rows name none."""
     if not catalogue.has(machine, "fabric"):
         return None
     return fabric_from(
@@ -178,16 +179,17 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
 def fabric_from(
     catalogue: Catalogue, fabric: str, bandwidth_bytes_per_s: int, adapters_per_server: int
 ) -> ScaleOut:
-    """Scale-out fabric by the rules of a catalogue part.
+    """Build a scale-out fabric from a part of the catalogue.
 
     Parameters
     ----------
     catalogue : Catalogue
     fabric : str
-        Part, such as ``efa-v3``.
+        Name of the part, such as ``efa-v3``.
     bandwidth_bytes_per_s : int
-        Rate at which one chip can send into it [B/s].
+        Rate at which one chip can send into the fabric [B/s].
     adapters_per_server : int
+        Network adapters of one server.
     """
     nearer = ("same_tor", "same_pod", "same_building", "same_campus")
     climbs = [f"{name}_latency" for name in nearer if catalogue.has(fabric, f"{name}_latency")]
@@ -205,7 +207,7 @@ def fabric_from(
 
 
 def _adapter_rate(catalogue: Catalogue, machine: str, chip: str) -> int:
-    """Return what one chip can send into the scale-out fabric [B/s]."""
+    """Return the rate at which one chip can send into the scale-out fabric [B/s]."""
     if catalogue.has(machine, "nic_bandwidth_per_chip"):
         return catalogue.integer(machine, "nic_bandwidth_per_chip")
     if catalogue.has(chip, "nic_bandwidth"):

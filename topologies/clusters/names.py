@@ -1,4 +1,4 @@
-"""Every form in which a user may name a cluster, turned into a Cluster."""
+"""Clusters by name: machines, plain shapes, and files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
 
 RAINIER = "rainier"
 RAINIER_MACHINE = "trn2-ultraserver"
+"""Machine of which Project Rainier is made."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
+"""Endings of the names of graph files."""
 
 
 def cluster(
@@ -34,25 +36,26 @@ def cluster(
     Parameters
     ----------
     text : str
-        A named machine (``trn2.48xlarge``), several of them on their scale-out fabric
+        Name of a machine (``trn2.48xlarge``), of several on their scale-out fabric
         (``trn2-ultraserver:16``), ``rainier`` or ``rainier:CHIPS``, a plain shape (``ring:8``,
         ``torus:4x4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``), or the path of a YAML file or
         of a graph in GraphML or node-link JSON.
     bandwidth, latency : str, optional
         Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
-        a graph's links that state none; refused for others.
+        a graph's links that state none; refused for other clusters.
     catalogue : Catalogue, optional
-        Where all other catalogue come from, by default the shipped one.
+        Catalogue with the numbers of machines, by default the shipped one.
 
     Returns
     -------
     Cluster
-        Shape of a scale-up domain, their number, the scale-out fabric, and ``chips``.
+        Shape and number of the scale-up domains, and the scale-out fabric; ``chips`` counts all
+        chips.
 
     Raises
     ------
     InputError
-        For an unknown name, with the nearest one, and for sizes that cannot be.
+        For an unknown name, with the most similar one, and for sizes out of range.
 
     Examples
     --------
@@ -74,7 +77,7 @@ def cluster(
     if bandwidth is not None or latency is not None:
         raise InputError(_has_rates(text))
     if is_file:
-        return _described(text, catalogue)
+        return _from_yaml(text, catalogue)
     if kind == RAINIER:
         return _rainier(text, count if colon else None, catalogue)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
@@ -87,7 +90,7 @@ def _graph(text: str, catalogue: Catalogue, bandwidth: str | None, latency: str 
     return cluster_from_graph(text, catalogue, bandwidth=bandwidth, latency=latency)
 
 
-def _described(path: str, catalogue: Catalogue) -> Cluster:
+def _from_yaml(path: str, catalogue: Catalogue) -> Cluster:
     from topologies.clusters.yaml_file import cluster_from_file  # pydantic takes its time to load
 
     return cluster_from_file(path, catalogue)
@@ -108,7 +111,7 @@ def as_cluster(machine: Cluster | str) -> Cluster:
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
-    """Make a cluster of chips that can compute: any form of :func:`cluster` but a plain shape.
+    """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot.
 
     Raises
     ------
@@ -163,7 +166,7 @@ def _machines(name: str, kind: str, domains: int, catalogue: Catalogue) -> Clust
 
 
 def _rainier(name: str, count: str | None, catalogue: Catalogue) -> Cluster:
-    """Project Rainier: as many UltraServers as its chips make."""
+    """Make Project Rainier, by default with all its UltraServers, or with a number of chips."""
     chips_each = catalogue.integer(RAINIER_MACHINE, "chips")
     if count is None:
         domains = catalogue.integer(RAINIER, "domains")

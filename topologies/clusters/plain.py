@@ -1,4 +1,4 @@
-"""Plain shapes from text: ``ring:8``, ``torus:4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``."""
+"""Parsing of plain shapes: ``ring:8``, ``torus:4x4``, ``mesh:8``, ``switch:64``, ``clos:64:16``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ PLAIN = {
 """Kinds of plain shape, each with an example."""
 
 AXIS_NAMES = "XYZWVU"
-"""From the fastest axis to the slowest."""
+"""Names of axes, from the fastest to the slowest."""
 
 
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
-    """Read a plain shape whose directed links are all alike.
+    """Parse a plain shape, whose directed links are all equal.
 
     Parameters
     ----------
     text : str
         ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``, or
-        ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION`` of individual switches.
+        ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``.
     bandwidth, latency : str
         Rate and latency of each directed link, such as ``100GB/s`` and ``1us``.
 
@@ -68,7 +68,7 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
 
 
 def _sizes(text: str, kind: str, dims: str) -> tuple[list[int], list[int]]:
-    """Sizes of the dimensions, and of a Clos its radix and oversubscription."""
+    """Return the sizes of the dimensions, and the radix and oversubscription of a Clos."""
     example = PLAIN[kind]
     numbers = r"\d{1,9}(x\d{1,9})*" + (r":\d{1,9}(:\d{1,9})?" if kind == "clos" else "")
     if not re.fullmatch(numbers, dims, re.ASCII):

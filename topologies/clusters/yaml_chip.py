@@ -1,4 +1,4 @@
-"""The chip of a cluster file: a catalogue part by name, or values laid over one."""
+"""The chip of a cluster file: a part of the catalogue, perhaps with some values replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 60
 
 
 def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[str, Catalogue]:
-    """Return the catalogue part of the chip, and the catalogue with the file's values over it.
+    """Return the catalogue part of the chip, and the catalogue with the values of the file.
 
     Raises
     ------
@@ -49,7 +49,10 @@ def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[
 def _usable(
     part: str, values: dict[str, str], rows: list[Entry], catalogue: Catalogue
 ) -> list[Entry]:
-    """Return the row by which a stated capacity is also what programs can use."""
+    """Return a row for the usable memory, if the file states the capacity alone.
+
+    Otherwise the usable memory of the part would hide the capacity of the file.
+    """
     printed, usable = _USABLE
     if printed not in values or usable in values or not catalogue.has(part, usable):
         return []

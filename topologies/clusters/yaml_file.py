@@ -1,4 +1,4 @@
-"""A user's own cluster from a YAML file; ``docs/background/cluster-file.md`` shows all its keys."""
+"""Clusters from YAML files of users; ``docs/background/cluster-file.md`` shows all their keys."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
     ----------
     path : path
     catalogue : Catalogue
-        Where named chips and fabrics come from; the file's own values are laid over it.
+        Catalogue with the chips and fabrics that the file names; values of the file replace its.
 
     Raises
     ------
     InputError
-        For a file that cannot be read or is too large, for unknown keys with the nearest one, and
-        for values that cannot be; one line with the file and the key.
+        For a file that cannot be read or is too large, for an unknown key, with the most similar
+        one, and for values out of range; one line with the file and the key.
     """
     content = "keys; it needs at least scale_up"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
@@ -73,7 +73,7 @@ def _validated(document: dict[str, Any], path: Path | str) -> ClusterKeys:
 
 
 def _explained(mistake: ValidationError) -> str:
-    """Say the first thing that is wrong, by the path to its key."""
+    """Describe the first mistake, by the path to its key."""
     first = mistake.errors(include_url=False)[0]
     kind, entry = first["type"], first["input"]
     where = ".".join(shown(str(part), 60) for part in first["loc"] if part not in SHAPES)
@@ -136,7 +136,7 @@ def _check_names(what: str, names: list[str]) -> None:
 
 
 def _fabric(keys: ScaleOutKeys, chips_per_server: int, catalogue: Catalogue) -> ScaleOut:
-    """Fabric of the file; what it leaves out is taken from the catalogue part named by ``like``."""
+    """Build the fabric of the file; keys that it leaves out come from the part that it is like."""
     adapters = keys.adapters_per_server or chips_per_server
     entries: dict[str, Any] = {
         "name": keys.name or keys.like or "scale-out",
@@ -163,16 +163,16 @@ def _ratio(value: float | None) -> Fraction | None:
 
 
 def _renamed(keys: ScaleOutKeys | None, catalogue: Catalogue) -> Catalogue:
-    """The catalogue in which a fabric with a name of its own has the rows of the one it is like.
+    """Return a catalogue in which a fabric with a new name has the rows of the one that it is like.
 
-    So that what a file cannot say, such as the share of line rate that large messages reach, is
-    known of it, too.
+    They include quantities that a file cannot state, such as the share of the line rate that large
+    messages reach.
     """
     if keys is None or keys.like is None or keys.name in (None, keys.like):
         return catalogue
-    of_it = re.compile(rf"(.*\.)?{re.escape(keys.like)}")
+    like_parts = re.compile(rf"(.*\.)?{re.escape(keys.like)}")
     return catalogue.with_rows(
         replace(row, part=row.part.removesuffix(keys.like) + keys.name)
         for row in catalogue.rows
-        if of_it.fullmatch(row.part)
+        if like_parts.fullmatch(row.part)
     )

@@ -1,4 +1,4 @@
-"""The keys that a cluster file may have, checked by pydantic; quantities are read with units."""
+"""Keys of a cluster file, which pydantic checks; quantities are parsed with their units."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SwitchKeys(_Keys):
 
 
 class ClosKeys(_Keys):
-    """Leaves, spines and core."""
+    """A Clos of leaf, spine and core switches."""
 
     shape: Literal["clos"]
     size: Count
@@ -113,7 +113,7 @@ class ScaleOutKeys(_Keys):
 
 
 class ChipKeys(BaseModel):
-    """A chip by its own values, or another's with some of them changed; a text is another's name.
+    """A chip: a name from the catalogue, or values, perhaps with those of another chip.
 
     All keys but these two are quantities of the catalogue.
     """
@@ -130,7 +130,7 @@ class ChipKeys(BaseModel):
 
 
 class ClusterKeys(_Keys):
-    """A whole file."""
+    """The keys of the whole file."""
 
     name: Name | None = None
     chip: ChipKeys | None = None

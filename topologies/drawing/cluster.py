@@ -1,4 +1,4 @@
-"""Drawing of a cluster: one scale-up domain, and the fabric that joins domains."""
+"""Drawing of a cluster: a scale-up domain, and the fabric that joins domains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from topologies.views.measures import Measures, measure
 def draw(cluster: Cluster) -> Figure:
     """Draw a cluster.
 
-    On the left is one scale-up domain with the numbers of its chips, parts of it where it is
-    large; on the right, where there is a scale-out fabric, the layers that join all servers. The
-    legend gives the rate and latency of each kind of link, the title the totals.
+    On the left is one scale-up domain with the numbers of its chips, or parts of a large one; on
+    the right, if there is a scale-out fabric, the layers that join all servers. The legend gives
+    the rate and latency of each kind of link, the title the totals.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def _legend(axes: Axes, shape: Shape) -> None:
 
 
 def _kinds(shape: Shape) -> list[tuple[str, str]]:
-    """Colour and description of each kind of link."""
+    """Return the colour and the description of each kind of link."""
     if isinstance(shape, Torus):
         drawn = [axis for axis in shape.axes[::-1] if axis.size > 1][: len(COLOURS)]
         return [

@@ -1,4 +1,4 @@
-"""Drawing of a scale-out fabric as blocks: servers below, the layers of the Clos above them."""
+"""Drawing of a scale-out fabric as boxes: servers below, the layers of the Clos above them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from topologies.drawing.marks import CHIP, QUIET, SWITCH, box, note, rate_text, 
 from topologies.routing.scale_out import clos
 from topologies.shapes.scale_out import Layer, ScaleOut
 
+# Distance between layers, and width of a row, in units of the axes.
 _STEP = 2.0
 _WIDTH = 8.0
 
 
 def draw_scale_out(axes: Axes, cluster: Cluster) -> None:
-    """Draw how many groups each layer has, and what one group can send upwards."""
+    """Draw the groups of each layer, and the rate at which a group can send upwards."""
     fabric, layers = clos(cluster)
     each = f"{cluster.chips_per_server} chip{'s' * (cluster.chips_per_server > 1)}"
     servers = f"{_count(cluster.servers, 'server')} of {each}, {_adapters(fabric)}"
@@ -77,7 +78,7 @@ def _layer_text(fabric: ScaleOut, layer: Layer, number: int, cluster: Cluster) -
 
 
 def _rise_text(fabric: ScaleOut, layers: tuple[Layer, ...], number: int, cluster: Cluster) -> str:
-    """Text on the links that go up into layer ``number``, and the time of a step over it."""
+    """Describe the links that lead up into layer ``number``, and the time of a step over it."""
     climb_ps = fabric.climb_ps[min(number, len(fabric.climb_ps) - 1)]
     step = f"{time_text(fabric.latency_ps + climb_ps)} a step"
     if number == 0:

@@ -1,4 +1,4 @@
-"""Marks that all drawings share: colours, chips and switches, curves, and numbers as text."""
+"""Elements that all drawings share: colours, chips, boxes, curves, and numbers as text."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ Point = tuple[float, float]
 Curve = npt.NDArray[np.floating[Any]]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B58900")
-"""Colours of tiers, which the colour-blind can tell apart too (after Okabe and Ito)."""
+"""Colours of tiers, which colour-blind readers can tell apart (after Okabe and Ito)."""
 
 CHIP, SWITCH, QUIET = "#20303f", "#f2c14e", "#7a8894"
+"""Colours of chips, of switches, and of notes."""
 MOST_SHOWN = 8
+"""Most positions of a long row that are drawn."""
 
 
 def shown(size: int, most: int) -> list[int]:
-    """Positions that are drawn of a long row: the first ones and the last."""
+    """Return the positions of a row that are drawn: all or, of a long row, the first and last."""
     return list(range(size)) if size <= most else [*range(most - 2), size - 1]
 
 
 def chips(axes: Axes, points: Sequence[Point], numbers: Iterable[int], size: float = 330.0) -> None:
-    """Draw discs with the numbers of the chips."""
+    """Draw chips as discs with their numbers."""
     x, y = zip(*points, strict=True)
     axes.scatter(x, y, s=size, color=CHIP, zorder=3)
     for point, number in zip(points, numbers, strict=True):
@@ -38,7 +40,7 @@ def chips(axes: Axes, points: Sequence[Point], numbers: Iterable[int], size: flo
         label = axes.annotate(
             str(number), point, ha="center", va="center", color="white", fontsize=font, zorder=4
         )
-        label.set_in_layout(False)  # it lies on its disc: nothing to make room for
+        label.set_in_layout(False)  # it lies on its disc, so the layout need not make room for it
 
 
 def box(
@@ -77,7 +79,7 @@ def lines(
 
 
 def bow(start: Point, end: Point, bend: float) -> Curve:
-    """Curve from one point to another that leaves the straight line by ``bend``, to its left."""
+    """Return a curve between two points that bends to the left by ``bend`` at its middle."""
     a, b = np.asarray(start), np.asarray(end)
     along = b - a
     across = np.array([-along[1], along[0]]) / max(float(np.hypot(*along)), 1e-9)
@@ -93,10 +95,10 @@ def note(axes: Axes, point: Point, text: str, **style: Any) -> None:
 
 
 def rate_text(bandwidth_bytes_per_s: int) -> str:
-    """Rate of a link, one direction."""
+    """Write the rate of a link in one direction."""
     return format_rate(bandwidth_bytes_per_s)
 
 
 def time_text(latency_ps: int) -> str:
-    """Time with the sign of micro."""
+    """Write a time, with µs for microseconds."""
     return format_seconds(latency_ps / 10**12).replace("us", "µs")

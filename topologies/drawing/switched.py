@@ -27,7 +27,9 @@ from topologies.shapes.clos_links import clos_ends
 from topologies.shapes.tiered import Tier, Tiered
 
 _MOST_AROUND = 72
+"""Most chips that are drawn on a circle."""
 _MOST_COLUMNS = 20
+"""Most boards of a rack that are drawn."""
 
 
 def draw_switch(axes: Axes, shape: Switch) -> None:
@@ -46,7 +48,7 @@ def draw_mesh(axes: Axes, shape: FullMesh) -> None:
 
 
 def _around(axes: Axes, size: int) -> list[Point]:
-    """Place chips on a circle, no more than can be seen apart."""
+    """Draw chips on a circle, as many as can be told apart; returns their places."""
     count = min(size, _MOST_AROUND)
     angle = np.pi / 2 - 2 * np.pi * np.arange(count) / count
     points = [(float(np.cos(a)), float(np.sin(a))) for a in angle]
@@ -94,6 +96,7 @@ def _rack(
     rack: Tier,
     board: Tier,
 ) -> None:
+    """Draw a rack: its chips by board (column) and plane (row), and the links of both tiers."""
     points = [(float(x), top - y) for x in range(len(columns)) for y in range(len(rows))]
     numbers = [base + column * board.size + row for column in columns for row in rows]
     small = 330.0 if len(columns) <= 10 else 230.0
@@ -123,7 +126,7 @@ def _plane(axes: Axes, y: float, row: int, columns: int, rack: Tier, colour: str
 
 
 def _board(axes: Axes, x: float, top: float, rows: int, board: Tier, colour: str) -> None:
-    """Draw the links of one board: its ring or mesh of chips, or to the switches below a sled."""
+    """Draw the links of a board: a ring or mesh of its chips, or links to switches below it."""
     if board.size == 1:
         return
     bottom = top - rows + 1
@@ -176,7 +179,7 @@ def _across(axes: Axes, shape: Tiered, y: float, columns: int) -> None:
 
 
 def draw_clos(axes: Axes, shape: Clos) -> None:
-    """Draw chips, and layers of switches above them; the first of each if there are many."""
+    """Draw chips and the layers of switches above them; of many, only the first."""
     counts = (shape.size, *shape.switches)
     most = 64
     first = np.cumsum([0, *counts])

@@ -24,13 +24,17 @@ from topologies.shapes.basic import Torus
 from topologies.shapes.links import strides
 
 _LARGEST_CIRCLE = 48
+"""Most chips of a ring that is drawn as a circle."""
 MOST_IN_SPACE = 5
+"""Most positions along an axis that are drawn in three dimensions."""
 _STUB = 0.34
+"""Length of a stub."""
 Place = tuple[int, ...]
+"""Position of a drawn chip along each drawn axis."""
 
 
 def draw_torus(axes: Axes, shape: Torus) -> None:
-    """Draw a torus; of more than three dimensions the slice in which the slowest are 0."""
+    """Draw a torus; of more than three dimensions, the slice where the slowest are 0."""
     if _is_circle(shape):
         _circle(axes, shape)
     else:
@@ -49,7 +53,7 @@ def _is_circle(shape: Torus) -> bool:
 
 
 def _first_drawn(shape: Torus) -> int:
-    """First of the up to three axes that are drawn: the fastest, from one that has a size."""
+    """Return the first axis that is drawn: the slowest longer than 1 of the three fastest."""
     most = max(0, len(shape.axes) - 3)
     sized = [a for a, axis in enumerate(shape.axes) if a >= most and axis.size > 1]
     return min(sized, default=len(shape.axes) - 1)
@@ -101,7 +105,7 @@ def _ranks(coordinates: list[int]) -> range:
 
 
 def _steps(coordinates: list[list[int]]) -> list[Point]:
-    """Steps on paper for one step along each drawn axis."""
+    """Return the step on paper for one step along each drawn axis."""
     if len(coordinates) == 1:
         return [(1.0, 0.0)]
     if len(coordinates) == 2:
@@ -117,13 +121,14 @@ def _point(place: Place, steps: list[Point]) -> Point:
 
 
 def _moved(place: Place, a: int, rank: int) -> Place:
+    """Return a place with another position along axis ``a``."""
     return (*place[:a], rank, *place[a + 1 :])
 
 
 def _inner(
     places: Mapping[Place, Point], a: int, coordinates: list[int], double: bool
 ) -> Iterator[Curve]:
-    """Draw links between neighbours that are both drawn; two cables as two curves."""
+    """Yield the curves between neighbours that are both drawn; two cables are two curves."""
     for place, start in places.items():
         rank = place[a]
         after = rank + 1
@@ -166,7 +171,7 @@ def _layer_labels(
     name: str,
     stride: int,
 ) -> None:
-    """Say beside each layer which it is and whose chips it holds."""
+    """Write beside each layer its coordinate and the numbers of its chips."""
     for layer in sorted({place[0] for place in places}):
         chips = [number for place, number in numbers.items() if place[0] == layer]
         x, y = places[layer, 0, 0]

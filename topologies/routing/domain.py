@@ -1,4 +1,4 @@
-"""Routes inside a domain: dimension order on tori and tiers, one hop on meshes, two on a switch."""
+"""Routes inside a domain: in dimension order on tori and tiers, one or two hops elsewhere."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from topologies.shapes.links import DOWN, UP, axis_links, coordinates, strides
 from topologies.shapes.tiered import Tiered
 
 ALTERNATE = 0
-"""Tie rule: chips whose coordinates add up to an even number go up, the others down."""
+"""Rule for ties: chips whose coordinates have an even sum go up, the others down."""
 
 
 @dataclass(frozen=True, eq=False)
 class Routes:
-    """The links that each pair's traffic crosses, in order.
+    """The links on the way between the chips of each pair, in order.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Routes:
 
     @property
     def hops(self) -> IntArray:
-        """Links crossed by each pair, (pairs,)."""
+        """Number of links on the way of each pair, (pairs,)."""
         return np.diff(self.ptr)
 
 
@@ -52,24 +52,25 @@ def routes(
     axis_order: Sequence[int] | None = None,
     tie: int = ALTERNATE,
 ) -> Routes:
-    """Route from each source chip to the destination beside it; none where both are one chip.
+    """Find the route from each source chip to its destination.
 
-    On a torus and on tiers one axis after the other is corrected, in rings the shorter way
-    round. Rule for ties at half the ring: sources whose coordinates add up to an even number go up,
-    the others down, so that uniform traffic loads both ways alike; ``tie`` overrides it. On a Clos
-    the destination's number chooses one of the equal paths; see also
+    On a torus and on tiers a route goes along one axis after the other, on rings the shorter way
+    round. Where both ways are equally long, sources whose coordinates have an even sum go up and
+    the others down, so that uniform traffic loads both ways equally; ``tie`` overrides this. On a
+    Clos the destination's number chooses one of the equal paths; see also
     :func:`topologies.shapes.clos_links.split_routes`.
 
     Parameters
     ----------
     shape : Torus, FullMesh, Switch, Tiered or Clos
     src, dst : int array (pairs,)
-        Local chip numbers.
+        Local chip numbers of the pairs; a pair of the same chip has no links.
     axis_order : sequence of int, optional
-        Axes or tiers in the order of correction; by default the fastest (last) first, that is X,
-        Y, Z on an UltraServer and sled, rack, cross-rack on Trn3.
+        Axes or tiers in the order in which routes go along them; by default the fastest (last)
+        first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3.
     tie : {0, +1, -1}
-        0 alternates, +1 always goes up, -1 always down.
+        Direction where both ways round a ring are equally long: 0 alternates by source, +1 always
+        goes up, -1 always down.
 
     Returns
     -------
@@ -107,6 +108,7 @@ def _check_chips(shape: Shape, src: IntArray, dst: IntArray) -> None:
 
 
 def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
+    """Return the order of axes, by default the last first, which must name each once."""
     if axis_order is None:
         return list(range(axes))[::-1]
     if sorted(axis_order) != list(range(axes)):
@@ -115,10 +117,12 @@ def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
 
 
 def _single(apart: BoolArray, link: IntArray) -> Routes:
+    """Return routes of one link for each pair of different chips."""
     return Routes(_pointers(apart), link.astype(np.int32))
 
 
 def _pointers(counts: npt.NDArray[np.generic]) -> IntArray:
+    """Return where the links of each pair begin, and their total, from their numbers."""
     ptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ptr[1:])
     return ptr
@@ -135,15 +139,16 @@ def _switch_routes(shape: Switch, src: IntArray, dst: IntArray) -> Routes:
 
 
 def _coordinates(shape: Torus | Tiered, chips: IntArray) -> list[IntArray]:
-    """Coordinates of chips along each axis or tier, int32 (chips,), slowest first."""
+    """Return the coordinates of chips along each axis or tier, int32 (chips,), slowest first."""
     if len(chips) <= shape.chips:
         return [at.astype(np.int32) for at in coordinates(shape, chips)]
-    # Chips repeat, and to look a coordinate up is faster than to divide.
+    # Some chips are repeated, and to look a coordinate up is faster than to divide.
     every = coordinates(shape, np.arange(shape.chips))
     return [at.astype(np.int32)[chips] for at in every]
 
 
 def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], tie: int) -> Routes:
+    """Find routes on a torus: all pairs go along the first axis, then all along the next."""
     at, to = _coordinates(shape, src), _coordinates(shape, dst)
     ties_up = _ties_up(at, tie)
     steps = [
@@ -170,7 +175,7 @@ def _torus_routes(shape: Torus, src: IntArray, dst: IntArray, order: list[int], 
 
 
 def _room_for(steps: list[IntArray]) -> tuple[list[IntArray], IntArray, IntArray]:
-    """Hops of each pair along each axis, where the links of its route begin, and room for them."""
+    """Return hops of each pair along each axis, pointers, and an empty array for the links."""
     hops = [np.abs(steps_along) for steps_along in steps]
     ptr = _pointers(np.sum(hops, axis=0))
     return hops, ptr, np.empty(int(ptr[-1]), np.int32)
@@ -192,9 +197,10 @@ def _walk(
     link : int32 array
         Links of all routes; those of a pair begin at ``first``.
     first, place, hops : int array (pairs,)
-        Where each pair's links go, where it starts, and how many hops it walks, at least one.
+        Index in ``link`` of each pair's first link, place where the pair starts, and number of
+        hops, at least one. A place is a chip and a direction, ``2 * chip + way``.
     link_at, next_place : int array (places,)
-        Link that leaves each place, and the place to which it leads; a place is a chip and a way.
+        Link that leads on from each place, and the place to which it leads.
     """
     left = hops
     while len(left):
@@ -205,7 +211,7 @@ def _walk(
 
 
 def _next_places(shape: Torus | Tiered, a: int) -> IntArray:
-    """Place behind each place on an axis; place ``2 * chip + way`` is a chip and a way to go."""
+    """Return the next place from each place ``2 * chip + way`` along an axis; see :func:`_walk`."""
     size, stride = shape.sizes[a], strides(shape.sizes)[a]
     chip = np.arange(shape.chips)
     at = chip // stride % size
@@ -216,14 +222,14 @@ def _next_places(shape: Torus | Tiered, a: int) -> IntArray:
 
 
 def _ties_up(at: list[IntArray], tie: int) -> BoolArray:
-    """Pairs that go up where both ways round are equally long."""
+    """Return which pairs go up where both ways round a ring are equally long."""
     if tie == ALTERNATE:
         return np.asarray((np.sum(at, axis=0) & 1) == 0)
     return np.full(len(at[0]), tie > 0)
 
 
 def _around(size: int, at: IntArray, to: IntArray, ties_up: BoolArray) -> IntArray:
-    """Hops along a ring the shorter way round, positive upwards."""
+    """Return the hops along a ring the shorter way round, positive upwards."""
     ahead = to - at
     up = np.where(ahead < 0, ahead + size, ahead)
     upward = 2 * up < size
@@ -235,6 +241,7 @@ def _around(size: int, at: IntArray, to: IntArray, ties_up: BoolArray) -> IntArr
 def _tiered_routes(
     shape: Tiered, src: IntArray, dst: IntArray, order: list[int], tie: int
 ) -> Routes:
+    """Find routes on tiers: over a direct link, round a ring, or through a switch of each tier."""
     at, to = _coordinates(shape, src), _coordinates(shape, dst)
     ties_up = _ties_up(at, tie)
     steps = [
@@ -271,7 +278,7 @@ def _tiered_routes(
 
 
 def _first_link(shape: Tiered) -> list[int]:
-    """Row of each tier's first link in the folded arrays."""
+    """Return the row of each tier's first link among the folded links of the domain."""
     rows = [
         2 * shape.chips if planes else shape.chips * tier.fan
         for planes, tier in zip(shape.planes, shape.tiers, strict=True)

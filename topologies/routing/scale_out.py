@@ -1,8 +1,8 @@
-"""Shared links of the scale-out fabric that each pair's traffic crosses, up and down again.
+"""Paths across the scale-out fabric, over shared links up and down again.
 
 Traffic is spread evenly over all equal paths of the Clos, packet by packet as SRD does. All
-parallel links between two layers of a group therefore carry the same, and stand here as one shared
-link with their summed capacity, of which a pair's traffic takes its own rate once.
+parallel links between a group and the layer above therefore carry the same load. They count as one
+shared link with the sum of their rates, of which the traffic of a pair takes its rate once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from topologies.shapes.scale_out import Layer, ScaleOut, layers
 
 @dataclass(frozen=True, eq=False)
 class SharedLinks:
-    """The shared links of a scale-out fabric, in the order of :func:`scale_out_paths`.
+    """The shared links of a scale-out fabric, to whose rows :func:`scale_out_paths` refers.
 
-    First each chip's adapter outwards, then each chip's inwards, then, layer by layer below the
-    topmost, each group's uplinks and each group's downlinks.
+    Rows are the adapters of all chips outwards, then inwards; then, layer by layer below the top,
+    the uplinks of all groups, then their downlinks.
 
     Attributes
     ----------
     capacity_bytes_per_s : int64 array (rows,)
-        One direction, all parallel links together [B/s].
+        Rate of all parallel links together, one direction [B/s].
     kind : int8 array (rows,)
         Index into ``kinds``.
     kinds : tuple of str
@@ -48,7 +48,7 @@ class SharedLinks:
 
 @dataclass(frozen=True, eq=False)
 class SharedPaths:
-    """Shared links that each pair's traffic crosses.
+    """Shared links on the way between the chips of each pair.
 
     Attributes
     ----------
@@ -57,9 +57,9 @@ class SharedPaths:
     link : int32 array (crossings,)
         Rows of :class:`SharedLinks`, upwards, then downwards.
     weight : int32 array (crossings,)
-        Units of the link's rate that one unit of the pair's rate takes.
+        Rate of the link that 1 B/s of the pair takes [B/s].
     latency_ps : int64 array (pairs,)
-        One step from memory to memory over that path [ps].
+        Time of one step from memory to memory over the path [ps].
     """
 
     ptr: IntArray
@@ -72,7 +72,7 @@ class SharedPaths:
 
 
 def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
-    """Fabric of a cluster and the layers that joining all its chips takes.
+    """Return the scale-out fabric of a cluster, and the layers that join all its chips.
 
     Raises
     ------
@@ -106,13 +106,14 @@ def shared_links(cluster: Cluster) -> SharedLinks:
 
 
 def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) -> SharedPaths:
-    """Shared links from each source chip to the destination beside it; none for a chip and itself.
+    """Find the shared links from each source chip to its destination.
 
     Parameters
     ----------
     cluster : Cluster
     src, dst : int array (pairs,)
-        Global chip numbers. Pairs of one domain, too, are sent out by their adapters.
+        Global chip numbers. Chips of the same domain use their adapters, too; a pair of the same
+        chip has no links.
 
     Raises
     ------

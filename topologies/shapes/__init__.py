@@ -1,1 +1,1 @@
-"""Shapes of scale-up domains and of the scale-out fabric, as array arithmetic."""
+"""Shapes of scale-up domains and of scale-out fabrics: their links and measures as arithmetic."""

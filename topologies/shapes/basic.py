@@ -1,6 +1,6 @@
-"""The shapes of a scale-up domain: tori, full meshes and switches, described by a few numbers.
+"""Shapes of a scale-up domain: tori, full meshes and switches, each described by a few numbers.
 
-A shape says how many chips there are and what joins them; :mod:`topologies.shapes.links` turns it
+A shape states the number of chips and how they are joined; :mod:`topologies.shapes.links` turns it
 into arrays of directed links and :mod:`topologies.routing.domain` into routes.
 """
 
@@ -22,13 +22,13 @@ class Axis:
     Attributes
     ----------
     name : str
-        Such as ``"X"``.
+        Name such as ``"X"``.
     size : int
-        Chips along it. A wrapping axis of two has two parallel cables, an axis of one has none.
+        Chips along the axis. A wrapping axis of two has two parallel cables, an axis of one none.
     bandwidth_bytes_per_s : int
-        One cable, one direction [B/s].
+        Rate of one cable, one direction [B/s].
     latency_ps : int
-        One hop [ps].
+        Latency of one hop [ps].
     wrap : bool
         Whether the last chip is joined to the first.
     """
@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def cables(self) -> int:
-        """Cables of one line of chips along this axis."""
+        """Number of cables of one line of chips along this axis."""
         return 0 if self.size == 1 else self.size if self.wrap else self.size - 1
 
 
@@ -56,7 +56,7 @@ class Torus:
     Attributes
     ----------
     axes : tuple of Axis
-        Slowest first: the number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
+        Axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
 
     Examples
     --------
@@ -79,22 +79,22 @@ class Torus:
 
     @property
     def chips(self) -> int:
-        """Chips in all."""
+        """Number of chips."""
         return math.prod(self.sizes)
 
 
 @dataclass(frozen=True)
 class FullMesh:
-    """A shape in which every chip has a link of its own to every other.
+    """A shape in which every two chips are joined by a link.
 
     Attributes
     ----------
     size : int
-        Chips.
+        Number of chips.
     bandwidth_bytes_per_s : int
-        One link, one direction [B/s].
+        Rate of one link, one direction [B/s].
     latency_ps : int
-        One hop [ps].
+        Latency of one hop [ps].
     """
 
     size: int
@@ -118,18 +118,18 @@ class FullMesh:
 
 @dataclass(frozen=True)
 class Switch:
-    """A shape in which all chips are on one non-blocking switch, every pair two hops apart.
+    """A shape in which all chips are on one non-blocking switch, every two of them two hops apart.
 
     Attributes
     ----------
     size : int
-        Chips.
+        Number of chips.
     bandwidth_bytes_per_s : int
-        Between a chip and the switch, all cables together, one direction [B/s].
+        Rate between a chip and the switch, all cables together, one direction [B/s].
     latency_ps : int
-        One hop, chip to switch or switch to chip [ps].
+        Latency of one hop, chip to switch or switch to chip [ps].
     links : int
-        Parallel cables between a chip and the switch.
+        Number of parallel cables between a chip and the switch.
     """
 
     size: int

@@ -1,7 +1,8 @@
-"""A Clos of individual switches as a shape: leaves, spines, and a core above pods of them.
+"""The shape of a Clos of individual switches: leaves, spines, and a core above several pods.
 
-The scale-out fabric of large clusters folds its switches (:mod:`topologies.shapes.scale_out`); this
-shape keeps every one, for fabrics that are small enough to look at link by link.
+The scale-out fabric of large clusters counts parallel switches as one
+(:mod:`topologies.shapes.scale_out`). This shape has every switch as a node, for fabrics that are
+small enough to be examined link by link.
 """
 
 from __future__ import annotations
@@ -13,27 +14,28 @@ from topologies.errors import InputError
 from topologies.shapes.limits import check_link, check_size
 
 LAYER_NAMES = ("leaf", "spine", "core")
+"""Names of the layers of switches, upwards."""
 
 
 @dataclass(frozen=True)
 class Clos:
-    """A shape of leaf switches above chips, spines above leaves, and a core above pods if need be.
+    """Leaf switches above chips, spines above leaves and, if there are several pods, a core above.
 
-    Every leaf has one link to every spine of its pod, and spine j one link to each core switch of
-    its own group j.
+    Every leaf has one link to every spine of its pod, and spine j of each pod one link to each
+    core switch of group j.
 
     Attributes
     ----------
     size : int
-        Chips.
+        Number of chips.
     radix : int
-        Ports of every switch.
+        Number of ports of every switch.
     bandwidth_bytes_per_s : int
-        One link, one direction [B/s].
+        Rate of one link, one direction [B/s].
     latency_ps : int
-        One hop [ps].
+        Latency of one hop [ps].
     oversubscription : Fraction
-        Downward over upward ports of a leaf, at least 1, which is non-blocking.
+        Ratio of downward to upward ports of a leaf, at least 1, which is non-blocking.
 
     Examples
     --------
@@ -71,39 +73,39 @@ class Clos:
 
     @property
     def chips(self) -> int:
-        """Chips in all."""
+        """Number of chips."""
         return self.size
 
     @property
     def layers(self) -> int:
-        """Layers of switches: one, two, or three."""
+        """Number of layers of switches: one, two or three."""
         if self.size <= self.radix:
             return 1
         return 2 if self.size <= self.down * self.radix else 3
 
     @property
     def down(self) -> int:
-        """Ports of a leaf that lead to chips, when there is a layer above."""
+        """Number of ports of a leaf that lead to chips, if there is a layer above."""
         return int(self.radix * self.oversubscription / (1 + self.oversubscription))
 
     @property
     def up(self) -> int:
-        """Ports of a leaf that lead to spines, and so the spines of a pod."""
+        """Number of ports of a leaf that lead to spines, which is that of the spines of a pod."""
         return self.radix - self.down
 
     @property
     def chips_per_leaf(self) -> int:
-        """Chips below a full leaf."""
+        """Number of chips below a full leaf."""
         return self.size if self.layers == 1 else self.down
 
     @property
     def leaves_per_pod(self) -> int:
-        """Leaves below the spines of one pod; without a core there is one pod."""
+        """Number of leaves in a pod; without a core all leaves are one pod."""
         return self.radix // 2 if self.layers == 3 else -(-self.size // self.chips_per_leaf)
 
     @property
     def switches(self) -> tuple[int, ...]:
-        """Switches of each layer, from the leaves upwards."""
+        """Number of switches in each layer, from the leaves upwards."""
         leaves = -(-self.size // self.chips_per_leaf)
         pods = -(-leaves // self.leaves_per_pod)
         return (leaves, pods * self.up, self.up * self.radix // 2)[: self.layers]

@@ -1,4 +1,4 @@
-"""Links and routes of a Clos of individual switches, up and down over all its equal paths."""
+"""Links of a Clos of individual switches, and routes over one or all of its equal paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topologies.shapes.clos import LAYER_NAMES, Clos
 
 @dataclass(frozen=True, eq=False)
 class SplitRoutes:
-    """Links over which each pair's traffic is split.
+    """Links over which the traffic of each pair of chips is split.
 
     Attributes
     ----------
@@ -22,9 +22,10 @@ class SplitRoutes:
     link : int32 array (crossings,)
         Rows of :func:`topologies.shapes.links.domain_links`.
     weight : int32 array (crossings,)
-        The link carries ``weight / whole`` of the pair's traffic.
+        Number of the pair's paths that cross the link: it carries ``weight / whole`` of the
+        traffic.
     whole : int32 array (pairs,)
-        Equal paths of each pair.
+        Number of equal paths of each pair.
     """
 
     ptr: IntArray
@@ -34,9 +35,10 @@ class SplitRoutes:
 
 
 def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
-    """Source, destination and layer of every link, and the number of nodes.
+    """Return source, destination and layer of every link, and the number of nodes.
 
-    Layer after layer from the chips upwards, first all links up, then those down in the same order.
+    Links are in order of layer from the chips upwards; in a layer first all links that lead up,
+    then those that lead down in the same order.
     """
     counts = shape.switches
     first = np.cumsum([shape.size, *counts])
@@ -58,12 +60,14 @@ def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
 
 
 def layer_names(shape: Clos) -> tuple[str, ...]:
-    """Names of the layers that links lead up to."""
+    """Return the names of the layers of switches, from the leaves upwards."""
     return LAYER_NAMES[: shape.layers]
 
 
 def split_routes(shape: Clos, src: npt.ArrayLike, dst: npt.ArrayLike) -> SplitRoutes:
-    """Split each pair's traffic evenly over all its shortest paths; none for a chip and itself.
+    """Split the traffic of each pair evenly over all its shortest paths.
+
+    A chip has no path to itself.
 
     Examples
     --------
@@ -75,6 +79,7 @@ def split_routes(shape: Clos, src: npt.ArrayLike, dst: npt.ArrayLike) -> SplitRo
     """
     starts, ends = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
     levels, fans = _levels(shape, starts, ends), _fans(shape)
+    # The first layer is crossed by one link each way, a layer above by one for each path up to it.
     paths = np.cumprod(fans)
     ptr = np.zeros(len(starts) + 1, np.int64)
     crossings = np.concatenate([[0], 2 * np.cumsum(paths)])
@@ -87,15 +92,16 @@ def split_routes(shape: Clos, src: npt.ArrayLike, dst: npt.ArrayLike) -> SplitRo
         path = np.arange(paths[layer])
         up, down = _path_links(shape, layer, starts[pair, None], ends[pair, None], path)
         offset = int(crossings[layer] // 2)
-        at_up = ptr[pair, None] + offset + path
-        at_down = ptr[pair + 1, None] - offset - int(paths[layer]) + path
-        link[at_up], link[at_down] = up, down
-        weight[at_up] = weight[at_down] = (whole[pair] // paths[layer])[:, None]
+        # Links up stand from the front of the pair's list on, links down from its back.
+        row_up = ptr[pair, None] + offset + path
+        row_down = ptr[pair + 1, None] - offset - int(paths[layer]) + path
+        link[row_up], link[row_down] = up, down
+        weight[row_up] = weight[row_down] = (whole[pair] // paths[layer])[:, None]
     return SplitRoutes(ptr, link, weight, whole.astype(np.int32))
 
 
 def single_routes(shape: Clos, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
-    """Pointers and links of one path a pair, its switches chosen by the destination's number."""
+    """Return pointers and links of one path for each pair, chosen by the destination's number."""
     levels, paths = _levels(shape, src, dst), np.cumprod(_fans(shape))
     ptr = np.zeros(len(src) + 1, np.int64)
     np.cumsum(2 * levels, out=ptr[1:])
@@ -111,7 +117,7 @@ def single_routes(shape: Clos, src: IntArray, dst: IntArray) -> tuple[IntArray, 
 
 
 def _levels(shape: Clos, src: IntArray, dst: IntArray) -> IntArray:
-    """Layers that each pair's paths climb: 0 for a chip and itself, 1 within a leaf, …"""
+    """Return how many layers each pair's paths climb: 0 for a chip and itself, 1 in a leaf, …"""
     leaf = shape.chips_per_leaf
     pod = leaf * shape.leaves_per_pod
     apart = [src != dst, src // leaf != dst // leaf, src // pod != dst // pod]
@@ -120,23 +126,34 @@ def _levels(shape: Clos, src: IntArray, dst: IntArray) -> IntArray:
 
 
 def _fans(shape: Clos) -> IntArray:
-    """Ways up from a chip, from a leaf and from a spine."""
+    """Return the number of links up from a chip, from a leaf and from a spine."""
     return np.array([1, shape.up, shape.radix // 2][: shape.layers])
 
 
 def _path_links(
     shape: Clos, layer: int, src: IntArray, dst: IntArray, path: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Links into a layer and down from it on the path of that number, of those up to there."""
+    """Return the links up into a layer, and down from it, of numbered paths.
+
+    Parameters
+    ----------
+    shape : Clos
+    layer : int
+        0 for links between chips and leaves, 1 for those between leaves and spines, and so on.
+    src, dst : int array
+        Chips at both ends.
+    path : int array
+        Number of the path among those from the chip up to this layer.
+    """
     counts = (shape.size, shape.switches[0] * shape.up, 0)
     half = shape.radix // 2
     begin = 2 * sum(counts[:layer])
     if layer == 0:
         return src + 0 * path, begin + shape.size + dst + 0 * path
-    low = [end // shape.chips_per_leaf for end in (src, dst)]
+    leaves = [end // shape.chips_per_leaf for end in (src, dst)]
     if layer == 1:
-        up, down = (leaf * shape.up + path for leaf in low)
+        up, down = (leaf * shape.up + path for leaf in leaves)
         return begin + up, begin + counts[1] + down
-    spines = [leaf // shape.leaves_per_pod * shape.up + path // half for leaf in low]
+    spines = [leaf // shape.leaves_per_pod * shape.up + path // half for leaf in leaves]
     up, down = (spine * half + path % half for spine in spines)
     return begin + up, begin + shape.switches[1] * half + down

@@ -1,4 +1,4 @@
-"""The checks that every shape makes of its own numbers, each one line to the user."""
+"""Limits of the sizes, rates and latencies of shapes, and checks against them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import math
 from topologies.errors import InputError
 
 MAX_CHIPS = 2**24
-"""Largest cluster that the arrays are laid out for."""
+"""Most chips of a cluster; arrays of links and routes are in 32-bit integers."""
 
 MAX_MESH = 2**12
-"""Largest full mesh: its links grow with the square of its chips."""
+"""Most chips of a full mesh, whose links grow with the square of its chips."""
 
 MAX_RATE = 2**53
 """Largest rate of a link [B/s]: exact both as an integer and as a float."""
 
 
 def check_size(what: str, size: int, limit: int = MAX_CHIPS) -> None:
-    """Refuse a number of things below one or beyond the limit; ``what`` says whose it is."""
+    """Refuse a number below 1 or above a limit; ``what`` names it in the message."""
     if not 1 <= size <= limit:
         raise InputError(f"{what} of {size:,} is not between 1 and {limit:,}")
 
 
 def check_chips(what: str, sizes: tuple[int, ...]) -> None:
-    """Refuse a product of sizes beyond the limit."""
+    """Refuse sizes whose product is above the limit of chips."""
     chips = math.prod(sizes)
     if chips > MAX_CHIPS:
         text = "x".join(map(str, sizes))
@@ -34,7 +34,7 @@ def check_chips(what: str, sizes: tuple[int, ...]) -> None:
 
 
 def check_link(what: str, bandwidth_bytes_per_s: int, latency_ps: int) -> None:
-    """Refuse a link that carries nothing, or over which things arrive before they left."""
+    """Refuse a link without a positive rate, or with a negative latency."""
     if not 1 <= bandwidth_bytes_per_s <= MAX_RATE:
         raise InputError(
             f"{what}: a bandwidth of {bandwidth_bytes_per_s} B/s is not between 1 and 2^53 B/s"

@@ -1,4 +1,4 @@
-"""The directed links of one scale-up domain as arrays, made by arithmetic from its shape."""
+"""Directed links of a scale-up domain as arrays, computed from its shape."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from topologies.shapes.clos_links import clos_ends, layer_names
 from topologies.shapes.tiered import Tier, Tiered
 
 UP, DOWN = 0, 1
-"""Ways along an axis: to the next larger coordinate, to the next smaller one (both wrap)."""
+"""Directions along an axis: to the next larger, and to the next smaller coordinate (both wrap)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Directed links of one domain, one row each; chips are 0 … n-1, switches follow.
+    """Directed links of one domain, a row for each; chips are nodes 0 … n-1, switches follow.
 
     Attributes
     ----------
     src, dst : int32 array (links,)
-        Chip or switch at either end.
+        Chip or switch from which, and to which, the link leads.
     bandwidth_bytes_per_s : int64 array (links,)
-        All cables of the row together [B/s].
+        Rate of all cables of the row together [B/s].
     latency_ps : int64 array (links,)
-        One hop [ps].
+        Latency of one hop [ps].
     lane : int16 array (links,)
-        Which of several alike between the same two ends: cable 1 of an axis of two, else 0.
+        Number among parallel rows of the same nodes: 1 for the second cable of an axis of two,
+        else 0.
     links : int16 array (links,)
-        Parallel cables that the row stands for.
+        Number of parallel cables that the row stands for.
     tier : int8 array (links,)
-        Index into ``tiers``: the axis or tier that the link belongs to.
+        Axis or tier that the link belongs to, an index into ``tiers``.
     tiers : tuple of str
         Names of the axes or tiers.
     nodes : int
-        Chips and switches.
+        Number of chips and switches.
     """
 
     src: IntArray
@@ -62,9 +63,9 @@ def domain_links(shape: Shape, *, fold: bool = True) -> Links:
     ----------
     shape : Torus, FullMesh, Switch, Tiered or Clos
     fold : bool
-        Whether the parallel switches of a plane count as one node that has all their cables.
-        Striping a message evenly over the switches takes the same time as sending it whole over
-        the folded link, so routes and engines use the folded view and drawings the other.
+        Whether the parallel switches of a plane count as one node that has all their cables. A
+        message that is striped evenly over the switches takes the same time as over the folded
+        link, so routes and engines use the folded links; drawings do not.
 
     Examples
     --------
@@ -86,40 +87,41 @@ def domain_links(shape: Shape, *, fold: bool = True) -> Links:
 
 
 def coordinates(shape: Shape, chips: npt.ArrayLike) -> tuple[IntArray, ...]:
-    """Coordinates of chips along each axis or tier, slowest first."""
+    """Return the coordinates of chips along each axis or tier, slowest first."""
     return tuple(np.unravel_index(np.asarray(chips, np.int64), shape.sizes))
 
 
 def axis_links(shape: Torus) -> IntArray:
-    """Index of each chip's link along each axis and way, int32 (chips, axes, 2); -1 for none.
+    """Return the link of each chip along each axis and direction, int32 (chips, axes, 2).
 
-    ``axis_links(shape)[chip, axis, UP]`` leads to the next larger coordinate.
+    ``axis_links(shape)[chip, axis, UP]`` leads to the next larger coordinate; -1 stands for none.
     """
-    there = _torus_mask(shape)
-    number = np.cumsum(there.ravel(), dtype=np.int32) - 1
-    return np.where(there, number.reshape(there.shape), np.int32(-1))
+    has_link = _torus_mask(shape)
+    number = np.cumsum(has_link.ravel(), dtype=np.int32) - 1
+    return np.where(has_link, number.reshape(has_link.shape), np.int32(-1))
 
 
 def _torus_mask(shape: Torus) -> BoolArray:
-    """Return whether chip, axis, direction has a link, (chips, axes, 2)."""
-    there = np.ones((*shape.sizes, len(shape.axes), 2), bool)
+    """Return whether a chip has a link along an axis in a direction, (chips, axes, 2)."""
+    has_link = np.ones((*shape.sizes, len(shape.axes), 2), bool)
     for a, axis in enumerate(shape.axes):
-        along = np.moveaxis(there[..., a, :], a, 0)
+        along = np.moveaxis(has_link[..., a, :], a, 0)
         if axis.size == 1:
             along[...] = False
         elif not axis.wrap:
             along[-1, ..., UP] = False
             along[0, ..., DOWN] = False
-    return there.reshape(shape.chips, len(shape.axes), 2)
+    return has_link.reshape(shape.chips, len(shape.axes), 2)
 
 
 def _torus_links(shape: Torus) -> Links:
+    """Return the links of a torus, in order of chip, axis and direction."""
     chip, axis, way = (place.astype(np.int32) for place in np.nonzero(_torus_mask(shape)))
     size = np.array(shape.sizes, np.int32)[axis]
     stride = np.array(strides(shape.sizes), np.int32)[axis]
     at = chip // stride % size
     to = (at + 1 - 2 * way) % size
-    cable = np.where(way == UP, at, to)
+    cable = np.where(way == UP, at, to)  # the chip at whose upper side the cable is
     return Links(
         src=chip,
         dst=(chip + (to - at) * stride).astype(np.int32),
@@ -134,7 +136,7 @@ def _torus_links(shape: Torus) -> Links:
 
 
 def strides(sizes: tuple[int, ...]) -> list[int]:
-    """Distance in number between chips that differ by one along each axis."""
+    """Return the difference in number between neighbouring chips along each axis."""
     return [int(np.prod(sizes[a + 1 :], dtype=np.int64)) for a in range(len(sizes))]
 
 
@@ -168,6 +170,7 @@ def _clos_links(shape: Clos) -> Links:
 def _uniform(
     src: IntArray, dst: IntArray, tier: Tier, rate: int, nodes: int, *, links: int = 1
 ) -> Links:
+    """Return links of a single tier, all with the same rate, latency and number of cables."""
     rows = len(src)
     return Links(
         src=src.astype(np.int32),
@@ -205,7 +208,7 @@ def _tiered_links(shape: Tiered, fold: bool) -> Links:
 
 
 def _direct_links(shape: Tiered, number: int, nodes: int) -> Links:
-    """Full mesh among the chips of each group, links in the order of their source chip."""
+    """Return the links of a full mesh in each group of a tier, in order of their source chips."""
     tier = shape.tiers[number]
     stride = strides(shape.sizes)[number]
     src = np.repeat(np.arange(shape.chips, dtype=np.int64), tier.size - 1)
@@ -216,7 +219,7 @@ def _direct_links(shape: Tiered, number: int, nodes: int) -> Links:
 
 
 def _ring_links(shape: Tiered, number: int, nodes: int) -> Links:
-    """Links up and down the ring of each group, in the order of their source chip."""
+    """Return the links of a ring in each group of a tier, in order of their source chips."""
     tier = shape.tiers[number]
     stride = strides(shape.sizes)[number]
     src = np.repeat(np.arange(shape.chips, dtype=np.int64), tier.fan)
@@ -227,7 +230,7 @@ def _ring_links(shape: Tiered, number: int, nodes: int) -> Links:
 
 
 def _plane_links(shape: Tiered, number: int, nodes: int, switches: int) -> Links:
-    """Links from all chips to the switches of their planes, then from the switches to all chips."""
+    """Return links from all chips to the switches of their planes, then those back to the chips."""
     tier = shape.tiers[number]
     chip = np.repeat(np.arange(shape.chips, dtype=np.int64), switches)
     plane = plane_of(shape, number, chip)
@@ -235,11 +238,11 @@ def _plane_links(shape: Tiered, number: int, nodes: int, switches: int) -> Links
     src, dst = np.concatenate([chip, switch]), np.concatenate([switch, chip])
     rate = tier.bandwidth_bytes_per_s // switches
     cables = tier.switches // switches
-    last = nodes + shape.planes[number] * switches
-    return _uniform(src, dst, tier, rate, last, links=cables)
+    total = nodes + shape.planes[number] * switches
+    return _uniform(src, dst, tier, rate, total, links=cables)
 
 
 def plane_of(shape: Tiered, number: int, chip: IntArray) -> IntArray:
-    """Group of a tier that each chip stands in, counted from 0."""
+    """Return the group of a tier that each chip is in, counted from 0."""
     stride = strides(shape.sizes)[number]
     return chip // (stride * shape.tiers[number].size) * stride + chip % stride

@@ -1,4 +1,4 @@
-"""Measures of a scale-up shape in closed form, so that they answer at once at any size.
+"""Measures of scale-up shapes in closed form, which take no time at any size.
 
 All shapes but the Clos are products of dimensions (the axes of a torus, the tiers of an
 UltraServer, the one dimension of a mesh or a switch). Hops, cuts and loads of a product
@@ -17,24 +17,24 @@ from topologies.shapes.tiered import Tier, Tiered
 
 @dataclass(frozen=True)
 class Line:
-    """One line of chips along a dimension.
+    """Measures of one line of chips along a dimension.
 
     Attributes
     ----------
     name : str
-        Axis or tier.
+        Name of the axis or tier.
     size : int
-        Chips on it.
+        Number of chips.
     farthest, mean : int, float
-        Hops between two of its chips: the most, and the mean with each chip itself counted.
+        Most hops between two chips, and the mean over all pairs, a chip and itself included.
     cut_bytes_per_s : int
-        Rate that crosses from the larger half of it to the smaller one, one direction [B/s].
+        Rate from the larger half of the line to the smaller one, one direction [B/s].
     busiest : float
-        Pairs of its chips whose traffic crosses the busiest directed link, ties split evenly.
+        Number of pairs of chips whose traffic crosses the busiest directed link, ties split evenly.
     link_bytes_per_s : int
-        That link [B/s].
+        Rate of the busiest link [B/s].
     links_per_chip : float
-        Directed links that leave a chip.
+        Mean number of directed links that leave a chip.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Line:
 
 
 def lines(shape: Torus | FullMesh | Switch | Tiered) -> list[Line]:
-    """Return a line of each dimension, slowest first."""
+    """Return the measures of a line along each dimension, slowest first."""
     if isinstance(shape, Torus):
         return [_ring(axis) if axis.wrap else _grid(axis) for axis in shape.axes]
     if isinstance(shape, Tiered):
@@ -95,7 +95,7 @@ def _switched(tier: Tier) -> Line:
 
 
 def diameter_hops(shape: Shape) -> int:
-    """Return the most links between two chips along a route.
+    """Return the largest number of links on a route between two chips.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def diameter_hops(shape: Shape) -> int:
 
 
 def mean_hops(shape: Shape) -> float:
-    """Return the mean of links over all ordered pairs of two different chips; 0 for one chip."""
+    """Return the mean number of links between two different chips; 0 for a single chip."""
     if shape.chips == 1:
         return 0.0
     if isinstance(shape, Clos):
@@ -119,7 +119,7 @@ def mean_hops(shape: Shape) -> float:
 
 
 def _clos_mean_hops(shape: Clos) -> float:
-    """Mean of 2 hops within a leaf, 4 within a pod, 6 beyond; the last ones may be partly full."""
+    """Return the mean of 2 hops in a leaf, 4 in a pod and 6 beyond, where the last are not full."""
 
     def pairs_within(group: int) -> int:
         full, rest = divmod(shape.size, group)
@@ -132,7 +132,7 @@ def _clos_mean_hops(shape: Clos) -> float:
 
 
 def bisections(shape: Shape) -> dict[str, int]:
-    """Rate through a cut across the middle of each dimension, one direction [B/s].
+    """Return the rate through a cut across the middle of each dimension, one direction [B/s].
 
     Examples
     --------
@@ -149,12 +149,12 @@ def bisections(shape: Shape) -> dict[str, int]:
 
 
 def bisection(shape: Shape) -> int:
-    """Smallest cut into halves that differ by at most one chip, one direction [B/s].
+    """Return the smallest cut into halves that differ by at most one chip, one direction [B/s].
 
-    A dimension of odd size is cut before the middle chip of one half of its lines and behind it
-    in the other half, which cuts the remaining dimensions, too. Exact for tori, meshes, switches
-    and for tiers of even sizes; for tiers of odd sizes, and for a Clos that is not full, the best
-    of these straight cuts, which a crooked one may undercut.
+    A dimension of odd size is cut before the middle chip in one half of its lines and behind it
+    in the other half, which cuts the other dimensions, too. The result is exact for tori, meshes,
+    switches and tiers of even sizes. For tiers of odd sizes, and for a Clos that is not full, it is
+    the smallest of these straight cuts; other cuts may be smaller.
     """
     if isinstance(shape, Clos):
         return _clos_bisection(shape)
@@ -174,7 +174,7 @@ def _smallest_cut(crossed: Sequence[Line]) -> int:
 
 
 def _clos_bisection(shape: Clos) -> int:
-    """Rate of half of the chips' links or half of the leaves' uplinks, whichever is less."""
+    """Return the rate of half of the chips' links or half of the leaves' uplinks, the smaller."""
     links = shape.size // 2
     if shape.layers > 1:
         links = min(links, shape.switches[0] * shape.up // 2)
@@ -182,9 +182,10 @@ def _clos_bisection(shape: Clos) -> int:
 
 
 def all_to_all_bytes_per_s(shape: Shape) -> float | None:
-    """Uniform all-to-all per chip that the busiest links allow, one direction [B/s]; None for one.
+    """Return the rate per chip of a uniform all-to-all that the busiest links allow [B/s].
 
-    Each chip sends the same to every other, in dimension order, the ties of rings split evenly.
+    Each chip sends the same to every other, in dimension order, with ties on rings split evenly.
+    The result is None for a single chip.
     """
     if shape.chips == 1:
         return None
@@ -202,14 +203,14 @@ def all_to_all_bytes_per_s(shape: Shape) -> float | None:
 
 
 def links_per_chip(shape: Shape) -> float:
-    """Directed links that leave a chip; the mean where not all chips have the same."""
+    """Return the mean number of directed links that leave a chip."""
     if isinstance(shape, Clos | Switch):
         return 1.0
     return float(sum(line.links_per_chip for line in lines(shape)))
 
 
 def scale_up_bytes_per_s(shape: Shape) -> int:
-    """Rate of one chip over all its links [B/s]; the mean where not all have the same."""
+    """Return the mean rate of a chip over all its links, one direction [B/s]."""
     if isinstance(shape, Clos | Switch):
         return shape.bandwidth_bytes_per_s
     if isinstance(shape, Tiered):
@@ -218,10 +219,10 @@ def scale_up_bytes_per_s(shape: Shape) -> int:
 
 
 def switch_hops(shape: Shape) -> dict[str, int]:
-    """Most switches and forwarding chips between two chips, by how far apart they are.
+    """Count the switches and forwarding chips between the farthest chips of each neighbourhood.
 
-    On a tiered shape: within one plane of its slowest switched tier, within one group of that
-    tier (a rack), and within each slower tier.
+    On a tiered shape the neighbourhoods are a plane of its slowest switched tier, a group of that
+    tier (a rack), and a group of each slower tier.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The shape behind a graph: a ring, grid or torus, a full mesh, or one switch.
+"""Recognition of the shape of a graph: a ring, grid or torus, a full mesh, or one switch.
 
-A graph that somebody else drew has nodes of any name and edges in any order. A shape is recognised
-when a graph of that shape is isomorphic to it, with the same rates along each axis; nothing is
-approximated, and a graph of no known shape is refused with the reason.
+Nodes of a graph may have any names, and its edges any order. A shape is recognised if the graph of
+that shape is isomorphic to the given one, with the same rates along each axis. Nothing is
+approximated: a graph of no known shape is refused with the reason.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from topologies.errors import InputError, shown
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 
 LARGEST = 4096
-"""Most nodes of a graph whose shape is looked for: comparing takes seconds from there on."""
+"""Most nodes of a graph whose shape is recognised; with more the comparison takes many seconds."""
 AXIS_NAMES = "XYZWVU"
-"""From the fastest axis to the slowest."""
+"""Names of axes, from the fastest to the slowest."""
 MOST_AXES = len(AXIS_NAMES)
 SMALLEST_STAR = 4
-"""Nodes from which one that all others hang on is taken for a switch without being called one."""
+"""Nodes of a star from which its centre counts as a switch even if it is not called one."""
 
 
 @dataclass(frozen=True, order=True)
@@ -37,7 +37,7 @@ class Cable:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A graph in plain form.
+    """A graph as its nodes and cables.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Sketch:
     switches : frozenset
         Nodes that are switches.
     links : dict
-        From a pair of nodes (from, to) to the parallel cables of that direction, sorted.
+        Parallel cables, sorted, from one node to another, by the pair of nodes.
     """
 
     nodes: tuple[Hashable, ...]
@@ -54,7 +54,7 @@ class Sketch:
     links: dict[tuple[Hashable, Hashable], tuple[Cable, ...]]
 
     def neighbours(self) -> dict[Hashable, list[Hashable]]:
-        """Nodes that each node sends to."""
+        """Return the nodes to which each node has a link."""
         result: dict[Hashable, list[Hashable]] = {node: [] for node in self.nodes}
         for begin, end in self.links:
             result[begin].append(end)
@@ -62,11 +62,12 @@ class Sketch:
 
 
 def check_nodes(nodes: int) -> None:
-    """Refuse a graph of more nodes than shapes are recognised in.
+    """Refuse a graph with too many nodes for its shape to be recognised.
 
     Raises
     ------
     InputError
+        With the number of nodes and the limit.
     """
     if nodes > LARGEST:
         raise InputError(
@@ -81,8 +82,8 @@ def recognised(sketch: Sketch) -> Shape:
     Raises
     ------
     InputError
-        For a graph that is too large or in pieces, whose two directions differ, or that is none of
-        the shapes; the message describes the graph.
+        For a graph that is too large or not connected, whose two directions differ, or that has
+        none of the shapes; the message describes the graph.
     """
     check_nodes(len(sketch.nodes))
     if len(sketch.nodes) < 2:
@@ -107,7 +108,7 @@ def _check_directions(sketch: Sketch) -> None:
 
 
 def _hub(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Hashable | None:
-    """Return the one switch that everything is connected to, if there is one."""
+    """Return the switch that all chips are connected to, or None."""
     if len(sketch.switches) > 1:
         raise InputError(
             f"{len(sketch.switches)} switches; a graph of one switch, or of chips alone, is "
@@ -116,9 +117,9 @@ def _hub(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Hashable
     if sketch.switches:
         (hub,) = sketch.switches
         return hub
-    ends = [node for node in sketch.nodes if len(neighbours[node]) == 1]
+    leaves = [node for node in sketch.nodes if len(neighbours[node]) == 1]
     hubs = [node for node in sketch.nodes if len(neighbours[node]) == len(sketch.nodes) - 1]
-    is_star = len(ends) == len(sketch.nodes) - 1 and len(hubs) == 1
+    is_star = len(leaves) == len(sketch.nodes) - 1 and len(hubs) == 1
     return hubs[0] if is_star and len(sketch.nodes) >= SMALLEST_STAR else None
 
 
@@ -150,6 +151,11 @@ def _only(kinds: set[tuple[Cable, ...]], what: str) -> tuple[Cable, ...]:
 
 
 def _torus(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Torus:
+    """Return the ring, grid or torus that a graph is isomorphic to; refuse any other graph.
+
+    Counts of chips, links and neighbours leave few candidates, and the steps of all nodes from a
+    corner rule out most of these before the graphs themselves are compared.
+    """
     bundles = Counter(sketch.links.values())
     if len(bundles) > 2 * MOST_AXES:
         raise InputError(
@@ -163,13 +169,13 @@ def _torus(sketch: Sketch, neighbours: dict[Hashable, list[Hashable]]) -> Torus:
         raise InputError(f"it is in pieces; {len(steps)} of {len(sketch.nodes)} nodes are joined.")
     degrees = Counter(len(neighbours[node]) for node in sketch.nodes)
     for torus in _candidates(len(sketch.nodes), bundles):
-        other = _sketch(torus)
-        theirs = other.neighbours()
-        if Counter(len(theirs[node]) for node in other.nodes) != degrees:
+        candidate = _sketch(torus)
+        candidate_neighbours = candidate.neighbours()
+        if Counter(len(candidate_neighbours[node]) for node in candidate.nodes) != degrees:
             continue
-        reached = _steps(0, theirs, other, kinds)
-        if Counter(reached.values()) == Counter(steps.values()) and _same(
-            sketch, steps, other, reached
+        candidate_steps = _steps(0, candidate_neighbours, candidate, kinds)
+        if Counter(candidate_steps.values()) == Counter(steps.values()) and _is_isomorphic(
+            sketch, steps, candidate, candidate_steps
         ):
             return torus
     links = " or ".join(str(degree) for degree in sorted(degrees))
@@ -185,7 +191,10 @@ def _steps(
     sketch: Sketch,
     kinds: list[tuple[Cable, ...]],
 ) -> dict[Hashable, tuple[int, ...]]:
-    """Hops of each kind on a shortest path from one node; on a torus all shortest paths agree."""
+    """Count the hops over cables of each kind on a shortest path from one node to every other.
+
+    On a torus all shortest paths between two nodes have the same counts.
+    """
     place = {kind: number for number, kind in enumerate(kinds)}
     steps = {begin: (0,) * len(kinds)}
     waiting = deque([begin])
@@ -201,7 +210,7 @@ def _steps(
 
 
 def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Torus]:
-    """Tori with this number of chips and of links of each kind, fewest axes first."""
+    """Yield the tori with this number of chips and of links of each kind, fewest axes first."""
     total, cables = sum(bundles.values()), sorted({bundle[0] for bundle in bundles})
     for sizes in sorted(_factors(chips, 2), key=lambda sizes: (len(sizes), sizes)):
         if len(sizes) > MOST_AXES:
@@ -218,10 +227,10 @@ def _candidates(chips: int, bundles: Counter[tuple[Cable, ...]]) -> Iterator[Tor
                 for cable, size, wrap, count in zip(chosen, sizes, wraps, counts, strict=True):
                     sums[(cable,) * (2 if wrap and size == 2 else 1)] += count
                 if sums == bundles:
-                    yield _made_of(sizes, wraps, chosen)
+                    yield _torus_of(sizes, wraps, chosen)
 
 
-def _made_of(sizes: tuple[int, ...], wraps: tuple[bool, ...], kinds: tuple[Cable, ...]) -> Torus:
+def _torus_of(sizes: tuple[int, ...], wraps: tuple[bool, ...], kinds: tuple[Cable, ...]) -> Torus:
     names = AXIS_NAMES[: len(sizes)][::-1]
     return Torus(
         tuple(
@@ -232,7 +241,7 @@ def _made_of(sizes: tuple[int, ...], wraps: tuple[bool, ...], kinds: tuple[Cable
 
 
 def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Ways to write a number as a product of factors in ascending order.
+    """Yield all ways to write a number as a product of factors in ascending order.
 
     Examples
     --------
@@ -246,7 +255,7 @@ def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 def _sketch(torus: Torus) -> Sketch:
-    """The graph of a torus whose chips are named by their numbers."""
+    """Return the graph of a torus, with the numbers of its chips as names."""
     links: dict[tuple[Hashable, Hashable], list[Cable]] = {}
     stride = torus.chips
     for axis in torus.axes:
@@ -263,18 +272,21 @@ def _sketch(torus: Torus) -> Sketch:
     return Sketch(tuple(range(torus.chips)), frozenset(), fixed)
 
 
-def _same(
-    one: Sketch,
-    one_steps: dict[Hashable, tuple[int, ...]],
-    two: Sketch,
-    two_steps: dict[Hashable, tuple[int, ...]],
+def _is_isomorphic(
+    first: Sketch,
+    first_steps: dict[Hashable, tuple[int, ...]],
+    second: Sketch,
+    second_steps: dict[Hashable, tuple[int, ...]],
 ) -> bool:
-    """Say whether two graphs are the same but for the names of their nodes, cables included."""
-    one_graph, two_graph = nx.Graph(list(one.links)), nx.Graph(list(two.links))
-    nx.set_node_attributes(one_graph, one_steps, "steps")
-    nx.set_node_attributes(two_graph, two_steps, "steps")
-    match = nx.vf2pp_isomorphism(one_graph, two_graph, node_label="steps")
+    """Return whether two graphs are equal, cables included, but for the names of their nodes.
+
+    Steps from a corner serve as labels, without which the search would take far longer.
+    """
+    first_graph, second_graph = nx.Graph(list(first.links)), nx.Graph(list(second.links))
+    nx.set_node_attributes(first_graph, first_steps, "steps")
+    nx.set_node_attributes(second_graph, second_steps, "steps")
+    match = nx.vf2pp_isomorphism(first_graph, second_graph, node_label="steps")
     return match is not None and all(
-        two.links.get((match[begin], match[end])) == cables
-        for (begin, end), cables in one.links.items()
+        second.links.get((match[begin], match[end])) == cables
+        for (begin, end), cables in first.links.items()
     )

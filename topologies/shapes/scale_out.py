@@ -1,8 +1,8 @@
-"""The scale-out fabric of a cluster: a folded Clos of any number of layers, described by its rules.
+"""The scale-out fabric of a cluster: a folded Clos of any number of layers, described by rules.
 
-Servers hang on top-of-rack switches, these on leaf switches, these on spines. Traffic is spread
-evenly over all equal paths, so the parallel switches of a group act as one whose links are summed;
-:func:`layers` says how many there are and how much one group can send upwards.
+Servers are connected to top-of-rack switches, these to leaf switches, and these to spines. Traffic
+is spread evenly over all equal paths, so the parallel switches of a group act as one whose links
+are summed; :func:`layers` gives the number of groups and the rate of each towards the layer above.
 """
 
 from __future__ import annotations
@@ -14,33 +14,36 @@ from topologies.errors import InputError
 from topologies.shapes.limits import check_link, check_size
 
 LAYER_NAMES = ("ToR", "leaf", "spine", "campus")
+"""Names of the layers, upwards; further layers are numbered."""
 
 
 @dataclass(frozen=True)
 class ScaleOut:
-    """Rules of a scale-out fabric.
+    """Rules by which a scale-out fabric is built.
 
     Attributes
     ----------
     name : str
-        Catalogue part, such as ``"efa-v3"``, or the user's own name.
+        Part of the catalogue, such as ``"efa-v3"``, or a name that the user gave.
     bandwidth_bytes_per_s : int
-        Rate at which one chip can send into it, one direction [B/s].
+        Rate at which one chip can send into the fabric, one direction [B/s].
     latency_ps : int
-        One collective step from memory to memory between servers of one top-of-rack group [ps].
+        Time of a collective step from memory to memory between servers of one top-of-rack group
+        [ps].
     radix : int
-        Ports of one switch.
+        Number of ports of one switch.
     port_bytes_per_s : int
-        One port, one direction [B/s]; a chip with a faster adapter uses several planes of ports.
+        Rate of one port, one direction [B/s]; a chip with a faster adapter uses several planes.
     oversubscription : Fraction
-        Downward over upward bandwidth of a top-of-rack switch; 1 is non-blocking.
+        Ratio of downward to upward bandwidth of a top-of-rack switch; 1 is non-blocking.
     climb_ps : tuple of int
-        Added to a step whose path climbs to the first, second, … layer of switches [ps]; the last
-        holds for all layers above.
+        Time that is added to a step whose path climbs to the first, second, … layer of switches
+        [ps]; the last value holds for all layers above.
     rails : int
-        Switches of one group that the servers' adapters are dealt to; 1 is top-of-rack.
+        Number of switches of a group over which the adapters of each server are distributed; 1 for
+        a top-of-rack switch.
     adapters_per_server : int
-        Network adapters of one server.
+        Number of network adapters of one server.
     """
 
     name: str
@@ -70,12 +73,12 @@ class ScaleOut:
 
     @property
     def planes(self) -> int:
-        """Independent fabrics side by side that one chip's adapter is spread over."""
+        """Number of parallel fabrics over which the adapter of a chip spreads its traffic."""
         return max(1, -(-self.bandwidth_bytes_per_s // self.port_bytes_per_s))
 
     @property
     def down_ports(self) -> int:
-        """Ports of a top-of-rack switch that lead down to servers."""
+        """Number of ports of a top-of-rack switch that lead down to servers."""
         return int(self.radix * self.oversubscription / (1 + self.oversubscription))
 
 
@@ -86,15 +89,16 @@ class Layer:
     Attributes
     ----------
     name : str
-        Such as ``"ToR"``.
+        Name such as ``"ToR"``.
     chips : int
-        Chips below one full group.
+        Number of chips below one full group.
     groups : int
-        Groups of this layer; chip c hangs below group c // chips.
+        Number of groups of this layer; chip c is below group c // chips.
     up_bytes_per_s : int
-        From one group to the layer above, one direction, all links together [B/s]; 0 at the top.
+        Rate from one group to the layer above, all links together, one direction [B/s]; 0 at the
+        top.
     up_links : int
-        The links that this is the sum of.
+        Number of links from one group to the layer above.
     """
 
     name: str
@@ -107,9 +111,9 @@ class Layer:
 def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Layer, ...]:
     """Return the layers of the smallest Clos that joins all chips, from the servers upwards.
 
-    A top-of-rack group holds whole servers, as many as its ports allow; every switch above gives
-    half its ports to the layer below and half to the layer above, the topmost all of them. Above
-    the top-of-rack switches the fabric is non-blocking.
+    A top-of-rack group holds as many whole servers as its ports allow. Every switch above has half
+    of its ports to the layer below and half to the layer above, a switch at the top all of them to
+    the layer below. Above the top-of-rack switches the fabric is non-blocking.
 
     Examples
     --------
@@ -137,7 +141,7 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
 
 
 def _group_sizes(scale_out: ScaleOut, chips: int, chips_per_server: int) -> list[int]:
-    """Chips below one group of each layer; the last holds all of them."""
+    """Return the number of chips below one group of each layer, upwards to one with all chips."""
     ports_per_chip = Fraction(
         scale_out.bandwidth_bytes_per_s, scale_out.port_bytes_per_s * scale_out.planes
     )

@@ -1,9 +1,8 @@
-"""The tiered shape of switched UltraServers: boards, racks of switch planes, racks side by side.
+"""The tiered shape of switched UltraServers: boards, racks of switch planes, and several racks.
 
-Trn3's fabric is a product of tiers. Along each tier a chip meets the chips that share all its other
-coordinates: over links of its own to each, over a ring of them, or through a *plane* of parallel
-switches that traffic is spread over. A chip of another plane is reached by way of a chip that
-stands in both, which forwards.
+Trn3's fabric is a product of tiers. Along each tier a chip is joined to the chips that share all
+its other coordinates: by a link to each, by a ring, or by a *plane* of parallel switches over which
+traffic is spread. A message to a chip of another plane is forwarded by a chip on the way.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ class Tier:
     Attributes
     ----------
     name : str
-        Such as ``"rack"``.
+        Name such as ``"rack"``.
     size : int
-        Chips that meet in one group of this tier.
+        Number of chips that are joined in one group of this tier.
     bandwidth_bytes_per_s : int
-        All that one chip can send into this tier, one direction [B/s].
+        Rate at which one chip can send into this tier, one direction [B/s].
     latency_ps : int
-        One hop, chip to chip or chip to switch [ps].
+        Latency of one hop, chip to chip or chip to switch [ps].
     switches : int
-        Parallel switches of a group's plane; 0 for direct links from chip to chip.
+        Number of parallel switches in a group's plane; 0 for direct links from chip to chip.
     ring : bool
-        Whether the direct links join each chip to the next one and the last to the first, rather
-        than each to every other.
+        Whether the direct links form a ring, rather than join every two chips.
     """
 
     name: str
@@ -58,20 +56,20 @@ class Tier:
 
     @property
     def fan(self) -> int:
-        """Links by which one chip sends into this tier."""
+        """Number of links by which one chip sends into this tier."""
         if self.size == 1:
             return 0
         return 2 if self.ring else self.switches or self.size - 1
 
     @property
     def link_bytes_per_s(self) -> int:
-        """One of those links, one direction [B/s]."""
+        """Rate of one of these links, one direction [B/s]."""
         return self.bandwidth_bytes_per_s // max(self.fan, 1)
 
 
 @dataclass(frozen=True)
 class Tiered:
-    """A product of tiers, slowest first, as cross-rack × rack × sled.
+    """A product of tiers, slowest first, such as cross-rack × rack × sled.
 
     The number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
 
@@ -97,19 +95,19 @@ class Tiered:
 
     @property
     def chips(self) -> int:
-        """Chips in all."""
+        """Number of chips."""
         return math.prod(self.sizes)
 
     @property
     def planes(self) -> tuple[int, ...]:
-        """Groups of each tier that have a plane of switches; 0 for a direct tier."""
+        """Number of planes of switches in each tier; 0 for a tier of direct links."""
         return tuple(
             self.chips // tier.size if tier.switches and tier.size > 1 else 0 for tier in self.tiers
         )
 
     @property
     def switches(self) -> int:
-        """Switches in all."""
+        """Number of switches in all planes."""
         return sum(
             planes * tier.switches for planes, tier in zip(self.planes, self.tiers, strict=True)
         )

@@ -1,1 +1,1 @@
-"""Views of a cluster: networkx graph, tables and graph measures."""
+"""Views of a cluster: its networkx graph, tables of links, and measures."""

@@ -1,8 +1,8 @@
-"""All edges of a cluster's graph as arrays: scale-up links, adapters, hosts and the Clos above.
+"""Edges of a cluster's graph as arrays: scale-up links, adapters, hosts and the Clos above.
 
-Nodes are numbered: chips first, then scale-up switches, then, where there is a scale-out fabric,
-one node a server for its network adapters, one a server for its host, and one a group of each
-layer of the Clos, which stands for the group's parallel switches.
+Nodes are numbered in this order: chips, scale-up switches and, if there is a scale-out fabric, a
+node for the network adapters of each server, a node for each host, and a node for each group of
+every layer of the Clos, which stands for the group's parallel switches.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from topologies.units import PS_PER_S
 
 @dataclass(frozen=True)
 class EdgeKind:
-    """Attributes that edges which are alike have in common.
+    """Attributes that many edges share.
 
     Attributes
     ----------
     tier : str
         Axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos link.
     bandwidth_bytes_per_s : int
-        All parallel links together, one direction [B/s].
+        Rate of all parallel cables together, one direction [B/s].
     latency_s : float
-        One hop [s].
+        Latency of one hop [s].
     links : int
-        Parallel cables that the edge stands for.
+        Number of parallel cables that the edge stands for.
     lane : int
-        Which of several alike between the same two nodes.
+        Number among parallel edges between the same two nodes.
     """
 
     tier: str
@@ -52,12 +52,12 @@ class EdgeTable:
     Attributes
     ----------
     src, dst : int32 array (edges,)
-        Node numbers.
+        Numbers of the nodes from which, and to which, the edge leads.
     kind : int32 array (edges,)
         Index into ``kinds``.
     kinds : tuple of EdgeKind
     nodes : mapping of str to int
-        Number of nodes of each kind, in the order of their numbers.
+        Count of the nodes of each kind, in the order in which nodes are numbered.
     """
 
     src: IntArray
@@ -96,7 +96,7 @@ def edge_table(cluster: Cluster) -> EdgeTable:
 
 
 def _scale_up_kinds(links: Links) -> tuple[list[EdgeKind], IntArray]:
-    """Kinds that occur among the links of a domain, and the kind of each link."""
+    """Return the kinds of edges that occur in a domain, and the kind of each link."""
     columns = (links.tier, links.bandwidth_bytes_per_s, links.latency_ps, links.links, links.lane)
     rows, code = np.unique(
         np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True
@@ -111,7 +111,7 @@ def _scale_up_kinds(links: Links) -> tuple[list[EdgeKind], IntArray]:
 def _scale_up(
     cluster: Cluster, links: Links, code: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Links of all domains, domain after domain."""
+    """Return source, destination and kind of the links of all domains, domain after domain."""
     chips = cluster.chips_per_domain
     domain = np.arange(cluster.domains, dtype=np.int32)[:, None]
 
@@ -125,7 +125,7 @@ def _scale_up(
 def _scale_out(
     cluster: Cluster, layers: tuple[Layer, ...], nodes: dict[str, int], first_kind: int
 ) -> list[tuple[IntArray, IntArray, IntArray]]:
-    """Edges from chips to adapters, to hosts, and up from layer to layer, each both ways."""
+    """Return edges, in both directions, from chips to adapters, to hosts, and between layers."""
     begin = dict(zip(nodes, np.cumsum([0, *nodes.values()]).tolist(), strict=False))
     chip = np.arange(cluster.chips)
     server = np.arange(cluster.servers)
@@ -149,9 +149,10 @@ def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntA
 def _scale_out_kinds(
     cluster: Cluster, fabric: ScaleOut, layers: tuple[Layer, ...]
 ) -> list[EdgeKind]:
-    """Kinds of :func:`_scale_out`; latencies along a path add up to its step from end to end.
+    """Return the kinds of edges of :func:`_scale_out`.
 
-    A host reaches its adapters at their rate: each sits on a slot that is at least as fast.
+    Latencies along a path add up to the time of a step from end to end. A host reaches its
+    adapters at their rate, since each is on a slot that is at least as fast.
     """
     climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
     rate = fabric.bandwidth_bytes_per_s

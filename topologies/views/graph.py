@@ -1,4 +1,4 @@
-"""The networkx graph of a cluster: the record that users draw and query."""
+"""The networkx graph of a cluster, which users draw and query."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from topologies.views.edges import EdgeTable, edge_table
 
 Node = int | str
 Row = dict[Node, dict[int, dict[str, Any]]]
-"""Neighbours of one node, to each the parallel edges by key, to each its attributes."""
+"""Neighbours of a node: for each the parallel edges by key, for each edge its attributes."""
 
 
 def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     """Make the graph of a cluster.
 
-    Nodes are chips (their global numbers), scale-up switches (``"switch:0"``), and over a scale-out
-    fabric a server's network adapters as one node (``"adapters:0"``), its host (``"host:0"``)
-    and the groups of each Clos layer (``"ToR:0"``). All have ``kind``; chips have ``domain`` and
-    ``server``, switches ``domain``, adapters ``links``.
+    Nodes are chips (named by their global numbers) and scale-up switches (``"switch:0"``); with a
+    scale-out fabric also the network adapters of each server as one node (``"adapters:0"``), hosts
+    (``"host:0"``) and the groups of each layer of the Clos (``"ToR:0"``). All nodes have ``kind``;
+    chips have ``domain`` and ``server``, switches ``domain``, adapters ``links``.
 
     Every edge is one direction and has ``bandwidth_bytes_per_s``, ``latency_s``, ``tier``,
-    ``links`` (the parallel cables it stands for, bandwidth summed) and ``lane``.
+    ``links`` (the number of parallel cables, whose rates are summed) and ``lane``.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     multigraph: nx.MultiDiGraph[Node] = nx.MultiDiGraph(name=cluster.name)
     with _collector_paused():
         names = node_names(table)
-        after, before = _add_nodes(multigraph, names, _node_attributes(cluster, table))
-        _add_edges(table, names, after, before)
+        successors, predecessors = _add_nodes(multigraph, names, _node_attributes(cluster, table))
+        _add_edges(table, names, successors, predecessors)
     return multigraph
 
 
 def node_names(table: EdgeTable) -> list[Node]:
-    """Name of each node by its number."""
+    """Return the name of each node, in the order of their numbers."""
     names: list[Node] = list(range(table.nodes["chip"]))
     for kind, count in table.nodes.items():
         if kind != "chip":
@@ -65,7 +65,7 @@ def node_names(table: EdgeTable) -> list[Node]:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from walking millions of new dicts again and again."""
+    """Pause the garbage collector, which would visit millions of new dicts again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -76,7 +76,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def _node_attributes(cluster: Cluster, table: EdgeTable) -> Iterator[dict[str, Any]]:
-    """Attributes of each node by its number."""
+    """Yield the attributes of each node, in the order of their numbers."""
     chips = np.arange(cluster.chips)
     domains = (chips // cluster.chips_per_domain).tolist()
     servers = (chips // cluster.chips_per_server).tolist()
@@ -96,24 +96,26 @@ def _node_attributes(cluster: Cluster, table: EdgeTable) -> Iterator[dict[str, A
 def _add_nodes(
     multigraph: nx.MultiDiGraph[Node], names: list[Node], attributes: Iterator[dict[str, Any]]
 ) -> tuple[list[Row], list[Row]]:
-    """Add all nodes; return the rows of successors and of predecessors that networkx keeps."""
-    after: list[Row] = [{} for _ in names]
-    before: list[Row] = [{} for _ in names]
+    """Add all nodes; returns the dicts of successors and of predecessors inside the graph."""
+    successors: list[Row] = [{} for _ in names]
+    predecessors: list[Row] = [{} for _ in names]
     inside = vars(multigraph)
     inside["_node"].update(zip(names, attributes, strict=True))
-    inside["_adj"].update(zip(names, after, strict=True))
-    inside["_pred"].update(zip(names, before, strict=True))
-    return after, before
+    inside["_adj"].update(zip(names, successors, strict=True))
+    inside["_pred"].update(zip(names, predecessors, strict=True))
+    return successors, predecessors
 
 
-def _add_edges(table: EdgeTable, names: list[Node], after: list[Row], before: list[Row]) -> None:
+def _add_edges(
+    table: EdgeTable, names: list[Node], successors: list[Row], predecessors: list[Row]
+) -> None:
     """Write straight into the adjacency of the graph, in a fraction of ``add_edge``'s time."""
     attributes: list[dict[str, Any]] = [asdict(kind) for kind in table.kinds]
     edges = zip(table.src.tolist(), table.dst.tolist(), table.kind.tolist(), strict=True)
     for src, dst, kind in edges:
-        row, end = after[src], names[dst]
+        row, end = successors[src], names[dst]
         parallel = row.get(end)
-        if parallel is None:
-            row[end] = before[dst][names[src]] = {0: attributes[kind].copy()}
+        if parallel is None:  # networkx keeps one dict of edges in both directions of lookup
+            row[end] = predecessors[dst][names[src]] = {0: attributes[kind].copy()}
         else:
             parallel[len(parallel)] = attributes[kind].copy()

@@ -21,50 +21,54 @@ from topologies.shapes.tiered import Tiered
 
 _PEAK = "_peak"
 _NOT_COUNTED = ("sparse", "vector", "int8")
+"""Peaks that are not dense floating-point rates of matrix engines."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """Sizes and rates of a cluster; every rate is one direction.
+    """Sizes and rates of a cluster; every rate is in one direction.
 
-    Hops, cuts, degree and the all-to-all rate are those of one scale-up domain, counts and totals
-    those of the whole cluster.
+    Hops, cuts, links per chip and the all-to-all rate are those of one scale-up domain; counts and
+    totals are those of the whole cluster.
 
     Attributes
     ----------
     cluster : str
     chips, domains, servers : int
     nodes : int
-        Chips and scale-up switches.
+        Number of chips and scale-up switches.
     links : int
-        Directed scale-up links between them.
+        Number of directed scale-up links between them.
     diameter_hops : int
         Most links between two chips of a domain.
     mean_hops : float
-        Over all ordered pairs of two different chips of a domain.
+        Mean number of links over all ordered pairs of different chips of a domain.
     switch_hops : dict of str to int
-        Most switches and forwarding chips between two chips, by how far apart they are.
+        Most switches and forwarding chips between two chips of the same plane, rack and so on.
     links_per_chip : float
+        Mean number of directed scale-up links that leave a chip.
     bisection_bytes_per_s : int
-        Smallest cut of a domain into halves.
+        Rate through the smallest cut of a domain into halves [B/s].
     bisections_bytes_per_s : dict of str to int
-        Cut through the middle of each axis or tier.
+        Rate through the cut across the middle of each axis or tier [B/s].
     all_to_all_bytes_per_s_per_chip : float or None
-        Uniform all-to-all inside a domain that the busiest links allow.
+        Rate of a uniform all-to-all inside a domain that the busiest links allow [B/s].
     scale_up_bytes_per_s_per_chip : int
+        Mean rate of a chip over all its scale-up links [B/s].
     scale_out_bytes_per_s_per_chip : int
-        0 without a scale-out fabric.
+        Rate of a chip into the scale-out fabric [B/s]; 0 without one.
     scale_out_bisection_bytes_per_s : int
-        Between two halves of the servers, by adapters and oversubscription.
+        Rate between two halves of the servers, by adapters and oversubscription [B/s].
     scale_out_links : int
-        Directed edges of adapters, hosts and Clos, parallel links between two nodes counted once.
+        Number of directed edges of adapters, hosts and Clos, where parallel links count once.
     nics, hosts : int
-        Network adapters; servers that hold them.
+        Number of network adapters, and of servers that hold them.
     hbm_bytes, hbm_bytes_per_s : int or None
-        Memory of all chips and its rate; None for plain shapes.
+        Memory of all chips [B] and its rate [B/s]; None for plain shapes.
     hbm_bytes_per_chip, hbm_bytes_per_s_per_chip : int or None
+        The same for one chip.
     flops_per_s, flops_per_s_per_chip : dict of str to float
-        Dense headline by precision, of all chips and of one; empty for plain shapes.
+        Dense peak by precision, of all chips and of one [FLOP/s]; empty for plain shapes.
     """
 
     cluster: str
@@ -140,7 +144,7 @@ def measure(cluster: Cluster) -> Measures:
 
 
 def _counts(shape: Shape) -> tuple[int, int]:
-    """Switches and directed links of one domain."""
+    """Return the number of switches, and of directed links, of one domain."""
     if isinstance(shape, Torus):
         lines = [(axis.cables, shape.chips // axis.size) for axis in shape.axes]
         return 0, 2 * sum(cables * count for cables, count in lines)
@@ -159,7 +163,7 @@ def _counts(shape: Shape) -> tuple[int, int]:
 
 
 def _scale_out_links(cluster: Cluster) -> int:
-    """Count links of chips to adapters, of adapters to hosts and layers, between layers."""
+    """Count the links from chips to adapters, from these to hosts and racks, and between layers."""
     if cluster.scale_out is None:
         return 0
     _, layers = clos(cluster)
@@ -167,7 +171,7 @@ def _scale_out_links(cluster: Cluster) -> int:
 
 
 def _scale_out_bisection(cluster: Cluster) -> int:
-    """Rate of half of the chips' adapters, less by the oversubscription where that lies between."""
+    """Return the rate of half of all adapters, divided by the oversubscription above one layer."""
     if cluster.scale_out is None:
         return 0
     fabric, layers = clos(cluster)
@@ -186,7 +190,7 @@ def _hbm(cluster: Cluster) -> tuple[int | None, int | None]:
 
 
 def _flops_per_s(cluster: Cluster) -> dict[str, float]:
-    """Dense headline rates of one chip by precision [FLOP/s]."""
+    """Return the dense peak of one chip by precision [FLOP/s]."""
     if not cluster.chip or cluster.catalogue is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""A cluster's links as DataFrames, for reading and for files."""
+"""DataFrames of the links of a cluster, for display and for files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_TABLE = 2**22
 
 
 def link_table(cluster: Cluster) -> pd.DataFrame:
-    """Directed links of one scale-up domain; all domains are equal.
+    """Return the directed links of one scale-up domain; all domains are equal.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ def link_table(cluster: Cluster) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``src, dst`` (a chip's number, or ``switch:`` and a number), ``tier, lane, links,
-        bandwidth_bytes_per_s, latency_s``.
+        One row for each link: ``src, dst`` (the number of a chip, or ``switch:`` and a number),
+        ``tier, lane, links, bandwidth_bytes_per_s, latency_s``.
 
     Raises
     ------
@@ -64,13 +64,13 @@ def link_table(cluster: Cluster) -> pd.DataFrame:
 
 
 def layer_table(cluster: Cluster) -> pd.DataFrame:
-    """Layers of the scale-out Clos, from the top-of-rack switches upwards.
+    """Return the layers of the scale-out Clos, from the top-of-rack switches upwards.
 
     Returns
     -------
     DataFrame
-        ``layer, groups, chips_per_group, up_bytes_per_s`` (one group, one direction; 0 at the
-        top) and ``up_links``.
+        One row for each layer: ``layer, groups, chips_per_group, up_bytes_per_s`` (of one group in
+        one direction; 0 at the top) and ``up_links``.
 
     Raises
     ------
