@@ -10,9 +10,9 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 
 BUSY = ("compute", "optimizer")
-"""Parts of a step in which a chip draws its full power; in the others it waits or communicates."""
+"""Parts of a step in which a chip draws its full power; in other parts it waits or communicates."""
 TOKENS = 10**6
-"""Tokens to which a price is related."""
+"""Number of tokens that a price is stated for."""
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,20 @@ class Economics:
     Attributes
     ----------
     busy_w, idle_w : float
-        Draw of one chip with its share of host, network and fans [W].
+        Power of one chip that works and of one that is idle, each with the chip's share of host,
+        network and fans [W].
     pue : float
-        Power of the site over that of the machines.
+        Power usage effectiveness: power of the site over the power of its machines.
     usd_per_chip_s : float
-        Price; 0 where none is known [USD/s].
+        Price of a chip [USD/s]; 0 if unknown.
     carbon_kg_per_j : float
-        Emission of the grid; 0 where it is not given [kg/J].
+        Carbon intensity of the grid [kg/J]; 0 if not stated.
     price_basis, power_basis : str
-        Rows of the catalogue behind them, with their grades; empty where there is none.
-    batch_discount : float
-        Part of that price that requests of a batch tier are spared.
+        Rows of the catalogue behind price and power, with their grades; empty without a row.
     usd_per_million_tokens : float
-        Price at which served tokens, prompt and output alike, are sold; 0 where none is given.
+        Price at which served tokens are sold, of prompts and outputs alike; 0 if not stated.
+    batch_discount : float
+        Share of the price that requests of a batch tier do not pay.
     """
 
     busy_w: float
@@ -49,7 +50,10 @@ class Economics:
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
-        """Read a cluster's machine; where it has no power of its own, the chips' alone counts."""
+        """Return power and price of a cluster's chips.
+
+        A machine without a row of its power counts with the power of its chips alone.
+        """
         catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
@@ -74,7 +78,7 @@ class Economics:
 
 
 def _basis(catalogue: Catalogue, part: str, quantity: str) -> str:
-    """A row of the catalogue in one line, such as ``trn2.48xlarge price 35.76 USD/h (stated)``."""
+    """Row of the catalogue as text, such as ``trn2.48xlarge price 35.76 USD/h (stated)``."""
     if not catalogue.has(part, quantity):
         return ""
     row = catalogue.entry(part, quantity)
@@ -89,12 +93,13 @@ class StepCost:
     Attributes
     ----------
     cost_usd : float or None
-        Price of the chips for its time; None where no price is known [USD].
+        Price of the chips for the time of the step [USD]; None if unknown.
     energy_joules : float or None
-        Drawn from the grid; None where no power is known [J].
+        Energy from the grid [J]; None if the power is unknown.
     usd_per_million_tokens : float or None
+        Price of a million trained tokens [USD]; None if unknown.
     price_basis, power_basis : str
-        Rows of the catalogue behind them.
+        Rows of the catalogue behind price and power.
     """
 
     cost_usd: float | None
@@ -107,17 +112,18 @@ class StepCost:
 def step_cost(
     cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float]
 ) -> StepCost:
-    """Return what a step on so many chips costs and draws.
+    """Return the price and the energy of a step.
 
-    A chip draws its full power while it computes, and what is left of it with the chip itself idle
-    in all other parts of the step.
+    A chip draws its full power while it computes, and its idle power in all other parts of the
+    step.
 
     Parameters
     ----------
     cluster : Cluster
     chips : int
+        Chips that the step uses.
     tokens : int
-        Trained on in the step.
+        Tokens that the step trains on.
     breakdown_s : mapping of str to float
         Parts of the step, mean over ranks [s].
 
@@ -128,15 +134,15 @@ def step_cost(
     >>> round(step.cost_usd, 2), step.usd_per_million_tokens == step.cost_usd
     (35.76, True)
     """
-    each = Economics.of(cluster)
-    whole_s = sum(breakdown_s.values())
+    chip = Economics.of(cluster)
+    step_s = sum(breakdown_s.values())
     busy_s = sum(breakdown_s.get(part, 0.0) for part in BUSY)
-    joules = chips * each.pue * (busy_s * each.busy_w + (whole_s - busy_s) * each.idle_w)
-    usd = chips * whole_s * each.usd_per_chip_s if each.usd_per_chip_s else None
+    joules = chips * chip.pue * (busy_s * chip.busy_w + (step_s - busy_s) * chip.idle_w)
+    usd = chips * step_s * chip.usd_per_chip_s if chip.usd_per_chip_s else None
     return StepCost(
         cost_usd=usd,
-        energy_joules=joules if each.busy_w else None,
+        energy_joules=joules if chip.busy_w else None,
         usd_per_million_tokens=None if usd is None else usd * TOKENS / tokens,
-        price_basis=each.price_basis,
-        power_basis=each.power_basis,
+        price_basis=chip.price_basis,
+        power_basis=chip.power_basis,
     )

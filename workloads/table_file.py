@@ -1,4 +1,4 @@
-"""Tables from outside: one CSV reader with one wording for what can be wrong with a file."""
+"""Reader of users' CSV files, with the same messages for every file that cannot be read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def read_table(
     ----------
     path : str or Path
     what : str
-        Content of the file, such as ``demand``, for the message.
+        Content of the file, such as ``demand``, for messages.
     remedy : str
-        Advice for a file that is not there.
+        Advice for a file that does not exist.
     limit_bytes : int
         Largest file that is read [B].
     **how
@@ -33,7 +33,7 @@ def read_table(
     Raises
     ------
     InputError
-        For a file that is missing, too large, unreadable or no CSV, or that has no rows.
+        For a file that is missing, too large, unreadable, no CSV, or without rows.
     """
     import pandas as pd
 
@@ -59,6 +59,7 @@ def read_table(
 
 
 def _check(file: Path, named: str, remedy: str, limit_bytes: int) -> None:
+    """Refuse a file that is missing, a directory, not regular, or too large."""
     if not file.exists():
         raise InputError(f"{named} cannot be read: {no_such_file(file)} Or {remedy}.")
     if file.is_dir():

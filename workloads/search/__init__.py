@@ -1,4 +1,4 @@
-"""Search for parallel plans: candidates, what fits, an estimate of each, the best simulated."""
+"""Search for parallel plans: candidates that fit in memory, estimates, and simulations."""
 
 from workloads.search.aim import Aim
 from workloads.search.candidates import Candidates, candidates

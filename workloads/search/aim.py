@@ -1,4 +1,4 @@
-"""Aim of a search for plans, and its extent."""
+"""``Aim``: the measure that a search for plans optimises, and the extent of the search."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypedDict
 from topologies.errors import InputError, suggestion
 
 TOP = 10
+"""Plans that the list of results shows."""
 SIMULATED = 2
 """Plans that are simulated for each plan that the list shows."""
 OBJECTIVES = ("time", "cost", "energy")
@@ -17,25 +18,25 @@ MOST_MARGIN = 0.9
 
 @dataclass(frozen=True)
 class Aim:
-    """Aim of a search for plans, and its extent.
+    """Measure that a search for plans optimises, and the extent of the search.
 
     Attributes
     ----------
     objective : {"time", "cost", "energy"}
-        Measure by which the simulated plans are ranked. On one cluster at one price cost follows
-        time; energy also tells apart whether chips compute or wait.
+        Measure by which the simulated plans are ranked. On one cluster at one price the cost is
+        proportional to time; energy also depends on whether chips compute or wait.
     finalists : int
         Number of the best estimates that are simulated in full.
     each : sequence of str
-        Fields of a plan: of plans that agree in all of these only the best estimate counts, such
-        as ``("tp", "pp")`` for one plan of each way to divide the model. ``overlap`` is varied only
-        if it is among them.
+        Fields of a plan. Of plans that agree in all of these fields only the one with the best
+        estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
+        ``overlap`` is varied only if it is among them.
     memory_margin : float
         Share of a rank's memory that a plan must leave free.
     processes : int
-        Processes that simulate finalists side by side; 0 for two on large clusters.
+        Processes that simulate finalists in parallel; 0 for two on large clusters, else one.
     lnc : int, optional
-        Physical cores of a logical one.
+        Physical cores of a logical core of Trainium.
     """
 
     objective: str = "time"
@@ -63,7 +64,7 @@ class Aim:
 
 
 class AimFields(TypedDict, total=False):
-    """Fields of an :class:`Aim` as keywords."""
+    """Fields of :class:`Aim` as keyword arguments, for type checkers."""
 
     objective: str
     finalists: int

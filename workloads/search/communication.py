@@ -1,10 +1,10 @@
-"""Times of communications in closed form, from a few small runs of each geometry.
+"""Estimated times of communication, from a few small simulations of each geometry.
 
-Within a scale-up domain the time of a collective is interpolated between runs at a few sizes. A
-ring over domains takes as many rounds as it has further ranks, each as long as one block between
-two domains, and stages of rings follow one another; a collective within domains and between them
-takes the longer of the two and, because slices follow one another, little of the shorter. Nothing
-is run on more than one domain and two chips.
+Within a scale-up domain the time of a collective is interpolated between simulations at a few
+sizes. A ring over domains takes a round for each further rank, each as long as one block between
+two domains; stages of rings follow one another. A collective both within domains and between them
+takes the longer of the two times and, as its slices follow one another, a small part of the shorter
+one. Nothing larger than one domain or two chips is simulated.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from topologies.clusters.cluster import Cluster
 from workloads.training.program.group_times import exchange_ps, group_of, group_ps
 
 SIZES = (2**18, 2**21, 2**24, 2**27, 2**30)
-"""Buffers that a collective within a domain is run at [B]; beyond, its rate stays."""
+"""Sizes at which collectives within a domain are simulated [B]; their rate is constant beyond."""
 BLOCKS = (2**12, 2**16, 2**20, 2**25)
-"""Blocks that are sent from one domain to another [B]."""
+"""Sizes of blocks whose transfer from one domain to another is simulated [B]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Time against size, straight between runs and beyond the last.
+    """Time as a piecewise linear function of size.
 
     Attributes
     ----------
     size_bytes : tuple of int
-        Sizes of the runs, ascending [B].
+        Sizes at which the time is simulated, ascending [B].
     run : function of a size
-        Its time [s]; called for the sizes on both sides of what is asked.
+        Simulated time [s]. It is called only for the sizes on both sides of a requested one.
     """
 
     size_bytes: tuple[int, ...]
     run: Callable[[int], float]
 
     def at(self, size_bytes: int) -> float:
-        """Time of a buffer of this size [s].
+        """Return the time of a buffer of this size [s].
 
         Examples
         --------
@@ -67,7 +67,9 @@ class Curve:
         return slope * (size - sizes[left]) + low
 
 
-def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike) -> FloatArray:
+def communication_s(
+    cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike
+) -> FloatArray:
     """Estimate the time of a communication among the ranks on these chips [s].
 
     Parameters
@@ -78,36 +80,38 @@ def talk_s(cluster: Cluster, chips: IntArray, op: str, size_bytes: npt.ArrayLike
     op : str
         ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all`` or ``send``.
     size_bytes : int or int array
-        As nccl-tests count it [B].
+        Size as nccl-tests count it [B].
 
     Returns
     -------
     float64 array
-        Of the shape of ``size_bytes``.
+        Times in the shape of ``size_bytes`` [s].
     """
-    where, sizes = meeting(cluster, chips), np.asarray(size_bytes, np.int64)
-    seconds = [where.seconds(op, size) for size in sizes.reshape(-1).tolist()]
+    group, sizes = meeting(cluster, chips), np.asarray(size_bytes, np.int64)
+    seconds = [group.seconds(op, size) for size in sizes.reshape(-1).tolist()]
     return np.array(seconds, float).reshape(sizes.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Meeting:
-    """Positions of the ranks of one group, as far as the time of a communication depends on them.
+    """Positions of the ranks of one group, as far as the time of communication depends on them.
 
     Attributes
     ----------
     cluster : Cluster
     ranks : int
+        Ranks of the group.
     stages : tuple of int
-        Rings over domains, one after the other, by the domains of each; empty within one domain.
+        Domains of each ring over domains; the rings follow one another. Empty within one domain.
     each : int
-        Ranks of every domain; 1 where they differ, and all ranks form one ring.
+        Ranks in every domain. It is 1 if domains have different numbers, and all ranks form one
+        ring.
     chips : int64 array
-        Chip of each rank within a domain or where times are closed forms, else empty.
+        Chip of each rank, for a group within a domain or with times in closed form; else empty.
     closed : bool
-        Whether the simulated time is a closed form itself.
+        Whether the simulation itself uses a closed form of the time.
     within : Meeting, optional
-        The ranks of one of several domains.
+        Ranks of one of several domains.
     """
 
     cluster: Cluster
@@ -120,16 +124,16 @@ class Meeting:
 
     @cached_property
     def group(self) -> Group:
-        """The ranks on ``chips``."""
+        """Group of the ranks on ``chips``."""
         return group_of(self.cluster, self.chips)
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
-        """Runs within a domain that were asked for, by what is done."""
+        """Cache of the curves of simulations within a domain, by operation."""
         return {}
 
     def seconds(self, op: str, size_bytes: int) -> float:
-        """Estimated time of a buffer of this size [s]."""
+        """Return the estimated time of an operation on a buffer of this size [s]."""
         if self.ranks == 1:
             return 0.0
         if self.closed:
@@ -149,9 +153,9 @@ class Meeting:
     def _across(self, op: str, size_bytes: int) -> float:
         """Time of a collective over several domains [s]."""
         if op == "all-to-all":
-            # A rank has something of its own for each rank of the other domains.
-            each_s = _hop(self.cluster).at(size_bytes // self.ranks)
-            between = (self.ranks - self.each) * each_s
+            # A rank sends a block of its own to each rank of the other domains.
+            block_s = _hop(self.cluster).at(size_bytes // self.ranks)
+            between = (self.ranks - self.each) * block_s
         else:
             between = _staged(self.cluster, self.stages, size_bytes // self.each)
         if self.within is None:
@@ -161,7 +165,7 @@ class Meeting:
 
 
 def meeting(cluster: Cluster, chips: IntArray) -> Meeting:
-    """Return what the time of a group's communication depends on; ``chips`` of its ranks."""
+    """Return the positions of the ranks of a group, from the chip of each rank."""
     domain = chips // cluster.chips_per_domain
     closed, first = covers(cluster), domain == domain[0]
     if closed or len(chips) == 1 or first.all():
@@ -175,7 +179,7 @@ def meeting(cluster: Cluster, chips: IntArray) -> Meeting:
 
 
 def _staged(cluster: Cluster, stages: Sequence[int], size_bytes: int) -> float:
-    """Time of rings over domains, one after the other, each on a block of the one before [s]."""
+    """Time of rings over domains, one after the other, each on a block of the previous one [s]."""
     between = 0.0
     for domains in stages:
         size_bytes = size_bytes // domains
@@ -184,18 +188,19 @@ def _staged(cluster: Cluster, stages: Sequence[int], size_bytes: int) -> float:
 
 
 def _key(cluster: Cluster, chips: IntArray) -> tuple[int, ...]:
+    """Key that groups at the same places of different domains share."""
     return tuple((chips % cluster.chips_per_domain).tolist())
 
 
 @cache
 def _curve(cluster: Cluster, chips: tuple[int, ...], op: str) -> Curve:
-    """Curve of runs of a group within a domain."""
-    where = np.array(chips, np.int64)
-    return Curve(SIZES, cache(lambda size: exchange_ps(cluster, where, op, size) / PS_PER_S))
+    """Curve of an operation of a group within a domain."""
+    group = np.array(chips, np.int64)
+    return Curve(SIZES, cache(lambda size: exchange_ps(cluster, group, op, size) / PS_PER_S))
 
 
 @cache
 def _hop(cluster: Cluster) -> Curve:
-    """Curve of runs of one block from a domain to the next."""
-    two = np.array([0, cluster.chips_per_domain], np.int64)
-    return Curve(BLOCKS, cache(lambda size: exchange_ps(cluster, two, "send", size) / PS_PER_S))
+    """Curve of the transfer of one block from a domain to the next."""
+    pair = np.array([0, cluster.chips_per_domain], np.int64)
+    return Curve(BLOCKS, cache(lambda size: exchange_ps(cluster, pair, "send", size) / PS_PER_S))

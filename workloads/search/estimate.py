@@ -1,8 +1,8 @@
-"""An estimate of the iteration of each of thousands of plans.
+"""Estimated iteration times of thousands of plans.
 
-Times of passes, of replicas and of communication are worked out once for all plans that share
-them (:mod:`~workloads.search.stage_times`, :mod:`~workloads.search.replicas`,
-:mod:`~workloads.search.communication`); what is left is one walk through the pipeline of each plan
+Times of passes, of replicas and of communication are computed once for all plans that share them
+(:mod:`~workloads.search.stage_times`, :mod:`~workloads.search.replicas`,
+:mod:`~workloads.search.communication`). For each plan there remains one walk through its pipeline
 (:mod:`~workloads.search.pipeline_model`).
 """
 
@@ -19,10 +19,10 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.search.communication import Meeting, meeting, talk_s
+from workloads.search.communication import Meeting, communication_s, meeting
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
-from workloads.search.stage_times import INSIDE, Stage, Talk, ends_s, layer_s
+from workloads.search.stage_times import INSIDE, CommunicationTime, Stage, ends_s, layer_s
 from workloads.training.layers.shapes import TWO
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
@@ -43,16 +43,16 @@ def estimate(
     plans: Sequence[ParallelPlan],
     watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
 ) -> FloatArray:
-    """Estimated time of one optimizer step of every plan [s], float64 (plans,).
+    """Estimate the time of one optimizer step of every plan [s], float64 (plans,).
 
     Parameters
     ----------
     model : Model
     cluster : Cluster
     plans : sequence of ParallelPlan
-        Each of which divides the model.
-    watch : function
-        Wraps the sequence of rows to show progress; it is given a word for the work.
+        Plans that divide the model.
+    watch : function of (sequence, str)
+        Function that wraps a sequence to show progress, with a word for the work.
     """
     shared, seconds = _Shared(model, cluster), np.zeros(len(plans))
     # Plans with the same passes follow one another, so that few orders of passes are kept.
@@ -63,7 +63,7 @@ def estimate(
 
 
 def group(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
-    """Chips of the first group of an axis, in order of rank, int64 (degree,).
+    """Return the chips of the first group of an axis, in order of rank, int64 (degree,).
 
     The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`.
 
@@ -95,12 +95,13 @@ def group(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
 
 
 def _stride(plan: ParallelPlan, axis: str) -> int:
+    """Difference of the rank numbers of neighbours along an axis."""
     faster = plan.order[: plan.order.index(axis)]
     return int(np.prod([getattr(plan, name) for name in faster], dtype=np.int64))
 
 
 class _Shared:
-    """Facts that several plans share, each computed once."""
+    """Cache of times that several plans share."""
 
     def __init__(self, model: Model, cluster: Cluster):
         self.model, self.cluster = model, cluster
@@ -114,10 +115,10 @@ class _Shared:
         return self._known[key]  # type: ignore[return-value]
 
     def line(self, plan: ParallelPlan) -> Line:
-        """The pipeline of a plan, ready for the walk through it."""
-        (layers, ends), many = self.passes(plan), self.replicas(plan)
+        """Return the pipeline of a plan, ready for the walk through it."""
+        (layers, ends), exchange = self.passes(plan), self.replicas(plan)
         first = np.array(first_layers(self.model, plan), np.int64)
-        beside, how = plan.overlap != "none", plan.pipeline
+        beside, pipeline = plan.overlap != "none", plan.pipeline
         number, stage = chunk_numbers(plan.schedule, plan.pp, plan.vpp)
         return Line(
             passes=orders(plan.schedule, plan.pp, plan.microbatches, plan.vpp),
@@ -129,59 +130,63 @@ class _Shared:
             layer_s=layers,
             ends_s=ends,
             hop_s=self._once(lambda: self.hops(plan), "hops", *_fields(plan, HOP_FIELDS)),
-            gather_s=many.gather_s,
-            reduce_s=many.reduce_s,
-            gather_rest_s=many.gather_rest_s,
-            reduce_rest_s=many.reduce_rest_s,
-            after_s=many.after_s,
-            tie_s=many.tie_s,
+            gather_s=exchange.gather_s,
+            reduce_s=exchange.reduce_s,
+            gather_rest_s=exchange.gather_rest_s,
+            reduce_rest_s=exchange.reduce_rest_s,
+            after_s=exchange.after_s,
+            tie_s=exchange.tie_s,
             gathers=EACH if plan.sharding == 3 else ONCE if beside and plan.sharding else NOT,
             reduces=EACH if plan.sharding >= 2 else ONCE if beside else NOT,
-            reduced_in=WEIGHT if how.splits_weights else BACKWARD,
-            sends_beside=plan.overlap == "all" or how.pairs_passes,
+            reduced_in=WEIGHT if pipeline.splits_weights else BACKWARD,
+            sends_beside=plan.overlap == "all" or pipeline.pairs_passes,
             dp_beside=beside,
         )
 
     def passes(self, plan: ParallelPlan) -> tuple[FloatArray, FloatArray]:
-        """Times of layers by phase and kind, and of the ends by phase [s].
+        """Return times of layers by phase and kind, and of both ends of the model by phase [s].
 
-        Plans share them that are alike within a stage and in where its ranks are; what has no
-        experts does not depend on how these are divided.
+        Plans share these times if they agree in the fields that passes depend on, and in the chips
+        of a stage's ranks. Layers without experts do not depend on how experts are divided.
         """
-        stage = Stage(self.model, plan, self.chip, self.catalogue, self._talk(plan))
+        stage = Stage(self.model, plan, self.chip, self.catalogue, self._communication(plan))
         unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip)
-        how = plan.pipeline
-        near = (*_fields(plan, PASS_FIELDS), how.splits_weights, how.pairs_passes and plan.ep > 1)
-        near = (*near, self._where(plan, DENSE), *unexplained)
-        dense = self._once(lambda: layer_s(stage, moe=False), "dense", *near)
-        ends = self._once(lambda: ends_s(stage), "ends", *near)
+        pipeline = plan.pipeline
+        schedule = (pipeline.splits_weights, pipeline.pairs_passes and plan.ep > 1)
+        key = (*_fields(plan, PASS_FIELDS), *schedule, self._where(plan, DENSE), *unexplained)
+        dense = self._once(lambda: layer_s(stage, moe=False), "dense", *key)
+        ends = self._once(lambda: ends_s(stage), "ends", *key)
         if self.model.experts is None:
             return np.stack([dense, dense], axis=1), ends
-        apart = (*_fields(plan, EXPERT_FIELDS), self._where(plan, INSIDE))
-        sparse = self._once(lambda: layer_s(stage, moe=True), "sparse", *near, *apart)
+        expert_key = (*_fields(plan, EXPERT_FIELDS), self._where(plan, INSIDE))
+        sparse = self._once(lambda: layer_s(stage, moe=True), "sparse", *key, *expert_key)
         return np.stack([dense, sparse], axis=1), ends
 
     def replicas(self, plan: ParallelPlan) -> Replicas:
-        """Exchanges of replicas and updates, which do not depend on how passes are computed."""
+        """Return times of exchanges of replicas and of updates."""
         return self._once(
-            lambda: replicas(self.model, plan, self.chip, self.catalogue, self._talk(plan)),
+            lambda: replicas(
+                self.model, plan, self.chip, self.catalogue, self._communication(plan)
+            ),
             *_fields(plan, REPLICA_FIELDS),
             plan.pipeline.turns,
         )
 
-    def _talk(self, plan: ParallelPlan) -> Talk:
+    def _communication(self, plan: ParallelPlan) -> CommunicationTime:
+        """Function that returns the time of a step's communication under a plan [s]."""
+
         @cache
         def time(axis: str, op: str, size_bytes: int) -> float:
             if axis == "ep" and plan.routed_nodes and self.model.experts:
                 all_experts = group_of(self.cluster, group(plan, axis, self.cluster))
-                each = self.model.experts.per_token
-                return routed_ps(all_experts, plan.routed_nodes, each, size_bytes) / PS_PER_S
+                per_token = self.model.experts.per_token
+                return routed_ps(all_experts, plan.routed_nodes, per_token, size_bytes) / PS_PER_S
             return float(self._meeting(plan, axis).seconds(op, size_bytes))
 
         return lambda step: time(step.axis, step.collective, step.size_bytes)
 
     def _meeting(self, plan: ParallelPlan, axis: str) -> Meeting:
-        """The first group of an axis, shared by plans whose ranks are in the same places."""
+        """First group of an axis, which plans share whose ranks are on the same chips."""
         name = "pp" if axis == "tie" else axis
         where = _fields(plan, PLACE_FIELDS)
         if name == "norm":
@@ -197,7 +202,7 @@ class _Shared:
         return self._once(make, "meeting", axis, *where)
 
     def _where(self, plan: ParallelPlan, axes: tuple[str, ...]) -> tuple[bytes, ...]:
-        """Chips that the ranks of a stage communicate with."""
+        """Chips of the groups of some axes, as a key."""
         return self._once(
             lambda: tuple(group(plan, axis, self.cluster).tobytes() for axis in axes),
             "where",
@@ -206,7 +211,7 @@ class _Shared:
         )
 
     def hops(self, plan: ParallelPlan) -> FloatArray:
-        """Transfer time from each stage to the next, last to first [s], float64 (stages,)."""
+        """Return the transfer time from each stage to the next, last to first, (stages,) [s]."""
         chips = group(plan, "pp", self.cluster)
         wide = TWO * plan.microbatch * plan.local_seq * self.model.hidden // plan.tp
         domain = chips // self.cluster.chips_per_domain
@@ -215,7 +220,7 @@ class _Shared:
         for crosses in np.unique(far).tolist() if plan.pp > 1 else ():
             at = int(np.flatnonzero(far == crosses)[0])
             pair = chips[[at, (at + 1) % plan.pp]]
-            times[far == crosses] = talk_s(self.cluster, pair, "send", wide)
+            times[far == crosses] = communication_s(self.cluster, pair, "send", wide)
         return times
 
 
@@ -224,9 +229,9 @@ def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
 
 
 ORDER_FIELDS = ("schedule", "pp", "microbatches", "vpp")
-"""Fields of a plan that say in which order its stages pass microbatches."""
+"""Fields of a plan that the order of its stages' passes depends on."""
 PLACE_FIELDS = ("order", "tp", "cp", "dp", "pp", "ep", "expert_tp", "ranks_per_chip")
-"""Fields that say which chips the ranks of a group are on."""
+"""Fields that the chips of a group's ranks depend on."""
 HOP_FIELDS = (*PLACE_FIELDS, "microbatch", "local_seq")
 """Fields that transfers between stages depend on."""
 PASS_FIELDS = (
@@ -238,9 +243,9 @@ PASS_FIELDS = (
 EXPERT_FIELDS = (
     "ep", "etp", "routing_skew", "capacity_factor", "routed_nodes", "fp8_exchange",
 )  # fmt: skip
-"""Fields on which only layers with experts depend."""
+"""Fields that only layers with experts depend on."""
 REPLICA_FIELDS = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "reshard", "order", "stage_layers", "seq",
     "precision", "ranks_per_chip", "overlap", "bucket_bytes",
 )  # fmt: skip
-"""Fields that replicas depend on."""
+"""Fields that the exchanges of replicas depend on."""

@@ -1,4 +1,4 @@
-"""The plans with the best estimates, simulated in full, side by side in a few processes."""
+"""Full simulation of the plans with the best estimates, in a few parallel processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.shared_parts import SharedParts
 
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Function that wraps a slow sequence to show progress; it is given a word for the work."""
+"""Function that wraps a slow sequence to show progress, with a word for the work."""
 LARGE_CHIPS = 1024
-"""Chips from which a second process is worth its start."""
+"""Smallest number of chips for which a second process is worth its start."""
 PROCESSES = 2
+"""Processes on large clusters."""
 WATCHED_EVERY_S = 1.0
+"""Time between two looks of a worker whether its parent process still exists [s]."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Finalist:
     ----------
     plan : ParallelPlan
     estimate_rank : int
-        Its place among the estimates, from 1.
+        Place of its estimate among all estimates, from 1.
     estimate_s, iteration_s : float
         Estimated and simulated time of one optimizer step [s].
     breakdown_s : mapping of str to float
@@ -61,18 +63,18 @@ class Finalist:
 
     @property
     def estimate_error(self) -> float:
-        """Estimated over simulated time, minus 1."""
+        """Relative error of the estimate: estimated over simulated time, minus 1."""
         return self.estimate_s / self.iteration_s - 1
 
     def worth(self, objective: str) -> float:
-        """Return the quantity that a search by time, cost or energy ranks by; less is better."""
+        """Return the quantity that a search ranks by: time, cost or energy; less is better."""
         value = {"cost": self.cost.cost_usd, "energy": self.cost.energy_joules}.get(objective)
         return self.iteration_s if value is None else value
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Simulates plans of one model on one cluster.
+    """Simulator of plans of one model on one cluster.
 
     Attributes
     ----------
@@ -107,7 +109,8 @@ class Runner:
         )
 
     def processes(self, plans: int, stated: int) -> int:
-        """Processes that are worth starting."""
+        """Return the number of processes for a number of plans; a stated one goes first."""
+        # Forking is safe only from the main thread.
         alone = threading.current_thread() is threading.main_thread()
         if stated or self.cluster.chips < LARGE_CHIPS or not alone:
             return min(max(1, stated), plans)
@@ -123,7 +126,7 @@ def simulated(
 ) -> list[Finalist]:
     """Simulate plans in order of their estimates.
 
-    Each process has the caller's caches from its start; results do not depend on their number.
+    Processes are forked, so each has the caller's caches. Results do not depend on their number.
     """
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
     count = runner.processes(len(plans), processes)
@@ -144,7 +147,7 @@ _RUNNER: list[Runner] = []
 
 
 def _begin(runner: Runner) -> None:
-    """Make a process ready, and end it when the one that started it is gone."""
+    """Prepare a worker process, and end it when its parent process is gone."""
     _RUNNER.append(runner)
     parent = os.getppid()
 

@@ -1,7 +1,7 @@
-"""Candidates that fit in memory, those that save more than they need to, and the missing bytes.
+"""Memory of candidates, and the plans among them that fit.
 
-To shard more than the optimizer's state, or to compute layers again, costs time and buys memory:
-such a plan is left out where the same plan with less of it fits.
+Sharding more than the optimizer's state, and recomputing layers, cost time and save memory. A plan
+with more of either is left out if the same plan with less of it fits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.search.candidates import RECOMPUTE, Candidates
+from workloads.search.candidates import Candidates
+from workloads.search.combinations import RECOMPUTE
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.memory import worst
@@ -33,22 +34,24 @@ NEEDLESS = {
     "zero": "more sharded over replicas than memory asks for",
     "recompute": "more computed again than memory asks for",
 }
-"""Fields that buy memory, and why plans that do so needlessly are left out."""
+"""Fields that save memory, and the reason why plans that save more than needed are left out."""
 UNKNOWN = -1
+"""Memory of a plan that is left out before its memory is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Memory of the candidates, on the rank that needs most.
+    """Memory of the candidates on the rank that needs most.
 
     Attributes
     ----------
     total_bytes : int64 array (candidates,)
-        ``UNKNOWN`` for one that is left out; of parameters alone where these do not fit [B].
+        Memory that each candidate needs [B]; ``UNKNOWN`` for one that is left out. If its
+        parameters alone do not fit, it is their size.
     capacity_bytes : int
         Memory of a rank [B].
     pruned : mapping of str to int
-        Number of plans that were left out though they fit, by reason.
+        Number of plans that were left out although they fit, by reason.
     """
 
     total_bytes: IntArray
@@ -63,7 +66,7 @@ class Fit:
 
     @property
     def oversized(self) -> int:
-        """Candidates that do not fit."""
+        """Number of candidates that do not fit."""
         return int((self.total_bytes > self.capacity_bytes).sum())
 
 
@@ -73,22 +76,22 @@ def fit(
     watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
     margin: float = 0.0,
 ) -> Fit:
-    """Memory of every candidate, by :mod:`workloads.training.memory.memory`.
+    """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`.
 
     Parameters
     ----------
     candidates : Candidates
     settled : collection of str
-        Fields by which no plan is left out.
-    watch : function
-        Wraps the sequence of rows to show progress; it is given a word for the work.
+        Fields whose values leave out no plan.
+    watch : function of (sequence, str)
+        Function that wraps a sequence to show progress, with a word for the work.
     margin : float
-        Share of a rank's memory that stays free.
+        Share of a rank's memory that must stay free.
 
     Raises
     ------
     InputError
-        When no candidate fits: which comes nearest, and by how many bytes it misses.
+        If no candidate fits. The message has the nearest one and the bytes that it lacks.
     """
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     totals: dict[Hashable, int] = {}
@@ -97,6 +100,7 @@ def fit(
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
     capacity = worst(candidates.model, candidates.plans[0], catalogue, chip).capacity
     capacity -= int(margin * capacity)
+    # Plans that save less come first, so that those which save more can be compared with them.
     order = sorted(range(len(candidates)), key=lambda row: _savings(candidates.plans[row]))
     for row in watch(order, "weighed"):
         plan = candidates.plans[row]
@@ -104,7 +108,7 @@ def fit(
         if needless:
             pruned[NEEDLESS[needless]] += 1
             continue
-        # The order of the axes changes where ranks are, not what they hold.
+        # The order of the axes changes the chips of ranks, not the memory that they need.
         key = (*_alike(plan)[1:], plan.zero, plan.recompute)
         if key not in totals:
             totals[key] = least_bytes(candidates.model, plan)
@@ -120,9 +124,10 @@ def fit(
 
 
 def least_bytes(model: Model, plan: ParallelPlan) -> int:
-    """Weights, gradients and optimizer's state of a mean stage, without its ends [B].
+    """Return a lower bound of a plan's memory: parameters and states of an average stage [B].
 
-    Of a plan that trains adapters or a part of the model, the weights alone.
+    It leaves out embedding and output layer. For a plan that trains adapters or a part of the model
+    it has the weights alone.
     """
     counts = [model.each_layer.count(kind) for kind in model.kinds]
     pairs = list(zip(counts, kind_shares(model, plan), strict=True))
@@ -140,17 +145,20 @@ def least_bytes(model: Model, plan: ParallelPlan) -> int:
 
 
 def _savings(plan: ParallelPlan) -> tuple[int, int]:
-    """Steps of sharding and recomputation that save memory."""
+    """Degrees of sharding and of recomputation, which both save memory."""
     return plan.sharding, RECOMPUTE.index(plan.recompute)
 
 
 def _needless(
     saves: tuple[int, int], enough: Collection[tuple[int, int]], settled: Collection[str]
 ) -> str:
-    """The field by which a plan saves more memory than needed, other fields equal; or nothing."""
-    for zero, again in enough:
-        if zero <= saves[0] and again <= saves[1]:
-            if again < saves[1] and "recompute" not in settled:
+    """Field by which a plan saves more memory than another plan that fits; empty for none.
+
+    ``enough`` has the savings of plans that fit and are otherwise equal.
+    """
+    for zero, recompute in enough:
+        if zero <= saves[0] and recompute <= saves[1]:
+            if recompute < saves[1] and "recompute" not in settled:
                 return "recompute"
             if 1 <= zero < saves[0] and "zero" not in settled:
                 return "zero"
@@ -160,16 +168,18 @@ def _needless(
 SAME = ("order", *(
     field.name for field in fields(ParallelPlan) if field.name not in ("order", "zero", "recompute")
 ))  # fmt: skip
-"""Fields of a plan that has the same degrees."""
+"""Fields in which plans agree that differ only in the memory that they save."""
 
 
 def _alike(plan: ParallelPlan) -> tuple[Hashable, ...]:
+    """Key that plans share which differ only in the memory that they save."""
     return tuple(getattr(plan, name) for name in SAME)
 
 
 def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
+    """Message for candidates none of which fits, with the nearest one and the bytes it lacks."""
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
-    # Of some only the parameters were weighed: from the lightest on until the others are heavier.
+    # Some totals are lower bounds: look from the lowest on until the bounds exceed the best total.
     nearest, total = -1, 2**62
     for row in np.argsort(fit.total_bytes).tolist():
         if fit.total_bytes[row] >= total:
@@ -187,7 +197,7 @@ def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
 
 
 def describe(plan: ParallelPlan) -> str:
-    """Describe a plan in one line, without fields that do not matter to it.
+    """Describe a plan in one line, without fields that have no influence on it.
 
     Examples
     --------

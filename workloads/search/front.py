@@ -1,4 +1,4 @@
-"""A search for plans in one call, with progress and a table of its results."""
+"""The function ``search_plans``: a search for plans in one call, with a progress bar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def search_plans(
     quiet: bool = False,
     **stated: Any,
 ) -> Search:
-    """Estimate every parallel plan that fits in memory and simulate the best in full.
+    """Estimate every parallel plan that fits in memory, and simulate the best plans in full.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Columns of choices: one row a combination, grown field by field and sieved on the way."""
+"""Table of combinations of fields, which grows field by field and is filtered on the way."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 from topologies.arrays import BoolArray, IntArray
 
 Columns = Mapping[str, IntArray]
-"""One int64 array a field of a plan, all of one length; what is no number stands as its place
-among the field's choices."""
+"""An int64 array for each field of a plan, all of one length. A value that is not a number stands
+as its place among the field's choices."""
 
 
 def one_row() -> Columns:
-    """The combination of no fields."""
+    """Return the table of no fields, which has one row."""
     return {"row": np.zeros(1, np.int64)}
 
 
 def rows(columns: Columns) -> int:
-    """Number of combinations."""
+    """Count the combinations."""
     return len(next(iter(columns.values())))
 
 
 def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Columns:
-    """Every row with each of some values of a further field.
+    """Return every row with each of some values of a further field.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Co
 
 
 def kept(columns: Columns, which: BoolArray) -> Columns:
-    """The rows that a mask names."""
+    """Return the rows for which ``which`` is true."""
     return {key: column[which] for key, column in columns.items()}
 
 
@@ -58,7 +58,7 @@ def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, .
 
 
 def divisors(size: int) -> list[int]:
-    """All divisors of a number, ascending; none of 0.
+    """Return all divisors of a number, ascending; 0 has none.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The nearest plan that works: the smallest change that makes a refused plan possible."""
+"""Nearest plan that works: the smallest change that makes a refused plan possible."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from workloads.training.plan.plan_file import complete
 from workloads.training.program.expert_exchange import routing_mistake
 
 RECOMPUTES = 0.9
-"""Distance of computing again, where halving a degree counts for 1 …"""
+"""Distance of changing recomputation, if halving a degree has the distance 1."""
 TOUCH = 0.1
-"""… and every field that is changed for this much more."""
+"""Distance that is added for every field that changes."""
 OF_BATCH = 2
-"""Distance of doubling the batch, which changes what is trained, not how."""
+"""Distance of doubling the batch. It is more, as it changes the result of training."""
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch")
-"""Fields that are changed to a number near the one that was stated."""
+"""Fields that may change to a number near the stated one."""
 FARTHEST = 4
-"""Times that a degree is doubled or halved at most."""
+"""Largest number of times that a degree is doubled or halved."""
 LARGEST = 2**31
-"""Number beyond which nothing near is looked for."""
+"""Largest stated number for which a nearer one is looked for."""
 Changes = dict[str, Any]
+"""New values of fields that change."""
 
 
 def nearest_plan(
@@ -41,15 +42,16 @@ def nearest_plan(
     Parameters
     ----------
     stated : mapping
-        Fields of a plan, as for :func:`workloads.training.plan.plan_file.complete`.
+        Fields of a plan, as :func:`workloads.training.plan.plan_file.complete` takes them.
     model : Model
     cluster : Cluster
     lnc : int, optional
+        Physical cores of a logical core of Trainium.
 
     Returns
     -------
     dict or None
-        Fields to change, with their values; None where nothing near works.
+        Fields to change, with their values; None if nothing near works.
 
     Examples
     --------
@@ -64,26 +66,28 @@ def nearest_plan(
         return None
     try:
         ranks = complete({**_machine(fixed)}, model, cluster, lnc=lnc).ranks
-        ways = sorted(_ways(fixed, model, ranks), key=lambda way: _distance(fixed, way))
+        proposals = sorted(_proposals(fixed, model, ranks), key=lambda way: _distance(fixed, way))
     except (InputError, TypeError, ValueError):
         return None
     catalogue = cluster.catalogue or shipped_catalogue()
-    for way in ways:
-        plan = _plan({**fixed, **way}, model, cluster, lnc)
+    for changes in proposals:
+        plan = _plan({**fixed, **changes}, model, cluster, lnc)
         if plan is not None:
             needed = worst(model, plan, catalogue, cluster.chip)
             if needed.total <= needed.capacity:
-                return way
+                return changes
     return None
 
 
 def _machine(fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Stated fields that do not divide the model, with which a plan is always possible."""
     return {name: fixed[name] for name in ("ranks_per_chip", "seq") if name in fixed}
 
 
 def _plan(
     fields: Mapping[str, Any], model: Model, cluster: Cluster, lnc: int | None
 ) -> ParallelPlan | None:
+    """Plan with these fields; None if it does not divide model, batch and cluster."""
     try:
         plan = complete(fields, model, cluster, lnc=lnc)
         check_model(plan, model)
@@ -92,8 +96,8 @@ def _plan(
     return None if routing_mistake(plan, cluster) else plan
 
 
-def _ways(fixed: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:
-    """Possible changes; a degree that was not stated may be changed as well."""
+def _proposals(fixed: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Changes]:
+    """Yield possible changes, also of degrees that were not stated."""
     experts = divisors(model.experts.count) if model.experts else [1]
     choices: dict[str, list[Any]] = {
         "tp": _near(fixed.get("tp", 1), divisors(ranks)),
@@ -101,54 +105,54 @@ def _ways(fixed: Mapping[str, Any], model: Model, ranks: int) -> Iterator[Change
         "recompute": list(dict.fromkeys([fixed.get("recompute", "selective"), "full"])),
         "microbatch": _near(fixed.get("microbatch", 1), [2**n for n in range(12)], up=False),
     }
-    for name, usual in (("cp", divisors(ranks)), ("ep", experts), ("etp", divisors(ranks))):
+    for name, possible in (("cp", divisors(ranks)), ("ep", experts), ("etp", divisors(ranks))):
         if name in fixed:
-            choices[name] = _near(fixed[name], usual)
+            choices[name] = _near(fixed[name], possible)
     if "vpp" in fixed:
         choices["vpp"] = list(dict.fromkeys([fixed["vpp"], 1]))
     if "dp" in fixed:
-        # What fills the cluster stands in for a number that does not.
+        # None stands for the degree that fills the cluster, which depends on the other fields.
         choices["dp"] = [fixed["dp"], None]
     for values in product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
-        usual_of = {"tp": 1, "pp": 1, "recompute": "selective", "microbatch": 1}
-        way = {
+        defaults = {"tp": 1, "pp": 1, "recompute": "selective", "microbatch": 1}
+        changes = {
             name: value
             for name, value in chosen.items()
-            if value != fixed.get(name, usual_of.get(name))
+            if value != fixed.get(name, defaults.get(name))
         }
-        if "dp" in way:
+        if "dp" in changes:
             replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
-            way["dp"] = max(1, ranks // replica)
-        yield from _batches(fixed, chosen, way, ranks)
+            changes["dp"] = max(1, ranks // replica)
+        yield from _with_batches(fixed, chosen, changes, ranks)
 
 
-def _batches(
-    fixed: Mapping[str, Any], chosen: Mapping[str, Any], way: Changes, ranks: int
+def _with_batches(
+    fixed: Mapping[str, Any], chosen: Mapping[str, Any], changes: Changes, ranks: int
 ) -> Iterator[Changes]:
-    """The same changes with the batch as stated, and with the nearest batch that divides."""
-    yield way
+    """Yield changes with the batch as stated, and with the nearest batch that divides."""
+    yield changes
     batch = fixed.get("global_batch")
     replica = math.prod(chosen.get(name, 1) for name in ("tp", "pp", "cp"))
-    dp = way.get("dp", fixed.get("dp", max(1, ranks // replica)))
-    once = dp * chosen["microbatch"]
-    if batch is not None and batch % once:
-        yield {**way, "global_batch": max(1, round(batch / once)) * once}
+    dp = changes.get("dp", fixed.get("dp", max(1, ranks // replica)))
+    sequences = dp * chosen["microbatch"]
+    if batch is not None and batch % sequences:
+        yield {**changes, "global_batch": max(1, round(batch / sequences)) * sequences}
 
 
 def _near(value: int, choices: list[int], *, up: bool = True) -> list[int]:
-    """Return choices within a few doublings, and the value itself."""
+    """Value itself, and choices within a few doublings of it."""
     least, most = value / 2**FARTHEST, value * (2**FARTHEST if up else 1)
     return list(dict.fromkeys([value, *(choice for choice in choices if least <= choice <= most)]))
 
 
-def _distance(fixed: Mapping[str, Any], way: Changes) -> tuple[float, str]:
-    """Distance of a change, in doublings."""
+def _distance(fixed: Mapping[str, Any], changes: Changes) -> tuple[float, str]:
+    """Distance of changes in doublings, and their text, which orders equal distances."""
     total = 0.0
-    for name, value in way.items():
+    for name, value in changes.items():
         if isinstance(value, str):
             total += RECOMPUTES
         else:
             doublings = abs(math.log2(value / fixed.get(name, 1)))
             total += TOUCH + doublings * (OF_BATCH if name == "global_batch" else 1)
-    return total, str(sorted(way.items()))
+    return total, str(sorted(changes.items()))

@@ -1,7 +1,7 @@
-"""A pipeline walked through once: the passes of all stages in order, with exchanges beside them.
+"""Estimated time of a pipeline, by one walk through the passes of all stages.
 
-A step is one microbatch through one chunk of the model. Its layers are followed one by one only
-where parameters are gathered for them or their gradients reduced meanwhile.
+A pass takes one microbatch through one chunk of the model. Its layers are followed one by one only
+if parameters are gathered or gradients reduced beside them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT, pipelin
 from workloads.training.plan.schedules.held import passes
 
 NOT, ONCE, EACH = range(3)
-"""When replicas exchange beside passes: never, once an iteration, with each pass."""
+"""Passes beside which replicas exchange parameters or gradients: none, one an iteration, each."""
 ENGINE, SENDS, TAKES, TAKES_BACK, DP, RETURNS, RETURNS_BACK = range(7)
-"""Streams of a stage, by the row of when they are free."""
+"""Streams of a stage: compute, sends, receives forward and backward, exchanges of replicas, and
+receives forward and backward of chunks on the way back. They are rows of the clocks."""
 NEVER = -1.0
+"""Arrival of an input that is not sent yet."""
 ORDERS_KEPT = 64
+"""Orders of passes that are cached."""
 
 
 class Line(NamedTuple):
-    """A pipeline of one plan.
+    """Pipeline of one plan, as arrays for compiled code.
 
     Attributes
     ----------
@@ -42,28 +45,30 @@ class Line(NamedTuple):
     sparse : int64 array (chunks,)
         Layers with experts of each chunk.
     layer_s : float64 array (3, 2)
-        One layer by phase and kind [s].
+        Time of one layer by phase and kind [s].
     ends_s : float64 array (2, 3)
         Further time of the first and the last chunk, by phase [s].
     hop_s : float64 array (stages,)
-        Transfer between a stage and the next, the last being followed by the first [s].
-    gather_s, reduce_s : float64 array (layers,)
-        Time of the parameters that are gathered for a layer and those after it, and of the
-        gradients that are reduced after its backward pass [s].
+        Time of a transfer from a stage to the next, and from the last to the first [s].
+    gather_s : float64 array (layers,)
+        Time of gathering the bucket of parameters that begins with a layer [s].
+    reduce_s : float64 array (layers,)
+        Time of reducing the bucket of gradients that a layer's backward pass completes [s].
     gather_rest_s : float64 array (stages,)
-        Time of the parameters that a stage holds besides layers [s].
+        Time of gathering the parameters of a stage that belong to no layer [s].
     reduce_rest_s : float64 array (chunks,)
-        Time of the gradients that are left after the last layer of a chunk [s].
+        Time of reducing the gradients that are left after the last layer of a chunk [s].
     after_s : float64 array (stages,)
-        Time after the last pass that hides behind nothing [s].
+        Time after the last pass [s].
     tie_s : float
-        Exchange of the first and the last stage before that [s].
+        Time of the exchange of tied embeddings between the end stages before that [s].
     gathers, reduces : int
-        ``NOT``, ``ONCE`` or ``EACH``.
+        Passes beside which parameters are gathered and gradients reduced: ``NOT``, ``ONCE`` or
+        ``EACH``.
     reduced_in : int
-        Phase that makes gradients whole.
+        Phase that completes gradients.
     sends_beside, dp_beside : bool
-        Whether a stage works on while it sends, and while replicas exchange.
+        Whether a stage computes while it sends, and while replicas exchange.
     """
 
     passes: IntArray
@@ -90,21 +95,21 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=ORDERS_KEPT)
 def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
-    """Passes of all stages: phase, microbatch and chunk, int64 (3, stages, passes)."""
-    how = pipeline_schedule(schedule)
-    of_stages = [passes(how, pp, stage, microbatches, vpp) for stage in range(pp)]
+    """Return the phase, microbatch and chunk of all stages' passes, int64 (3, stages, passes)."""
+    pipeline = pipeline_schedule(schedule)
+    of_stages = [passes(pipeline, pp, stage, microbatches, vpp) for stage in range(pp)]
     return np.ascontiguousarray(
         np.stack([np.stack(parts) for parts in of_stages], axis=1), np.int64
     )
 
 
 def walk_s(line: Line) -> float:
-    """Time from the start of an iteration to the end of its last update [s].
+    """Return the time from the start of an iteration to the end of its last update [s].
 
     Raises
     ------
     ValueError
-        When stages wait for one another.
+        For stages that wait for each other in a circle.
     """
     stages = line.passes.shape[1]
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
@@ -120,7 +125,7 @@ def walk_s(line: Line) -> float:
 
 
 def _in_order(column: Any) -> Any:
-    """An array in the one layout that the walk is compiled for; a number unchanged."""
+    """Array in the only memory layout that the walk is compiled for; a number unchanged."""
     return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column
 
 
@@ -132,7 +137,7 @@ def _walk(
     clocks: FloatArray,
     place: IntArray,
 ) -> bool:
-    """Let each stage in turn go on until it waits for another; returns if all reach the end."""
+    """Let each stage in turn run until it waits for another; return whether all reach the end."""
     stages, count = line.passes.shape[1], line.passes.shape[2]
     _gather_ahead(line, gathered, clocks)
     left, moved = stages * count, True
@@ -149,7 +154,7 @@ def _walk(
 
 @internal
 def _gather_ahead(line: Line, gathered: FloatArray, clocks: FloatArray) -> None:
-    """Gather the parameters updated by the step before, chunk after chunk of every stage."""
+    """Gather the parameters that the previous step updated, one chunk after the other."""
     if line.gathers != ONCE:
         return
     stages = clocks.shape[1]
@@ -166,7 +171,7 @@ def _gather_ahead(line: Line, gathered: FloatArray, clocks: FloatArray) -> None:
 def _go_on(
     line: Line, s: int, at: int, arrived: FloatArray, gathered: FloatArray, clocks: FloatArray
 ) -> bool:
-    """Compute the next pass of a stage and send its result; returns if its input was there."""
+    """Run the next pass of a stage and send its result; return whether its input had arrived."""
     stages, chunks = line.passes.shape[1], len(line.first) - 1
     phase, m = line.passes[0, s, at], line.passes[1, s, at]
     chunk = line.number[s, line.passes[2, s, at]]
@@ -207,7 +212,7 @@ def _pass(
     gathered: FloatArray,
     clocks: FloatArray,
 ) -> float:
-    """Compute one microbatch through one chunk; returns when the stage has done it [s]."""
+    """Run a pass that begins at a time, and return its end [s]."""
     low, high = line.first[chunk], line.first[chunk + 1]
     final = chunk == len(line.first) - 2
     head = line.ends_s[0, phase] if chunk == 0 else 0.0
@@ -236,14 +241,14 @@ def _layers(
     gathered: FloatArray,
     clocks: FloatArray,
 ) -> float:
-    """Compute the same layer by layer while replicas exchange; returns when it is done [s]."""
+    """Run a pass layer by layer, with exchanges of replicas beside it, and return its end [s]."""
     low, high, s = line.first[chunk], line.first[chunk + 1], line.stage[chunk]
     gathers = line.gathers == EACH and phase != WEIGHT
     reduces = line.reduces != NOT and phase == line.reduced_in
     step = 1 if phase == FORWARD else -1
     layer = low if phase == FORWARD else high - 1
     if gathers:
-        # Needs nothing of the pass before but its end, so not what the pass itself waits for.
+        # Gathering may begin when the previous pass ends, before the input of this pass arrives.
         ahead = clocks[ENGINE, s] if line.sends_beside else max(clocks[ENGINE, s], clocks[SENDS, s])
         if phase == FORWARD and (chunk == 0 or chunk == len(line.first) - 2):
             ahead = _exchange(line, s, ahead, line.gather_rest_s[s], clocks)
@@ -266,7 +271,7 @@ def _layers(
 
 @internal
 def _exchange(line: Line, s: int, begin: float, length_s: float, clocks: FloatArray) -> float:
-    """Let replicas exchange; returns when the stage continues [s]."""
+    """Let replicas exchange from ``begin`` on, and return when the stage may continue [s]."""
     if length_s == 0.0:
         return begin
     clocks[DP, s] = max(clocks[DP, s], begin) + length_s

@@ -1,4 +1,4 @@
-"""Refusals when no plan divides everything: the field in the way, and a value that works."""
+"""Messages for searches without any plan: the field in the way, and a value that works."""
 
 from __future__ import annotations
 
@@ -17,14 +17,26 @@ ALONE = (
     "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
     "schedule", "recompute",
 )  # fmt: skip
-"""Fields that can be wrong by themselves."""
+"""Fields that can be wrong whatever the other fields are."""
 REPLICA = ("tp", "pp", "dp", "cp")
+"""Degrees whose product is the number of ranks."""
 
 
 def check_alone(
     model: Model, cluster: Cluster, base: ParallelPlan, fixed: Mapping[str, Any]
 ) -> None:
-    """Refuse a stated field that is wrong whatever the others are.
+    """Refuse a stated field that is wrong whatever the other fields are.
+
+    Each field is checked in a plan whose other fields allow as much as possible.
+
+    Parameters
+    ----------
+    model : Model
+    cluster : Cluster
+    base : ParallelPlan
+        Fields that all candidates share.
+    fixed : mapping
+        Stated fields.
 
     Raises
     ------
@@ -33,7 +45,7 @@ def check_alone(
     alone = {name: fixed[name] for name in ALONE if name in fixed}
     alone.setdefault("vpp", pipeline_schedule(fixed.get("schedule", DEFAULT)).chunks_allowed[0])
     once = _positive(fixed.get("dp")) * _positive(fixed.get("microbatch"))
-    # As many replicas as any division of experts could ask for, and stages for any chunks.
+    # As many replicas as any division of experts needs, and two stages if there are chunks.
     room = _positive(fixed.get("ep")) * _positive(fixed.get("etp"))
     pipe = {"pp": 2} if _positive(alone["vpp"]) > 1 and "pp" not in fixed else {}
     wide = {"dp": room, "global_batch": room * once} if "dp" not in fixed else {}
@@ -50,16 +62,17 @@ def check_alone(
 
 
 def _positive(value: Any) -> int:
+    """Value itself if it is a positive whole number, else 1."""
     return value if isinstance(value, int) and value > 0 else 1
 
 
 def no_degrees(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: int) -> str:
-    """Say why no degrees are left: the stated ones do not multiply to the number of ranks."""
+    """Return the message for stated degrees that no others complete to the number of ranks."""
     stated = " × ".join(f"{name} {fixed[name]}" for name in REPLICA if name in fixed)
     if not stated:
         stated = ", ".join(f"{name} {fixed[name]}" for name in ("ep", "etp") if name in fixed)
-    some = divisors(ranks)
-    shown = ", ".join(map(str, some[:12])) + " …" * (len(some) > 12)
+    possible = divisors(ranks)
+    shown = ", ".join(map(str, possible[:12])) + " …" * (len(possible) > 12)
     return (
         f"{stated} cannot be completed to the {ranks:,} ranks of {cluster.name} with degrees that "
         f"divide {model.name}. Use divisors of {ranks:,} ({shown}) or state fewer degrees."
@@ -67,12 +80,16 @@ def no_degrees(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: 
 
 
 def no_batch(base: ParallelPlan, fewest: int, fixed: Mapping[str, Any]) -> str:
-    """Find a batch that works, with the fewest replicas that the cluster can hold."""
-    each = fixed.get("microbatch", 1)
-    once = fewest * each
-    below = base.global_batch // once * once
-    near = f"{below:,} or {below + once:,}" if below else f"{once:,}"
+    """Return the message for a batch that no plan divides, with batches that work.
+
+    ``fewest`` is the smallest number of replicas that a plan has.
+    """
+    microbatch = fixed.get("microbatch", 1)
+    sequences = fewest * microbatch
+    below = base.global_batch // sequences * sequences
+    near = f"{below:,} or {below + sequences:,}" if below else f"{sequences:,}"
     return (
         f"global batch {base.global_batch:,} is not a multiple of dp × microbatch for any plan: "
-        f"the fewest replicas are dp {fewest:,} with microbatch {each} = {once:,}. Use {near}."
+        f"the fewest replicas are dp {fewest:,} with microbatch {microbatch} = {sequences:,}. "
+        f"Use {near}."
     )

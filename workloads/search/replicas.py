@@ -1,4 +1,4 @@
-"""Costs of replicas: gradients and parameters that travel over dp, and the optimizer."""
+"""Estimated times of replicas: exchanges of gradients and parameters, and the optimizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
-from workloads.search.stage_times import Talk
+from workloads.search.stage_times import CommunicationTime
 from workloads.training.layers.data_parallel import (
     bucket_parameters,
     buckets,
@@ -37,21 +37,23 @@ from workloads.training.plan.stage_layers import (
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """Times of what stages do besides their passes [s].
+    """Times of exchanges between replicas, and after the last pass [s].
 
     Attributes
     ----------
-    gather_s, reduce_s : float64 array (layers,)
-        Time of the bucket of parameters that begins with a layer, and of the bucket of gradients
-        that is whole after its backward pass; 0 where none begins or ends.
+    gather_s : float64 array (layers,)
+        Time of gathering the bucket of parameters that begins with a layer; 0 if none does.
+    reduce_s : float64 array (layers,)
+        Time of reducing the bucket of gradients that a layer's backward pass completes; 0 if it
+        completes none.
     gather_rest_s : float64 array (stages,)
-        Time of the parameters that a stage holds besides layers.
+        Time of gathering the parameters of a stage that belong to no layer.
     reduce_rest_s : float64 array (chunks,)
-        Time of the gradients that are left after the last layer of a chunk.
+        Time of reducing the gradients that are left after the last layer of a chunk.
     after_s : float64 array (stages,)
-        Communication after the last pass that hides behind nothing, by program, and the update.
+        Time of communication after the last pass and of the update.
     tie_s : float
-        Gradients of an embedding that the first and the last stage both hold.
+        Time of summing the gradients of an embedding that both end stages hold.
     """
 
     gather_s: FloatArray
@@ -63,20 +65,35 @@ class Replicas:
 
 
 def replicas(
-    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, talk: Talk
+    model: Model,
+    plan: ParallelPlan,
+    chip: str,
+    catalogue: Catalogue,
+    time_s: CommunicationTime,
 ) -> Replicas:
-    """Time what the stages of a plan do besides their passes; parameters as for ``passes``."""
+    """Estimate the times of a plan's exchanges between replicas.
+
+    Parameters
+    ----------
+    model : Model
+    plan : ParallelPlan
+    chip : str
+        Catalogue part of the chip.
+    catalogue : Catalogue
+    time_s : function of a step
+        Time of a step's communication [s].
+    """
     shapes = RankShapes(model, plan, chip, catalogue)
-    finished = _finished(shapes, talk)
+    finished = _finished(shapes, time_s)
     times = _Times(
-        gather_s=cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), talk)),
-        reduce_s=cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), talk)),
+        gather_s=cache(lambda share: _sum(gather_parameters(shapes, "bucket", share), time_s)),
+        reduce_s=cache(lambda share: _sum(reduce_gradients(shapes, "bucket", share), time_s)),
     )
     edges = {stage: edges_of(shapes, stage) for stage in end_stages(plan)}
     gather_rest_s = np.zeros(plan.pp)
     for stage, held in edges.items():
         gather_rest_s[stage] = times.gather_s(held)
-    beside = Replicas(
+    exchange = Replicas(
         gather_s=np.zeros(model.layers),
         reduce_s=np.zeros(model.layers),
         gather_rest_s=gather_rest_s,
@@ -85,19 +102,21 @@ def replicas(
         tie_s=float(finished[:, 1].max()),
     )
     if plan.replicas > 1 or plan.expert_replicas > 1:
-        _fill(beside, shapes, edges, times)
-    return beside
+        _fill(exchange, shapes, edges, times)
+    return exchange
 
 
 class _Times(NamedTuple):
-    """Times of buckets of these parameters [s]."""
+    """Functions that return the time of gathering and of reducing a bucket of parameters [s]."""
 
     gather_s: Callable[[Share], float]
     reduce_s: Callable[[Share], float]
 
 
-def _fill(beside: Replicas, shapes: RankShapes, edges: Mapping[int, Share], times: _Times) -> None:
-    """Put the times of all chunks' buckets where their layers are.
+def _fill(
+    exchange: Replicas, shapes: RankShapes, edges: Mapping[int, Share], times: _Times
+) -> None:
+    """Fill in the times of all chunks' buckets.
 
     Chunks whose layers are of the same kinds, in the same order, have the same buckets.
     """
@@ -112,16 +131,16 @@ def _fill(beside: Replicas, shapes: RankShapes, edges: Mapping[int, Share], time
         of_chunk = kinds[first[numbers[0]] : first[numbers[0] + 1]]
         gather_s, reduce_s, left = _buckets(shapes, of_chunk, times)
         layers = np.array(first)[numbers][:, None] + np.arange(len(of_chunk))
-        beside.gather_s[layers], beside.reduce_s[layers] = gather_s, reduce_s
+        exchange.gather_s[layers], exchange.reduce_s[layers] = gather_s, reduce_s
         for number in numbers:
             rest = total([left, at_end.get(number, Share(0, 0))])
-            beside.reduce_rest_s[number] = times.reduce_s(rest)
+            exchange.reduce_rest_s[number] = times.reduce_s(rest)
 
 
 def _buckets(
     shapes: RankShapes, kinds: IntArray, times: _Times
 ) -> tuple[FloatArray, FloatArray, Share]:
-    """Times of a chunk's buckets at its layers [s], and gradients that no bucket takes."""
+    """Times of a chunk's buckets at its layers [s], and the gradients that fill no bucket."""
     plan, of_kinds = shapes.plan, kind_shares(shapes.model, shapes.plan)
     shares = [of_kinds[kind] for kind in kinds.tolist()]
     least = 1 if plan.sharding >= 2 else bucket_parameters(shapes)
@@ -138,10 +157,10 @@ def _buckets(
     return gather_s, reduce_s, left
 
 
-def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
-    """Exchanges after each stage's last pass, without and with tied embeddings (stages, 2) [s].
+def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
+    """Times of each stage after its last pass, and of tied embeddings, float64 (stages, 2) [s].
 
-    Stages that hold as many layers of each kind and neither end are alike.
+    Stages with equally many layers of each kind, and the same ends of the model, share them.
     """
     plan, by_kind = shapes.plan, dict[object, tuple[float, float]]()
     times, ends = [], end_stages(plan)
@@ -149,18 +168,20 @@ def _finished(shapes: RankShapes, talk: Talk) -> FloatArray:
         held = stage_kinds(shapes.model, plan, stage)
         key = (stage == ends[0], stage == ends[1], held)
         if key not in by_kind:
-            by_kind[key] = _finish(shapes, stage, talk)
+            by_kind[key] = _finish(shapes, stage, time_s)
         times.append(by_kind[key])
     return np.array(times)
 
 
-def _finish(shapes: RankShapes, stage: int, talk: Talk) -> tuple[float, float]:
+def _finish(shapes: RankShapes, stage: int, time_s: CommunicationTime) -> tuple[float, float]:
+    """Time of a stage after its last pass without tied embeddings, and of these alone [s]."""
     steps = ReplicaExchange(StageParameters(shapes, stage), shapes.plan).finish()
     tied = [step for step in steps if step.axis == "tie"]
     after = [step for step in steps if step.axis != "tie"]
     kernels_s = sum(step.seconds for step in after if not step.axis)
-    return kernels_s + _sum([step for step in after if step.axis], talk), _sum(tied, talk)
+    return kernels_s + _sum([step for step in after if step.axis], time_s), _sum(tied, time_s)
 
 
-def _sum(steps: list[LayerOp], talk: Talk) -> float:
-    return float(sum(talk(step) for step in steps))
+def _sum(steps: list[LayerOp], time_s: CommunicationTime) -> float:
+    """Sum of the times of communications [s]."""
+    return float(sum(time_s(step) for step in steps))

@@ -1,6 +1,7 @@
 """Rules that leave out plans which cannot be the best, each with its reason.
 
-A rule judges a field. It does not apply where that is stated, or where it would leave nothing.
+A rule judges the values of a field. It is not applied if the user stated that field, or if it would
+leave out all plans.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from workloads.search.grid import Columns, kept
 from workloads.training.plan.plan import ParallelPlan
 
 LEAST_TOKENS = 4096
-"""Tokens of a sequence on a rank from which context parallelism has something to gain."""
+"""Fewest tokens of a sequence on a rank for which context parallelism is tried."""
 MOST_TOKENS = 32768
-"""Tokens of a microbatch beyond which larger products are no faster."""
+"""Most tokens of a microbatch of several sequences; larger products are no faster."""
 MOST_UNEVEN = 1.25
-"""Layers of the longest stage over the mean."""
+"""Largest ratio of the layers of the longest stage to the mean of all stages."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Facts shared by all plans that rules look at besides the columns."""
+    """Facts that all plans share and rules use besides the columns."""
 
     model: Model
     cluster: Cluster
@@ -40,10 +41,11 @@ class Rule:
     Attributes
     ----------
     reason : str
-        Text for people, after "left out: …".
+        Reason in words, as the output lists it.
     judges : str
-        A field.
-    leaves_out : function of (columns, frame) to a bool array (rows,)
+        Field whose values the rule judges.
+    leaves_out : function of (columns, frame)
+        Function that returns the plans to leave out, bool (rows,).
     """
 
     reason: str
@@ -124,14 +126,21 @@ RULES = (
 def sieve(
     columns: Columns, frame: Frame, settled: Collection[str]
 ) -> tuple[Columns, dict[str, int]]:
-    """Apply the rules one after the other; no plan is left out for the fields that are exempt.
+    """Apply the rules one after the other.
+
+    Parameters
+    ----------
+    columns : Columns
+    frame : Frame
+    settled : collection of str
+        Fields that no rule may judge.
 
     Returns
     -------
     columns : Columns
         Plans that are left.
     pruned : dict
-        Plans that each rule left out, by its reason.
+        Number of plans that each rule left out, by its reason.
     """
     pruned: dict[str, int] = {}
     for rule in RULES:

@@ -1,4 +1,4 @@
-"""The search: estimate every plan that fits, simulate the best in full, rank them."""
+"""The function ``search``: estimate every plan that fits, simulate the best, and rank these."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
 
 def unwatched(items: Sequence[Any], _what: str) -> Iterable[Any]:
-    """Show no progress."""
+    """Return the items themselves, without showing progress."""
     return items
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of the estimates of the finalists with their simulation.
+    """Agreement of the finalists' estimates with their simulations.
 
     Attributes
     ----------
     plans : int
+        Number of finalists.
     kendall_tau : float or None
         Rank correlation, 1 for the same order; None for fewer than two plans.
     median_abs_error, worst_abs_error : float
-        Errors of estimated over simulated time.
+        Relative errors of estimated times.
     """
 
     plans: int
@@ -66,21 +67,21 @@ class Search:
     oversized : int
         Number of plans that do not fit in memory.
     plans : tuple of ParallelPlan
-        The others, which were all estimated.
+        Plans that fit, all of which were estimated.
     estimate_s : float64 array (plans,)
         Estimated time of one optimizer step [s].
     total_bytes : int64 array (plans,)
         Memory of the rank that needs most [B].
     finalists : tuple of Finalist
-        Simulated ones, the best by the objective first.
+        Plans that were simulated, the best by the objective first.
     next_estimate_s : float or None
         Best estimate among the plans that were not simulated [s].
     overlapped_s : float or None
-        Simulated time of the fastest plan with overlap ``all``, which a framework must be asked
-        for; None where the overlap was stated or compared [s].
+        Simulated time of the best plan with overlap ``all``, which frameworks offer as an option
+        [s]; None if the overlap was stated or compared.
     agreement : Agreement
     estimated_in_s, simulated_in_s : float
-        Wall-clock time of both parts [s].
+        Wall-clock time of estimating and of simulating [s].
     objective : {"time", "cost", "energy"}
         Measure by which the finalists are ranked.
     """
@@ -103,7 +104,7 @@ class Search:
 
     def frame(self) -> pd.DataFrame:
         """Return the simulated plans as a table, the fastest first."""
-        import pandas as pd  # half a second that no command spends
+        import pandas as pd  # takes half a second, and no command needs the table
 
         return pd.DataFrame(
             {
@@ -152,24 +153,24 @@ def search(
     ----------
     model : Model
     cluster : Cluster
-        All of whose chips are used.
+        Cluster whose chips all plans use.
     global_batch : int
         Sequences of one optimizer step.
     aim : Aim, optional
-        Measure to search by, and how far to go.
+        Measure that is optimised, and the extent of the search.
     stated : mapping, optional
         Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied.
     engine : {"fast", "reference"}
-    watch : function
-        Wraps the sequences of candidates, of plans that fit and of finalists to show progress;
-        it is given a word for the work.
+    watch : function of (sequence, str)
+        Function that wraps a sequence of plans to show progress, with a word for the work.
     **changes
         Fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
 
     Raises
     ------
     InputError
-        When no plan divides everything, or none fits: which comes nearest, and by how many bytes.
+        If no plan divides model, batch and cluster, or none fits in memory. The message has the
+        nearest plan.
 
     Examples
     --------
@@ -180,16 +181,18 @@ def search(
     >>> best.plan.dp, result.agreement.plans
     (16, 2)
     """
-    sought = replace(aim or Aim(), **changes)
-    begun = time.perf_counter()
-    settled = _settled(stated or {}, sought.each)
-    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=sought.lnc)
-    weighed = _estimated(listed, settled, sought, watch)
+    aim = replace(aim or Aim(), **changes)
+    start = time.perf_counter()
+    settled = _settled(stated or {}, aim.each)
+    listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
+    estimates = _estimated(listed, settled, aim, watch)
     estimated = time.perf_counter()
-    ran = _simulated(weighed, sought, engine, watch)
-    overlapped_s = None if "overlap" in settled else _overlapped_s(listed, ran[0].plan, engine)
-    times = (estimated - begun, time.perf_counter() - estimated)
-    return _ranked(weighed, ran, overlapped_s, sought, times)
+    finalists = _simulated(estimates, aim, engine, watch)
+    overlapped_s = None
+    if "overlap" not in settled:
+        overlapped_s = _overlapped_s(listed, finalists[0].plan, engine)
+    times = (estimated - start, time.perf_counter() - estimated)
+    return _result(estimates, finalists, overlapped_s, aim, times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +207,7 @@ class _Estimated:
 
 
 def _estimated(listed: Candidates, settled: Collection[str], aim: Aim, watch: Watch) -> _Estimated:
-    """Weigh all plans and estimate those that fit."""
+    """Compute the memory of all candidates, and estimate the time of those that fit."""
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
     estimate_s = estimate(listed.model, listed.cluster, plans, watch)
@@ -212,50 +215,52 @@ def _estimated(listed: Candidates, settled: Collection[str], aim: Aim, watch: Wa
     return _Estimated(listed, fits, plans, estimate_s, order)
 
 
-def _simulated(weighed: _Estimated, aim: Aim, engine: str, watch: Watch) -> tuple[Finalist, ...]:
-    """Simulate the best estimates, and sort them by the aim."""
-    rows = weighed.order[: aim.finalists].tolist()
-    ran = simulated(
-        Runner(weighed.listed.model, weighed.listed.cluster, engine),
-        [weighed.plans[row] for row in rows],
-        weighed.estimate_s[rows].tolist(),
+def _simulated(estimates: _Estimated, aim: Aim, engine: str, watch: Watch) -> tuple[Finalist, ...]:
+    """Simulate the plans with the best estimates, and sort them by the objective."""
+    rows = estimates.order[: aim.finalists].tolist()
+    finalists = simulated(
+        Runner(estimates.listed.model, estimates.listed.cluster, engine),
+        [estimates.plans[row] for row in rows],
+        estimates.estimate_s[rows].tolist(),
         aim.processes,
         watch,
     )
-    return tuple(
-        sorted(ran, key=lambda finalist: (finalist.worth(aim.objective), finalist.memory.total))
-    )
+
+    def rank(finalist: Finalist) -> tuple[float, int]:
+        return finalist.worth(aim.objective), finalist.memory.total
+
+    return tuple(sorted(finalists, key=rank))
 
 
 def _overlapped_s(listed: Candidates, plan: ParallelPlan, engine: str) -> float:
-    """Time of a plan when all that can overlap does [s]."""
-    beside = replace(plan, overlap="all")
-    return iteration(listed.model, listed.cluster, beside, engine=engine).iteration_s
+    """Simulated time of a plan with overlap ``all`` [s]."""
+    overlapping = replace(plan, overlap="all")
+    return iteration(listed.model, listed.cluster, overlapping, engine=engine).iteration_s
 
 
-def _ranked(
-    weighed: _Estimated,
-    ran: tuple[Finalist, ...],
+def _result(
+    estimates: _Estimated,
+    finalists: tuple[Finalist, ...],
     overlapped_s: float | None,
     aim: Aim,
     took_s: tuple[float, float],
 ) -> Search:
-    """Result of a search."""
-    listed, fits = weighed.listed, weighed.fits
-    left_s = weighed.estimate_s[weighed.order[len(ran) :]].tolist()
+    """Result of a search, whose estimating and simulating took these times [s]."""
+    listed, fits = estimates.listed, estimates.fits
+    left_s = estimates.estimate_s[estimates.order[len(finalists) :]].tolist()
     return Search(
         model=listed.model,
         cluster=listed.cluster,
         candidates=listed.considered,
         pruned={**listed.pruned, **fits.pruned},
         oversized=fits.oversized,
-        plans=weighed.plans,
-        estimate_s=weighed.estimate_s,
+        plans=estimates.plans,
+        estimate_s=estimates.estimate_s,
         total_bytes=fits.total_bytes[fits.fits],
-        finalists=ran,
+        finalists=finalists,
         next_estimate_s=left_s[0] if left_s else None,
         overlapped_s=overlapped_s,
-        agreement=agreement([(finalist.estimate_s, finalist.iteration_s) for finalist in ran]),
+        agreement=agreement([(plan.estimate_s, plan.iteration_s) for plan in finalists]),
         estimated_in_s=took_s[0],
         simulated_in_s=took_s[1],
         objective=aim.objective,
@@ -263,12 +268,12 @@ def _ranked(
 
 
 def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
-    """Fields that no plan is left out for: those stated, and those to be compared."""
+    """Fields whose values leave out no plan: stated ones, and those to be compared."""
     return {*(name for name, value in stated.items() if value is not None), *each}
 
 
 def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
-    """Return rows in order, and of those that agree in all of some fields only the first."""
+    """Rows in order, and of plans that agree in all of the fields in ``each`` only the first."""
     names = [column.name for column in fields(ParallelPlan)]
     for name in each:
         if name not in names:
@@ -284,7 +289,7 @@ def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequenc
 
 
 def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:
-    """Agreement of pairs of an estimated and a simulated time.
+    """Return the agreement of pairs of an estimated and a simulated time.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Batching of a replica: how many requests decode at once, and how prompts are processed."""
+"""Batching of a replica: the number of decoding requests, and the processing of prompts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from topologies.errors import InputError
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
-"""Lengths that a Neuron replica is compiled for: shorter prompts and caches are padded."""
+"""Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
 CHUNK_TOKENS = 512
-"""Tokens of an iteration with chunked prefill, unless the user says: from about so many on, the
-products of a dense model take longer than the reading of its weights."""
+"""Default number of tokens of an iteration with chunked prefill. From about this number on, the
+products of a dense model take longer than reading its weights."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,15 @@ class Batching:
     Attributes
     ----------
     slots : int
-        Requests that decode at once.
+        Largest number of requests that decode at once.
     chunk_tokens : int
-        Tokens of an iteration when prompts are cut into pieces that ride along with decode; 0 for
-        separate prefill, which runs one whole prompt while decode stands still.
+        Tokens of an iteration if prompts are cut into chunks that run together with decode; 0 for
+        separate prefill, which runs one whole prompt while decode pauses.
     buckets : tuple of int
-        Lengths, ascending, that separate prompts and what decode reads are padded to; empty: none.
+        Lengths, ascending, to which separate prompts and the caches of decode are padded; empty
+        for no padding.
     arrived : bool
-        Whether prompts come with their keys and values, and take no time: a decode replica.
+        Whether prompts arrive with their keys and values, as at a decode replica, and take no time.
     """
 
     slots: int = 64
@@ -48,5 +49,5 @@ class Batching:
             )
 
     def padded(self, tokens: int) -> int:
-        """Length that a prompt is run at, or a cache read at."""
+        """Return the padded length of a prompt or a cache."""
         return next((size for size in self.buckets if size >= tokens), tokens)

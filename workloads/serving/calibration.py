@@ -1,4 +1,4 @@
-"""Fitting the overheads of a serving engine to measured points at batch 1."""
+"""Fit of a serving engine's overheads to measured points at batch 1."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Point:
     ----------
     model : Model
     prompt_tokens, output_tokens : int
-        As run: prompts padded to their bucket.
+        Tokens that were run, with prompts padded to their bucket.
     ttft_s, tpot_s : float
+        Measured time to first token and time per later token [s].
     """
 
     model: Model
@@ -36,13 +37,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Overheads:
-    """Overheads that the roofline does not contain [s]: the same for all models.
+    """Overheads of a serving engine beyond the roofline, which all models share.
 
     Attributes
     ----------
     iteration_s : float
-        Overhead of an iteration of a model as deep as the catalogue's ``overhead_layers``.
+        Overhead of an iteration of a model with the catalogue's ``overhead_layers`` layers [s].
     prompt_token_layer_s : float
+        Overhead of a prompt's token in a layer [s].
     """
 
     iteration_s: float
@@ -52,16 +54,16 @@ class Overheads:
 def fit(points: Sequence[Point], cluster: Cluster) -> Overheads:
     """Fit two overheads by least squares: one to decode, then one to prefill.
 
-    Decode lacks the model's share of an iteration's overhead from the roofline, prefill that and
-    ``tokens layers prompt``. All-reduces keep their floor, which decode cannot tell from the
-    overhead of a layer.
+    Measured decode exceeds the roofline by the model's share of an iteration's overhead, measured
+    prefill by that and by ``tokens · layers · prompt_token_layer_s``. All-reduces keep their floor,
+    which decode cannot distinguish from the overhead of a layer.
 
     Parameters
     ----------
     points : sequence of Point
         Measurements of at least two models.
     cluster : Cluster
-        Its first server is the replica.
+        Cluster whose first server is the replica.
     """
     if len({point.model.layers for point in points}) < 2:
         raise InputError("overheads need points of at least two models of different depth.")
@@ -80,7 +82,7 @@ def fit(points: Sequence[Point], cluster: Cluster) -> Overheads:
 
 
 def _slope(unit: FloatArray, lacking_s: FloatArray, measured_s: FloatArray) -> float:
-    """Time of one unit, by least squares of what is lacking relative to what was measured [s]."""
+    """Time of one unit, by least squares of the missing time relative to the measured one [s]."""
     weight = 1 / measured_s**2
     return float(np.sum(weight * unit * lacking_s) / np.sum(weight * unit**2))
 

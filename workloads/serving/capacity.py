@@ -91,9 +91,9 @@ class Capacity:
     cost: FloatArray
 
     def work(self, prompt_tokens: npt.ArrayLike, output_tokens: npt.ArrayLike) -> FloatArray:
-        """Work of a request of these mean lengths, relative to the reference mix.
+        """Return the work of a request of these mean lengths, relative to the reference mix.
 
-        Bilinear between the mixes that were run, held constant outside them.
+        It is interpolated bilinearly between the mixes that were run, and constant outside them.
         """
         prompt = np.asarray(prompt_tokens, float)
         output = np.asarray(output_tokens, float)
@@ -107,13 +107,13 @@ class Capacity:
         return result
 
     def ttft_quantile_s(self, utilisation: npt.ArrayLike, level: float) -> FloatArray:
-        """Time to first token at a quantile, without waiting for a backlog [s]."""
+        """Return the time to first token at a quantile, without waiting for a backlog [s]."""
         at_level = np.array([np.interp(level, self.quantiles, row) for row in self.ttft_s])
         load = np.asarray(utilisation, float)
         return np.asarray(np.interp(load, self.utilisation, at_level))
 
     def attained(self, utilisation: npt.ArrayLike, wait_s: npt.ArrayLike) -> FloatArray:
-        """Share of requests that keep the SLO after waiting in a backlog beforehand.
+        """Return the share of requests that keep the SLO after waiting in a backlog.
 
         The wait shifts the distribution of the time to first token; its share under the limit,
         relative to the share without a wait, scales the tabulated attainment.
@@ -140,7 +140,7 @@ class Capacity:
 
 
 def fixed_rate(rate_per_s: float) -> Capacity:
-    """Capacity without a latency model: every request that is not queued keeps the SLO.
+    """Return a capacity without a latency model: a request keeps the SLO unless it is queued.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def fixed_rate(rate_per_s: float) -> Capacity:
 
 
 def _place(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """Index of the grid point at or below, and how far towards the next; clipped to the grid."""
+    """Index of the grid point at or below each value, and its distance to it in grid steps."""
     if len(grid) == 1:
         return np.zeros(values.shape, np.int64), np.zeros(values.shape)
     index = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)

@@ -1,4 +1,4 @@
-"""Capacity tables as kept files, so that a table that was measured once is read from then on."""
+"""Capacity tables as kept files, so that a table is computed once and read from then on."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ARRAYS = (
     "cost",
 )
 MOST_KEPT = 1000
-"""Tables that are kept in a folder, of about seven kilobytes each; the oldest go first."""
+"""Largest number of tables in a folder, of about seven kilobytes each; the oldest are deleted."""
 
 
 def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | None:
-    """Read the table of this digest, exactly as it was; None where there is none.
+    """Read the table of a digest, exactly as it was kept; None if there is none.
 
     Parameters
     ----------
     digest : str
-        Digest of everything that the table follows from.
+        Digest of everything that the table depends on.
     slo : Slo
-        Limits that it was measured against.
+        Limits that the table was computed for.
     folder : Path, optional
         Folder of the table; by default the one of all kept files.
     """
@@ -47,7 +47,7 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
 
 
 def keep_table(digest: str, table: Capacity, folder: Path | None = None) -> None:
-    """Keep a table under its digest; parameters as for :func:`load_table`."""
+    """Keep a table under its digest, in the folder that :func:`load_table` reads."""
     values = {name: getattr(table, name).tolist() for name in ARRAYS}
     values |= {name: float(getattr(table, name)) for name in RATES}
     content = json.dumps(values).encode()

@@ -1,4 +1,4 @@
-"""Ways to serve a model: batching, a prefix cache, speculation, prefill and decode apart."""
+"""Options of serving: batching, a prefix cache, speculation, and disaggregated prefill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.serving.words import batching_from
 
 
 class ServeWords(TypedDict, total=False):
-    """Options of ``cluster-sim serve`` as keywords, and the fields of :class:`ServingOptions`."""
+    """Options of ``cluster-sim serve`` and fields of :class:`ServingOptions` as keywords."""
 
     batching: Batching | None
     ep: int
@@ -40,12 +40,13 @@ class ServeWords(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class ServingOptions:
-    """Ways to serve a model.
+    """Options of the replicas that serve a model.
 
     Attributes
     ----------
     batching : Batching, optional
-        By default that of the chip's serving library, :func:`batching_from`.
+        By default the batching of the chip's serving library, see
+        :func:`~workloads.serving.words.batching_from`.
     ep : int, default 1
         Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
     cache_precision : str, optional
@@ -54,9 +55,9 @@ class ServingOptions:
         Part of the prompts that a cache holds: a share such as ``"50%"``, ``"50%:cold"`` for a
         cache that is empty at first, or ``"trace"`` for the blocks that a log names.
     speculate : str or Speculation, optional
-        Proposals that one pass verifies: ``"7:0.9:llama-3.2-1b"`` is seven tokens, each accepted
-        with probability 0.9, from that draft; a number in its place is the draft's share of the
-        model's time.
+        Proposals that one pass verifies. ``"7:0.9:llama-3.2-1b"`` means seven tokens from that
+        draft model, each accepted with probability 0.9. A number instead of the draft is its share
+        of the model's time.
     disaggregate : str or (int, int), optional
         Prefill and decode replicas, such as ``"1:3"``; by default one replica does both.
     """
@@ -76,7 +77,8 @@ class ServingOptions:
         Raises
         ------
         InputError
-            For a model or draft that does not fit, and replicas that the cluster has no chips for.
+            For a model or draft that does not fit, and for more replicas than the cluster has
+            chips for.
         """
         replica = profile(
             model, cluster, tp=tp, precision=precision, ep=self.ep,
@@ -99,14 +101,14 @@ class ServingOptions:
         )
 
     def cached(self, requests: Requests, replica: Profile, path: Path | None) -> Requests:
-        """Return the requests with what the replica's prefix cache holds of their prompts.
+        """Return the requests with the tokens of their prompts that a prefix cache holds.
 
         Parameters
         ----------
         requests : Requests
         replica : Profile
         path : Path, optional
-            Log that the requests were read from, which ``"trace"`` needs.
+            Log that the requests were read from; ``"trace"`` needs it.
         """
         if self.prefix_cache is None:
             return requests

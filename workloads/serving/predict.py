@@ -1,9 +1,9 @@
 """Steady latency and throughput of a replica at a fixed concurrency, as published tables state.
 
-Neuron's tables are of static batches: a program runs all prompts of a batch, another decodes one
-token for each, and no request comes in between. Tables of GPUs are of continuous batching: each
-request that ends makes room for the next one. Equal requests go through that in lockstep and wait
-for each other's prompts; where a benchmark draws their lengths, they do not.
+Neuron's tables are measured with static batches: one program runs all prompts of a batch, another
+one decodes a token for each, and no request comes in between. Tables of GPUs are measured with
+continuous batching: each request that ends makes room for the next one. There, equal requests run
+in lockstep and wait for each other's prompts, unless the benchmark draws their lengths.
 """
 
 from __future__ import annotations
@@ -22,14 +22,22 @@ from workloads.serving.requests import Requests, fixed_lengths, poisson
 from workloads.serving.speculation import Speculation
 
 ROUNDS = 4
-"""Requests of each user; the first round fills the batch and is left out."""
+"""Requests of each user. The first one fills the batch and is left out of the results."""
 GPU_CHUNK = 8192
-"""Tokens of a mixed iteration of a GPU engine: TensorRT-LLM's default."""
+"""Tokens of an iteration with chunked prefill on a GPU: the default of TensorRT-LLM."""
 
 
 @dataclass(frozen=True)
 class Steady:
-    """Medians of the time to first token and per later token [s], output tokens per second."""
+    """Steady latencies and throughput of a replica.
+
+    Attributes
+    ----------
+    ttft_s, tpot_s : float
+        Time to first token and time per later token, each a median or mean [s].
+    tokens_per_s : float
+        Output tokens per second.
+    """
 
     ttft_s: float
     tpot_s: float
@@ -46,19 +54,19 @@ def steady(
     output_tokens: int,
     concurrency: int = 1,
 ) -> Steady:
-    """Predict one row of a serving benchmark, with the batches that are usual for the chip.
+    """Predict one row of a serving benchmark, with the batching that is usual for the chip.
 
     Parameters
     ----------
     model : Model
     cluster : Cluster
     tp : int, optional
-        As for :func:`workloads.serving.profile.profile`.
+        Chips of the replica, see :func:`workloads.serving.profile.profile`.
     precision : str
     prompt_tokens, output_tokens : int
         Tokens of every request.
     concurrency : int
-        Requests that are always there.
+        Number of requests at any time.
     """
     replica = profile(model, cluster, tp=tp, precision=precision)
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
@@ -75,18 +83,19 @@ def continuous(
     batching: Batching,
     speculation: Speculation | None = None,
 ) -> Steady:
-    """Return medians of a closed loop: each request that ends makes room for the next one."""
+    """Return medians of a closed loop, in which each request that ends is followed by another."""
     lengths = fixed_lengths(prompt_tokens, output_tokens)
     requests = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
     served = closed_loop(replica, requests, concurrency, batching, speculation=speculation)
-    late = slice(concurrency, None)
-    begun, done = served.end_s[:concurrency].max(), np.sort(served.end_s)
-    after = done[done > begun]
-    span = after[-1] - begun if len(after) else done[-1]
-    finished = len(after) if len(after) else len(done)
-    tpot = served.tpot_s[late]
+    # The rate is counted from the end of the first round on.
+    first_round_s, ends = served.end_s[:concurrency].max(), np.sort(served.end_s)
+    after = ends[ends > first_round_s]
+    span = after[-1] - first_round_s if len(after) else ends[-1]
+    finished = len(after) if len(after) else len(ends)
+    later_rounds = slice(concurrency, None)
+    tpot = served.tpot_s[later_rounds]
     return Steady(
-        ttft_s=float(np.median(served.ttft_s[late])),
+        ttft_s=float(np.median(served.ttft_s[later_rounds])),
         tpot_s=float(np.nanmedian(tpot)) if output_tokens > 1 else 0.0,
         tokens_per_s=float(finished * output_tokens / span),
     )
@@ -100,7 +109,7 @@ def benchmark(
     batching: Batching,
     speculation: Speculation | None = None,
 ) -> Steady:
-    """Return means of a benchmark that draws lengths and counts its first burst.
+    """Return means of a benchmark that draws lengths and includes its first burst of requests.
 
     Parameters
     ----------
@@ -108,11 +117,11 @@ def benchmark(
     longest : (int, int)
         Prompt and output tokens of the longest requests.
     shortest : float
-        Shortest lengths over these; lengths are drawn evenly in between.
+        Ratio of the shortest to the longest lengths, between which lengths are drawn uniformly.
     rounds : int
-        Requests of each user, which all count.
+        Requests of each user, all of which count.
     batching : Batching
-        Its slots are the users.
+        Batching with a slot for each user.
     speculation : Speculation, optional
     """
     users, rng = batching.slots, np.random.default_rng(0)
@@ -136,8 +145,7 @@ def static_batch(
 ) -> Steady:
     """Return the times of a batch whose requests begin and end together.
 
-    The time of a later token is the median over the tokens, as Neuron's tables state it: half of
-    them read at least the cache's median bucket.
+    The time of a later token is the median over all tokens, as Neuron's tables state it.
     """
     padded = Batching(buckets=buckets).padded
     tokens = padded(prompt)

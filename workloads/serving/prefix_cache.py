@@ -1,10 +1,10 @@
 """Prefix cache: the cached part of each prompt, from a share or from the blocks of a log.
 
-A trace that names the blocks of its prompts is run through a cache of least recent use, cold at its
-start. Its ``hash_ids`` stand for 512 tokens each in Mooncake's traces, and for 16 in those of
-Alibaba's Model Studio. A trace that counts the blocks (``prefix_blocks`` and
-``reused_prefix_blocks``), or states ``cached_tokens``, is taken at its word: those are hits of a
-cache without limit. A share holds for every prompt alike, once the cache has been filled.
+A trace that names the blocks of its prompts is run through a least-recently-used cache, which is
+empty at the start. Each of its ``hash_ids`` stands for 512 tokens in Mooncake's traces, and for 16
+in those of Alibaba's Model Studio. A trace that counts the blocks (``prefix_blocks`` and
+``reused_prefix_blocks``), or states ``cached_tokens``, gives the hits of a cache without limit. A
+share is the same for every prompt, once the cache is full.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ TRACE, COLD = "trace", "cold"
 
 
 def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
-    """Count leading blocks of each prompt that a cache of least recent use holds, cold at first.
+    """Count the leading blocks of each prompt that a least-recently-used cache holds.
 
-    A block hits only if all before it do, because its keys and values depend on them.
+    A block hits only if all blocks before it do, because its keys and values depend on them. The
+    cache is empty at the start.
 
     Parameters
     ----------
     blocks : iterable of sequence of int
         Names of each prompt's blocks, in the order of arrival.
     capacity : int
-        Blocks that are kept.
+        Number of blocks that the cache holds.
 
     Examples
     --------
@@ -64,7 +65,7 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
                 break
             leading += 1
         hits.append(leading)
-        # The first block is used last: the end of a prompt is what is dropped first.
+        # Blocks are used from the last to the first, so that the end of a prompt is evicted first.
         for block in reversed(prompt):
             kept[block] = None
             kept.move_to_end(block)
@@ -74,16 +75,17 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 
 
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
-    """Tokens of each prompt that hit when a share of all do, int64 (requests,).
+    """Return the cached tokens of each prompt for a cached share, int64 (requests,).
 
     Parameters
     ----------
     prompt : int array (requests,)
-        In the order of arrival.
+        Tokens of each prompt, in order of arrival.
     share : float
+        Share of a prompt's tokens that a full cache holds.
     cold_tokens : int
-        Tokens until the cache is full: hits grow in proportion to what has come before, as after a
-        change of role; 0 for a cache that is full from the start.
+        Tokens until the cache is full. Before that, as after a change of role, the share grows in
+        proportion to the tokens of earlier prompts. 0 for a cache that is full from the start.
 
     Examples
     --------
@@ -115,7 +117,7 @@ def with_prefix_cache(
     Raises
     ------
     InputError
-        For anything else, and for a log that says nothing of prefixes.
+        For another text, and for a log that states nothing on prefixes.
     """
     if text.strip() == TRACE:
         return replace(requests, cached=_of_trace(requests, path, kv_tokens))
@@ -135,7 +137,7 @@ def with_prefix_cache(
 
 
 def _of_trace(requests: Requests, path: Path | None, kv_tokens: int) -> IntArray:
-    """Tokens in the cache by what a log says of its prompts."""
+    """Cached tokens of each prompt, as a log states them."""
     if path is None:
         raise InputError(
             "--prefix-cache trace needs --requests FILE; drawn requests share nothing."
@@ -146,7 +148,7 @@ def _of_trace(requests: Requests, path: Path | None, kv_tokens: int) -> IntArray
 
 
 def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """Times and hits of a JSON log, whose blocks go through a cache of that size."""
+    """Times and cached tokens of a JSON log, whose blocks are run through a cache of this size."""
     table = read_json_log(path)
     if JSON_BLOCKS not in table:
         raise InputError(
@@ -164,14 +166,14 @@ def _json_hits(path: Path, kv_tokens: int) -> tuple[npt.NDArray[np.float64], Int
 
 
 def _block_tokens(table: pd.DataFrame) -> int:
-    """Tokens of a block: the small size where all prompts fit into as many small blocks."""
+    """Tokens of a block: the small size if every prompt fits into its number of small blocks."""
     counts = table[JSON_BLOCKS].map(len).to_numpy(float)
     fits = table["prompt_tokens"].to_numpy(float) <= SMALL_BLOCK_TOKENS * counts
     return SMALL_BLOCK_TOKENS if fits[counts > 0].all() else BLOCK_TOKENS
 
 
 def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """Times and hits as a CSV log counts them."""
+    """Times and cached tokens of a CSV log, which counts them itself."""
     import pandas as pd
 
     table = read_table(
@@ -193,7 +195,7 @@ def _csv_hits(path: Path) -> tuple[npt.NDArray[np.float64], IntArray]:
 
 
 def _moments(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    """Times of a column as numbers in the same order."""
+    """Times of a column as numbers; dates become nanoseconds."""
     import pandas as pd
 
     numbers = pd.to_numeric(column, errors="coerce")

@@ -39,8 +39,8 @@ class Requests:
     prompt, output : int array (requests,)
         Tokens, at least 1 each.
     cached : int array (requests,), optional
-        Tokens at the beginning of each prompt whose keys and values are in a cache already; none
-        where it is not given. At least one token of a prompt is processed.
+        Tokens at the beginning of each prompt whose keys and values are in a cache already; by
+        default none. At least one token of a prompt is processed.
     """
 
     arrival_s: FloatArray
@@ -52,7 +52,7 @@ class Requests:
         return len(self.arrival_s)
 
     def held(self, request: int) -> int:
-        """Cached tokens of a request's prompt, which need not be processed."""
+        """Return the cached tokens of a request's prompt, which need not be processed."""
         if self.cached is None:
             return 0
         return min(int(self.cached[request]), int(self.prompt[request]) - 1)
@@ -62,30 +62,36 @@ class Requests:
         return Requests(self.arrival_s[which], self.prompt[which], self.output[which], cached)
 
     def first(self, count: int) -> Requests:
-        """Keep the first ``count`` requests."""
+        """Return the first ``count`` requests."""
         return self._kept(slice(count))
 
     def every(self, step: int, first: int = 0) -> Requests:
-        """Keep every ``step``-th request: the part of one replica under round robin."""
+        """Return every ``step``-th request, as one replica gets them under round robin."""
         return self._kept(slice(first, None, step))
 
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """A sample of (prompt, output) pairs that requests are drawn from; (pairs,) each."""
+    """A sample of pairs of lengths, from which requests are drawn.
+
+    Attributes
+    ----------
+    prompt, output : int array (pairs,)
+        Tokens of the prompt and of the output.
+    """
 
     prompt: IntArray
     output: IntArray
 
     def scaled(self, prompt: float, output: float) -> Lengths:
-        """Multiply lengths, at least one token each."""
+        """Return the lengths multiplied by two factors, at least one token each."""
         return Lengths(
             np.maximum(1, np.rint(self.prompt * prompt)).astype(np.int64),
             np.maximum(1, np.rint(self.output * output)).astype(np.int64),
         )
 
     def with_means(self, prompt: float, output: float) -> Lengths:
-        """Scale both lengths so that their means are these."""
+        """Return the lengths scaled to these means."""
         return self.scaled(prompt / self.prompt.mean(), output / self.output.mean())
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
@@ -95,14 +101,14 @@ class Lengths:
 
 
 def fixed_lengths(prompt: int, output: int) -> Lengths:
-    """Lengths that are the same for every request."""
+    """Return lengths that are the same for every request."""
     if prompt < 1 or output < 1:
         raise InputError(f"lengths of {prompt} and {output} tokens; both are at least 1.")
     return Lengths(np.array([prompt]), np.array([output]))
 
 
 def azure_lengths(service: str = "conv") -> Lengths:
-    """Joint lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests).
+    """Return the lengths of Azure's 2023 traces, ``conv`` (19,366) or ``code`` (8,819 requests).
 
     Raises
     ------
@@ -114,7 +120,7 @@ def azure_lengths(service: str = "conv") -> Lengths:
             f"no lengths of a service {service!r}; drawn requests are like "
             f"{' or '.join(AZURE_SERVICES)}." + suggestion(service, AZURE_SERVICES)
         )
-    # The file that ships is in the order of arrival; read_requests asks more of a user's, slowly.
+    # The shipped file is sorted by arrival and sound; read_requests would check it, slowly.
     lines = data_file("azure_llm_2023_requests.csv").read_text(encoding="utf-8").splitlines()
     rows = [line.split(",")[-2:] for line in lines if line.startswith(f"{service},")]
     prompt, output = np.maximum(1, np.array(rows, np.int64)).T.copy()
@@ -122,7 +128,7 @@ def azure_lengths(service: str = "conv") -> Lengths:
 
 
 def drawn_rate(text: str) -> float | None:
-    """Rate of ``poisson:RATE`` [1/s]; None for any other text, such as the path of a log.
+    """Return the rate of ``poisson:RATE`` [1/s]; None for other text, such as the path of a log.
 
     Raises
     ------
@@ -154,7 +160,8 @@ def poisson(rate_per_s: float, count: int, lengths: Lengths, rng: np.random.Gene
     Parameters
     ----------
     rate_per_s : float
-        Mean arrivals [1/s]; infinity puts all at time 0, to measure saturation.
+        Mean rate of arrivals [1/s]. With infinity all requests arrive at time 0, to measure
+        saturation.
     count : int
     lengths : Lengths
     rng : numpy.random.Generator
@@ -198,11 +205,12 @@ def read_requests(
     ----------
     path : path
     service : str, optional
-        Keep this one of a CSV file's services.
+        Service of a CSV file whose requests are kept.
     rate_per_s : float, optional
-        Mean arrivals of a log without times [1/s]; gaps are drawn from an exponential distribution.
+        Mean rate of arrivals for a log without times [1/s]; gaps are drawn from an exponential
+        distribution.
     output_tokens : int, optional
-        Tokens of an answer where the log does not say.
+        Output tokens of requests for which the log states none.
     seed : int
         Seed of the drawn gaps.
 
@@ -219,7 +227,7 @@ def read_requests(
     if len(table) > MAX_REQUESTS:
         raise InputError(f"{file}: {len(table):,} requests; at most {MAX_REQUESTS:,} are read.")
     prompt = _tokens(table, "prompt_tokens", file)
-    output = _tokens(_answered(table, output_tokens, file), "output_tokens", file)
+    output = _tokens(_with_outputs(table, output_tokens, file), "output_tokens", file)
     if is_json_log(file) and "time_s" not in table:
         if rate_per_s is None:
             raise InputError(
@@ -235,6 +243,7 @@ def read_requests(
 
 
 def _csv_log(file: Path) -> pd.DataFrame:
+    """Table of a CSV file, with its columns under their usual names."""
     table = read_table(
         file, "requests", remedy="give a CSV file or poisson:RATE", limit_bytes=MAX_BYTES
     )
@@ -245,8 +254,8 @@ def _csv_log(file: Path) -> pd.DataFrame:
     return table
 
 
-def _answered(table: pd.DataFrame, output_tokens: int | None, file: Path) -> pd.DataFrame:
-    """The table with a length for every answer."""
+def _with_outputs(table: pd.DataFrame, output_tokens: int | None, file: Path) -> pd.DataFrame:
+    """Table in which every request has output tokens."""
     if not is_json_log(file):
         return table
     unknown = table["output_tokens"].isna()
@@ -261,6 +270,7 @@ def _answered(table: pd.DataFrame, output_tokens: int | None, file: Path) -> pd.
 
 
 def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
+    """Rows of one service."""
     if "service" not in table:
         raise InputError(f"{file} has no column service; leave --service {service} out.")
     kept = table[table["service"] == service]
@@ -274,6 +284,7 @@ def _one_service(table: pd.DataFrame, service: str, file: Path) -> pd.DataFrame:
 
 
 def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:
+    """Arrival time of each request [s], from a column of numbers or dates."""
     import pandas as pd
 
     for name, unit_s in TIME_S.items():
@@ -299,6 +310,7 @@ def _seconds(table: pd.DataFrame, file: Path) -> FloatArray:
 
 
 def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
+    """Column of tokens as whole numbers, at least 1 each."""
     import pandas as pd
 
     values = pd.to_numeric(table[name], errors="coerce").to_numpy(float)
@@ -309,5 +321,5 @@ def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
             f"{file}, row {row + 2}: {name} is {shown(str(table[name].iloc[row]))!r}; it must be a "
             f"number of tokens from 0 to {MOST_TOKENS:,}."
         )
-    whole: IntArray = np.maximum(1, np.rint(values)).astype(np.int64)
-    return whole
+    tokens: IntArray = np.maximum(1, np.rint(values)).astype(np.int64)
+    return tokens

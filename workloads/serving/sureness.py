@@ -14,7 +14,7 @@ from workloads.serving.requests import Requests
 def with_intervals(
     document: Mapping[str, Any], model: Model, chip: str, chips: int, requests: Requests
 ) -> dict[str, Any]:
-    """Return the headline numbers of a run with the 80 % intervals of those that are predictions.
+    """Return the headline numbers of a run, with 80 % intervals of the predicted ones.
 
     Parameters
     ----------
@@ -22,6 +22,7 @@ def with_intervals(
         Summary and cost of a :class:`workloads.serving.deployment.Deployed`.
     model : Model
     chip : str
+        Catalogue part of the chip.
     chips : int
         Chips of one replica.
     requests : Requests
@@ -30,7 +31,7 @@ def with_intervals(
     -------
     dict
         The document, with ``interval`` of the median time to first token, ``tpot_interval`` of the
-        median time per token where there is one, ``tokens_per_s_interval`` and, where there is a
+        median time per token if there is one, ``tokens_per_s_interval``, and, for chips with a
         price, ``usd_per_million_tokens_interval``.
     """
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
@@ -54,21 +55,22 @@ def with_intervals(
 def rate_ends(
     tokens_per_s: float, busy: float, offered_per_s: float, ends: Interval
 ) -> dict[str, float]:
-    """Ends of the rate of a replica that may be slower or faster than predicted by a factor [1/s].
+    """Return the ends of the interval of a replica's rate [1/s].
 
-    A replica that idles between requests serves what comes: if slower, it first has less idle
-    time, and if faster, more of it. One that is always busy follows the factor.
+    The replica may be slower or faster than predicted by the factor of an interval of time. If it
+    idles between requests, its rate is that of the requests: a slower replica first has less idle
+    time. The rate of a replica that is always busy changes by the factor.
 
     Parameters
     ----------
     tokens_per_s : float
-        Predicted rate.
+        Predicted rate [1/s].
     busy : float
-        Share of the time in which it works.
+        Share of time in which the replica works.
     offered_per_s : float
-        Output tokens of the requests that arrive, which no replica exceeds [1/s].
+        Rate of output tokens of arriving requests, which no replica exceeds [1/s].
     ends : Interval
-        Ends of a time, whose factor counts.
+        Interval of a time, of which the factor is used.
 
     Examples
     --------
@@ -84,12 +86,12 @@ def rate_ends(
 
 
 def offered_per_s(requests: Requests) -> float:
-    """Output tokens that the requests ask for over the time in which they come [1/s]."""
+    """Return the rate of output tokens of requests over the time in which they arrive [1/s]."""
     span = float(requests.arrival_s[-1] - requests.arrival_s[0])
     return float(requests.output.sum()) / span if span > 0 else float("inf")
 
 
 def _busiest(document: Mapping[str, Any]) -> float:
-    """Share of the time in which a replica works, of pools the busier one's."""
+    """Share of time in which a replica works, or the busier pool of two."""
     names = ("prefill_utilisation", "decode_utilisation")
     return float(max(document.get(name, document["utilisation"]) for name in names))

@@ -1,4 +1,4 @@
-"""Words of ``cluster-sim serve`` about requests and batching, for Python and commands alike."""
+"""Parser of the words of ``cluster-sim serve`` about requests and batching."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workloads.serving.requests import (
 
 PREFILLS = ("auto", "separate", "chunked")
 DRAWN = 2000
-"""Requests of a Poisson process unless the user says."""
+"""Default number of requests of a Poisson process."""
 
 
 def requests_from(
@@ -39,19 +39,20 @@ def requests_from(
     text : str
         ``poisson:RATE``, or the path of a log.
     count : int, optional
-        Number of requests: drawn, or read from the beginning of a log.
+        Number of requests that are drawn, or read from the beginning of a log.
     rate : float, optional
-        Arrivals of a log that states no times [1/s].
+        Rate of arrivals for a log without times [1/s].
     prompt, output : int, optional
-        Tokens of drawn requests, and output tokens of a log's that state none.
+        Tokens of drawn requests; ``output`` also for requests of a log that state none.
     service : str, optional
-        Service of a file of several, or whose lengths are drawn.
+        Service of a log of several, or service whose lengths are drawn.
     seed : int
 
     Raises
     ------
     InputError
-        For words that the other source of requests has, and a log that cannot be read.
+        For a word that does not apply to this source of requests, and for a log that cannot be
+        read.
     """
     per_s = drawn_rate(text)
     if per_s is None:
@@ -77,14 +78,14 @@ def requests_from(
 def batching_from(
     cluster: Cluster, prefill: str = "auto", chunk: int | None = None, slots: int = 64
 ) -> Batching:
-    """Return the batching that the words about prompts name.
+    """Return the batching that these words name.
 
     Parameters
     ----------
     cluster : Cluster
     prefill : str
-        ``separate`` (whole prompts, while decoding waits), ``chunked`` (in pieces beside decoding),
-        or ``auto`` for the chip's usual way.
+        ``separate`` (whole prompts while decoding waits), ``chunked`` (chunks of prompts together
+        with decoding), or ``auto``, which is separate on Trainium and chunked elsewhere.
     chunk : int, optional
         Tokens of an iteration with chunked prefill.
     slots : int
@@ -93,7 +94,7 @@ def batching_from(
     Raises
     ------
     InputError
-        For another way, and pieces of prompts that run whole.
+        For an unknown kind of prefill, and for a chunk size of separate prefill.
     """
     trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if prefill not in PREFILLS:

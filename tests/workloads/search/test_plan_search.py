@@ -17,8 +17,8 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search import agreement, candidates, describe, estimate, fit, search
-from workloads.search.candidates import light_end
-from workloads.search.communication import BLOCKS, SIZES, talk_s
+from workloads.search.combinations import light_end
+from workloads.search.communication import BLOCKS, SIZES, communication_s
 from workloads.search.estimate import group
 from workloads.search.fit import NEEDLESS, least_bytes
 from workloads.search.grid import divisors
@@ -266,7 +266,7 @@ def test_groups_of_racks_in_part_are_those_of_the_placement(axis: str) -> None:
 @pytest.mark.parametrize("op", ["all-gather", "reduce-scatter"])
 def test_within_a_domain_times_of_the_sizes_that_were_run_are_exact(op: str) -> None:
     chips = np.arange(8)
-    times = talk_s(sixteen(), chips, op, SIZES[:3])
+    times = communication_s(sixteen(), chips, op, SIZES[:3])
     exact = [exchange_ps(sixteen(), chips, op, size) / PS_PER_S for size in SIZES[:3]]
     assert times.tolist() == exact
 
@@ -274,11 +274,11 @@ def test_within_a_domain_times_of_the_sizes_that_were_run_are_exact(op: str) -> 
 def test_between_domains_a_hop_is_exact_and_a_ring_is_its_rounds() -> None:
     four = cluster("trn2.48xlarge:4")
     pair = np.array([0, 16])
-    sent = talk_s(four, pair, "send", BLOCKS[2])
+    sent = communication_s(four, pair, "send", BLOCKS[2])
     assert float(sent) == exchange_ps(four, pair, "send", BLOCKS[2]) / PS_PER_S
     ring, size = np.arange(4) * 16, 2**26
     exact = exchange_ps(four, ring, "all-gather", size) / PS_PER_S
-    assert float(talk_s(four, ring, "all-gather", size)) == pytest.approx(exact, rel=0.02)
+    assert float(communication_s(four, ring, "all-gather", size)) == pytest.approx(exact, rel=0.02)
 
 
 def test_over_and_within_domains_the_longer_part_counts() -> None:
@@ -286,15 +286,15 @@ def test_over_and_within_domains_the_longer_part_counts() -> None:
     chips, size = np.arange(64).reshape(4, 16)[:, ::4].ravel(), 2**28
     for op in ("all-gather", "reduce-scatter", "all-reduce"):
         exact = exchange_ps(four, chips, op, size) / PS_PER_S
-        assert float(talk_s(four, chips, op, size)) == pytest.approx(exact, rel=0.1)
-    assert talk_s(four, np.array([5]), "all-reduce", [1, 2]).tolist() == [0.0, 0.0]
+        assert float(communication_s(four, chips, op, size)) == pytest.approx(exact, rel=0.1)
+    assert communication_s(four, np.array([5]), "all-reduce", [1, 2]).tolist() == [0.0, 0.0]
 
 
 def test_on_nvidia_machines_times_are_those_of_the_simulator() -> None:
     h100 = cluster("dgx-h100:4")
     chips, sizes = np.arange(16) * 2, [2**20, 2**28]
     exact = [exchange_ps(h100, chips, "all-reduce", size) / PS_PER_S for size in sizes]
-    assert talk_s(h100, chips, "all-reduce", sizes).tolist() == exact
+    assert communication_s(h100, chips, "all-reduce", sizes).tolist() == exact
 
 
 def test_a_block_of_ops_is_followed_exactly() -> None:

@@ -1,1 +1,1 @@
-"""One rank's part of a model in service, and how long each kind of its work takes."""
+"""One rank's share of a served model, and the time of each kind of its work."""

@@ -6,34 +6,37 @@ from workloads.kernels.times import AttentionShape, attention_s, decode_attentio
 from workloads.serving.rank.share import RankShare
 
 STATE_BYTES = 4.0
-"""Bytes of one element of a recurrent state, kept in 32 bits."""
+"""Bytes of one element of a recurrent state, which is stored in 32 bits."""
 SCAN_TOKENS = 128
-"""Tokens of a chunk that a scan over states takes at once."""
+"""Tokens of a chunk that a scan over states processes at once."""
 SCAN_STATE = 128 * 128
 """Elements of one head's state."""
 LONG_TOKENS = 16_384
-"""Length of a prompt whose attention gives the time of each pair of tokens: starts vanish in it."""
+"""Length of the prompt from whose attention the time for each pair of tokens is taken. It is long,
+so that launches do not matter."""
 
 
 def decode_kv_s(rank: RankShare) -> float:
-    """Time of one cached token of one request on one rank, all layers [s].
+    """Return the time of one cached token of one request on one rank, in all layers [s].
 
-    It is streamed, and each query head computes one score with it, whichever takes longer. Chips
-    whose kernels keep up with the stream have no time of a score.
+    It is the longer one of streaming the token's keys and values, and of computing a score with
+    each query head. Chips whose kernels keep up with the stream have no constant for a score.
     """
-    chip, book = rank.cluster.chip, rank.catalogue
-    drawn = book.value(chip, "hbm_bandwidth") * book.value("serving.decode", "kv_stream_efficiency")
-    engines = book.value(chip, "dma_bandwidth") if book.has(chip, "dma_bandwidth") else drawn
-    streamed_s = rank.kv_bytes_on_rank() / (min(drawn, engines) / rank.per_chip)
+    chip, catalogue = rank.cluster.chip, rank.catalogue
+    efficiency = catalogue.value("serving.decode", "kv_stream_efficiency")
+    hbm = catalogue.value(chip, "hbm_bandwidth") * efficiency
+    has_engines = catalogue.has(chip, "dma_bandwidth")
+    engines = catalogue.value(chip, "dma_bandwidth") if has_engines else hbm
+    streamed_s = rank.kv_bytes_on_rank() / (min(hbm, engines) / rank.per_chip)
     scored_s = rank.attention_layers * rank.query_heads * rank.overhead("decode_score")
     return max(streamed_s, scored_s)
 
 
 def decode_request_s(rank: RankShare) -> float:
-    """Time of one decoding request whatever its cache holds, all layers [s].
+    """Return the time of one decoding request besides its cached tokens, in all layers [s].
 
-    A pair of a sequence and a key-value head costs the attention kernel some time; the state
-    of a layer without attention is read and written.
+    The attention kernel takes some time for each pair of a sequence and a key-value head. Layers
+    without attention read and write their state.
     """
     heads = max(1.0, rank.model.kv_heads / rank.ranks)
     return rank.attention_layers * heads * _pair_s(rank) + _state_s(rank)
@@ -41,19 +44,19 @@ def decode_request_s(rank: RankShare) -> float:
 
 def _pair_s(rank: RankShare) -> float:
     """Time of one sequence and key-value head in the attention kernel of decode [s]."""
-    engine = rank.overhead("decode_pair")
-    if engine:
-        return engine
+    engine_s = rank.overhead("decode_pair")
+    if engine_s:
+        return engine_s
     how = {"ranks_per_chip": rank.per_chip, "catalogue": rank.catalogue}
-    with_it, without = (
+    one_request_s, none_s = (
         decode_attention(rank.cluster.chip, requests, 0, 1, 1, **how).seconds  # type: ignore[arg-type]
         for requests in (1, 0)
     )
-    return float(with_it - without)
+    return float(one_request_s - none_s)
 
 
 def _state_s(rank: RankShare) -> float:
-    """Time to read and write the states of one request on one rank, all layers [s]."""
+    """Time of reading and writing the states of one request on one rank, in all layers [s]."""
     mixer = rank.model.recurrence
     if mixer is None:
         return 0.0
@@ -63,9 +66,9 @@ def _state_s(rank: RankShare) -> float:
 
 
 def scan_token_s(rank: RankShare) -> float:
-    """Scan of a prompt by layers that keep a state, of each token, all layers [s].
+    """Return the time of a prompt's token in the scans of all layers with a state [s].
 
-    The kernel walks over the prompt chunk by chunk, head after head of the rank.
+    The kernel processes the prompt chunk by chunk, for one head of the rank after the other.
     """
     mixer = rank.model.recurrence
     if mixer is None:
@@ -76,7 +79,7 @@ def scan_token_s(rank: RankShare) -> float:
 
 
 def prefill_square_s(rank: RankShare) -> float:
-    """Time of attention of a prompt token for each token before it, all layers [s]."""
+    """Return the time of attention of a prompt's token to one earlier token, in all layers [s]."""
     heads, keys = rank.query_heads, rank.kv_heads
     shape = AttentionShape(1, LONG_TOKENS, heads, keys, rank.model.head_dim)
     seconds = attention_s(

@@ -14,15 +14,15 @@ from workloads.serving.rank.products import mlp_s
 from workloads.serving.rank.share import RankShare
 
 EXPERT_BLOCK = 512
-"""Routed tokens of a block of Neuron's grouped products for prompts: NxD's default."""
+"""Routed tokens of a block of Neuron's grouped products for prompts: the default of NxD."""
 BLOCK_PASSES = 3
-"""Passes of a block's tokens through memory: they are gathered, their sums read and written."""
+"""Passes of a block's tokens through memory: gathering them, reading and writing their sums."""
 
 
 def experts_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> FloatArray:
-    """Time of the routed experts of one layer, and of the shared one [s].
+    """Return the time of one layer's routed experts and shared expert [s].
 
-    Neuron's programs run prompts by blocks, but for those that fill less than one.
+    Neuron's programs run prompts by blocks, unless they fill less than one block.
     """
     some = rank.model.experts
     if some is None:
@@ -36,13 +36,13 @@ def experts_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> 
 
 
 def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> FloatArray:
-    """Time of grouped products of the experts that balanced routing touches [s].
+    """Time of the grouped products of the experts that tokens are routed to [s].
 
-    A grouped kernel streams the weights of every touched expert once, or computes all rows as
-    fast as one product of that many rows, whichever takes longer. Where groups of ranks divide
-    the experts, all wait for the one with the most to do. Neuron's programs of decode
-    loop over the tokens and fetch the experts of each, until all experts are fetched: a start, and
-    some time for each row of their matrices, however few columns of it a rank holds.
+    A grouped kernel takes the longer of streaming the weights of every such expert once, and of
+    computing all rows as fast as one product of that many rows. Where groups of ranks divide the
+    experts, all groups wait for the busiest one. Neuron's programs of decode loop over the tokens
+    and fetch the experts of each, until all experts are fetched. Fetching takes a start and some
+    time for each row of an expert's matrices, however few columns of it a rank holds.
     """
     groups = 1 if rank.overhead("expert_block") else rank.ep
     touched, rows_of_experts = busiest_group(some, tokens, groups)
@@ -58,16 +58,18 @@ def _fetched_experts_s(rank: RankShare, tokens: FloatArray, some: Experts) -> Fl
 
 
 def busiest_group(some: Experts, tokens: FloatArray, groups: int) -> tuple[FloatArray, FloatArray]:
-    """Touched experts and routed rows of the busiest of the groups that divide the experts.
+    """Return the experts in use and the routed rows of the busiest group of ranks.
 
-    Routing is balanced and random, so both numbers scatter about their means as sums of
-    independent choices do; the busiest of G groups is as far above as the largest of G normal
-    variates is expected to be. With one group the numbers are the means.
+    Routing is balanced and random, so both numbers vary about their means as sums of independent
+    choices do. The busiest of G groups exceeds the mean by as much as the largest of G normal
+    variates is expected to. With one group the numbers are the means.
 
     Returns
     -------
-    (float array, float array)
-        Each of the shape of ``tokens``.
+    touched : float array
+        Experts that any token is routed to, in the shape of ``tokens``.
+    rows : float array
+        Rows that the group's experts compute, in the shape of ``tokens``.
     """
     held = some.count / groups
     chance = 1 - (1 - some.per_token / some.count) ** tokens
@@ -80,7 +82,7 @@ def busiest_group(some: Experts, tokens: FloatArray, groups: int) -> tuple[Float
 
 @functools.cache
 def expected_largest(count: int) -> float:
-    """Expected largest of so many independent standard normal variates.
+    """Return the expected largest one of ``count`` independent standard normal variates.
 
     Examples
     --------
@@ -94,7 +96,7 @@ def expected_largest(count: int) -> float:
 
 
 def expert_blocks(rank: RankShare, tokens: FloatArray) -> FloatArray:
-    """Blocks of one layer that each rank runs for a prompt's tokens, (sizes,).
+    """Return the blocks of one layer that each rank runs for a prompt's tokens, (sizes,).
 
     Tokens are sorted by expert into blocks of ``EXPERT_BLOCK``, and programs are compiled for
     the worst routing: ``ceil((T k - (E - 1)) / B) + E - 1`` blocks for the E experts of a rank
@@ -112,10 +114,10 @@ def expert_blocks(rank: RankShare, tokens: FloatArray) -> FloatArray:
 
 
 def block_s(rank: RankShare) -> float:
-    """Time of one block: its start, its products, and its tokens on their way [s].
+    """Return the time of one block: its start, its products, and the traffic of its tokens [s].
 
-    A block's tokens are gathered, and their sums read and written, over the whole hidden
-    width on every rank.
+    Every rank gathers the block's tokens, and reads and writes their sums, over the whole hidden
+    width.
     """
     some = rank.model.experts
     if some is None:

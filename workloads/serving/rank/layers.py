@@ -11,9 +11,10 @@ from workloads.serving.rank.share import RankShare
 
 
 def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) -> FloatArray:
-    """Time of all matrix products; the output layer runs for one token a request [s].
+    """Return the time of all matrix products of an iteration [s].
 
-    ``prompts`` says that the iteration runs prompts, and experts may be run by blocks.
+    The output layer runs for one token of each request. ``prompts`` says whether the iteration runs
+    prompts, for which experts may be run by blocks.
     """
     model, ranks = rank.model, rank.ranks
     dense = mlp_s(rank, tokens, model.ffn)
@@ -28,7 +29,7 @@ def products_s(rank: RankShare, tokens: FloatArray, *, prompts: bool = False) ->
 
 
 def small_kernels_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
-    """Time of kernels between products, passes over hidden states: norms, rotation, … [s]."""
+    """Return the time of the kernels between products, such as norms and rotation [s]."""
     model = rank.model
     count = model.layers * rank.catalogue.value(family, "layer_kernels")
     if model.experts:

@@ -9,14 +9,17 @@ from workloads.serving.rank.share import RankShare
 
 
 def mlp_s(rank: RankShare, tokens: FloatArray, ffn: int) -> FloatArray:
-    """Time of products of one MLP of width ``ffn`` that all ranks divide [s]."""
+    """Return the time of the products of one MLP of width ``ffn``, which all ranks divide [s]."""
     up = (2 if rank.model.gated_mlp else 1) * ffn / rank.ranks
     first = rank.product_s(tokens, up, rank.model.hidden)
     return first + rank.product_s(tokens, rank.model.hidden, round(ffn / rank.ranks))
 
 
 def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
-    """Time of products around one layer's attention; latent ones compress on every rank [s]."""
+    """Return the time of the products around one layer's attention [s].
+
+    Every rank has the whole down-projections of latent attention.
+    """
     model = rank.model
     values = rank.query_heads * (model.value_width // model.heads)
     queries = rank.query_heads * (model.query_width // model.heads)
@@ -35,7 +38,7 @@ def projections_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
 
 
 def mixer_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
-    """Time of products of one layer that keeps a state, around and within its mixer [s]."""
+    """Return the time of the products around and within the mixer of one layer with a state [s]."""
     mixer, ranks = rank.model.recurrence, rank.ranks
     if mixer is None:
         return np.zeros_like(tokens)

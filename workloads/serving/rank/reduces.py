@@ -11,11 +11,11 @@ from topologies.shapes.measures import scale_up_bytes_per_s
 from workloads.serving.rank.share import RankShare
 
 LARGE_BYTES, SMALL_BYTES = 2**28, 2**15
-"""Sizes of the all-reduces from which the rate and the start of the runtime's library are taken."""
+"""Sizes of all-reduces from which the rate and the latency of the runtime's library are taken."""
 
 
 def reduces_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
-    """Time of two all-reduces a layer over the ranks of the replica [s]."""
+    """Return the time of two all-reduces a layer over the ranks of the replica [s]."""
     if rank.ranks == 1:
         return np.zeros_like(tokens)
     size = tokens * rank.model.hidden * 2.0
@@ -33,7 +33,7 @@ def reduces_s(rank: RankShare, tokens: FloatArray, family: str) -> FloatArray:
 
 
 def _reduce_s(rank: RankShare, size: int) -> float:
-    """Time of one all-reduce of the runtime's library between chips, or cores of one [s]."""
+    """Time of one all-reduce of the runtime's library between chips, or cores of one chip [s]."""
     group = Group(rank.cluster, np.arange(rank.chips))
     if rank.chips == 1:
         group = Group(rank.cluster, np.arange(1), rank.ranks)
@@ -41,9 +41,10 @@ def _reduce_s(rank: RankShare, size: int) -> float:
 
 
 def direct_reduce_s(rank: RankShare, size: FloatArray, family: str) -> FloatArray:
-    """Time of one all-reduce as engines write it: every rank reads its peers' memory [s].
+    """Return the time of one all-reduce as serving engines write it [s].
 
-    Either all of it in one step, or its own share first and then the shares of the others.
+    Every rank reads its peers' memory, either all of it in one step, or first its own share and
+    then the reduced shares of the others, whichever takes less.
     """
     port = scale_up_bytes_per_s(rank.cluster.shape) * rank.catalogue.value(family, "peer_rate")
     peers = rank.chips - 1

@@ -1,4 +1,4 @@
-"""One rank's part of a model in service: its sizes, and the two kinds of kernel that it runs."""
+"""``RankShare``: one rank's share of a served model, and times of the kernels that it runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from workloads.kernels.times import elementwise_s, gemm_s
 from workloads.models.model import Model
 
 KV_BYTES = {"fp8": 1.0, "mxfp8": 1.0, "fp4": 1.0, "mxfp4": 1.0}
-"""Bytes of one cached element, by precision of the weights: checkpoints of 8 bits and fewer come
-with scales for a cache in FP8; else keys and values stay in 16 bits."""
+"""Bytes of one cached element, by precision of the weights. Checkpoints of 8 bits and fewer come
+with scales for a cache in fp8; for others keys and values stay in 16 bits."""
 SHORTEST = 128
-"""Side of a product whose time is that of its launches."""
+"""Side of a product that is so small that its time is that of its launches."""
 MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
-"""Precisions whose measured products include a launch that quantises the activations."""
+"""Precisions whose measured products include a kernel that quantises the activations."""
 
 
 def check_cache(precision: str | None) -> str | None:
-    """Return a precision of cached keys and values, if it is one.
+    """Return a precision of cached keys and values, or refuse an unknown one.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def check_cache(precision: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class RankShare:
-    """One rank's part of a model that is split over so many chips.
+    """One rank's share of a model that is divided among the chips of a replica.
 
     Attributes
     ----------
@@ -56,10 +56,10 @@ class RankShare:
     cores : int
         Logical cores of the replica, each of which runs a rank; 0 for all of its chips.
     ep : int
-        Groups of ranks that divide the experts, on Trainium while prompts run; the ranks of a group
-        divide each expert's width.
+        Groups of ranks that divide the experts, on Trainium only while prompts run. The ranks of a
+        group divide each expert's width.
     cache_precision : str, optional
-        Precision of cached keys and values; by default that which comes with the weights'.
+        Precision of cached keys and values; by default the one that ``KV_BYTES`` says.
     """
 
     model: Model
@@ -87,7 +87,7 @@ class RankShare:
         return sum(layer.mixer == "attention" for layer in self.model.each_layer)
 
     def overhead(self, quantity: str) -> float:
-        """Constant of the serving engine: the chip's own, or its family's, 0 where neither is."""
+        """Return a constant of the serving engine: the chip's, or its family's; 0 without any."""
         family = chip_family(self.cluster.chip, self.catalogue).serving
         parts = (f"serving.{self.cluster.chip}", family)
         described = next((part for part in parts if self.catalogue.has(part, quantity)), None)
@@ -95,17 +95,17 @@ class RankShare:
 
     @property
     def query_heads(self) -> int:
-        """Query heads on a rank, whole ones: engines pad heads that the ranks do not divide."""
+        """Query heads on a rank; engines pad heads that the ranks do not divide."""
         return math.ceil(self.model.heads / self.ranks)
 
     @property
     def kv_heads(self) -> int:
-        """KV heads on a rank, whole ones: several ranks hold the same where heads are few."""
+        """Key-value heads on a rank; with fewer heads than ranks, several ranks hold the same."""
         return math.ceil(self.model.kv_heads / self.ranks)
 
     @property
     def divides_sequences(self) -> bool:
-        """Return whether ranks that share a KV head divide its sequence."""
+        """Return whether ranks with the same key-value head divide its sequence."""
         part = f"serving.{self.cluster.chip}"
         return (
             self.catalogue.has(part, "flash_decoding")
@@ -113,7 +113,11 @@ class RankShare:
         )
 
     def product_s(self, m: FloatArray, n: float, k: int) -> FloatArray:
-        """Time of products of ``m`` rows; engines quantise in the kernel before them [s]."""
+        """Return the time of products (m, k) × (k, n), without quantising their inputs [s].
+
+        Engines quantise in the kernel before a product, so the measured time of such a launch is
+        subtracted.
+        """
         seconds = self._launched_s(np.maximum(m, 1), max(1, round(n)), max(1, k), self.precision)
         if self.precision not in MEASURED_WITH_QUANTISATION:
             return seconds
@@ -129,16 +133,16 @@ class RankShare:
         return np.asarray(seconds, float)
 
     def pass_s(self, moved_bytes: FloatArray | float) -> FloatArray:
-        """Time of kernels that pass so many bytes through memory [s]."""
+        """Return the time of kernels that move ``moved_bytes`` through memory [s]."""
         seconds = elementwise_s(
             self.cluster.chip, moved_bytes, ranks_per_chip=self.per_chip, catalogue=self.catalogue
         )
         return np.asarray(seconds, float)
 
     def kv_bytes_on_rank(self) -> float:
-        """Size of one cached token on one rank, all layers [B].
+        """Return the size of one cached token on one rank, in all layers [B].
 
-        A latent cache is one for all heads, so every rank holds and reads the whole of it.
+        All heads share a latent cache, so every rank holds and reads the whole of it.
         """
         model = self.model
         element = KV_BYTES.get(self.cache_precision or self.precision, 2.0)
@@ -149,8 +153,8 @@ class RankShare:
         return 2 * layers * heads * model.head_dim * element
 
     def kv_bytes_per_token(self) -> float:
-        """Size of one cached token on all ranks together [B].
+        """Return the size of one cached token on all ranks together [B].
 
-        516 kB for Llama-3.1-405B and 328 kB for the 70B where every head is held once.
+        It is 516 kB for Llama-3.1-405B and 328 kB for the 70B if every head is held once.
         """
         return self.ranks * self.kv_bytes_on_rank()
