@@ -6,6 +6,7 @@ loses the work since the last written checkpoint.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -184,11 +185,16 @@ class _Run:
 
     # Account of the time
 
+    @property
+    def _slower(self) -> float:
+        """How much longer a step takes now."""
+        return self.job.stragglers.slower if self.slow else 0.0
+
     def _enter(self, state: str) -> None:
         """Change the state, and add the time since the last change to the state that ends."""
         ms = int(self.env.now) - self.since
         if self.state == COMPUTING:
-            self.at_risk.add(ms, self.job.stragglers.slower if self.slow else 0.0)
+            self.at_risk.add(ms, self._slower)
             self.computed_ms += ms
         else:
             self.times_ms[self.state] += ms
@@ -254,6 +260,32 @@ class _Run:
             yield self.env.timeout(self.written_at - self.env.now)
             self._keep()
             yield from self._replace_slow()
+        else:
+            yield from self._go_on()
+
+    def _go_on(self) -> Process:
+        """Compute and save, again and again, as long as nothing else happens, in one event.
+
+        Months hold a hundred thousand checkpoints and a few hundred failures. Between two events
+        of others every round is the same: it starts with no work at risk and a checkpoint to write.
+        """
+        compute_ms, stall_ms = max(1, _ms(self.job.interval_s)), _ms(self.job.stall_s)
+        saving_ms = max(0, _ms(self.job.write_s) - compute_ms) + stall_ms
+        round_ms = compute_ms + saving_ms
+        # All of them end before the next event: at the same time, the order would matter.
+        rounds = (math.ceil(self.env.peek() - self.env.now) - 1) // round_ms
+        if rounds < 1:
+            return
+        yield self.env.timeout(rounds * round_ms)
+        each = _Work()
+        each.add(compute_ms, self._slower)
+        self.booked["checkpoint"] += rounds * saving_ms
+        self.booked["useful"] += self.written.useful + (rounds - 1) * each.useful
+        self.booked["stragglers"] += self.written.slow + (rounds - 1) * each.slow
+        self.written, self.since = each, int(self.env.now)
+        self.written_at = self.since + _ms(self.job.write_s)
+        self.computed_ms += rounds * compute_ms
+        self.checkpoints += rounds
 
     def _recover(self) -> Process:
         """Lose unsaved work, detect the failure, and restart until a restart succeeds."""

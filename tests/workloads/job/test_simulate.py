@@ -26,6 +26,8 @@ from workloads.job import (
     simulate,
 )
 from workloads.job.intervals import search_interval
+from workloads.job.peers import PeerCopies
+from workloads.job.simulate import _Run
 
 NEVER = FailureRates(())
 
@@ -213,6 +215,54 @@ def test_every_millisecond_is_counted_once(
     assert at == sorted(at)
     assert at[-1] == 20_000_000
     assert dict(done.slices[-1][1]) == dict(done.parts_ms)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rounds_s=st.tuples(*[st.sampled_from([0.001, 0.003, 0.05, 0.7])] * 3),
+    slow=st.sampled_from([(0.0, 0.0), (0.2, 0.15), (0.02, 1.0)]),
+    mtbf_s=st.sampled_from([0.01, 0.5, 6.0, 1e9]),
+    replaces=st.booleans(),
+    spares=st.sampled_from([0, 1, 3]),
+    peers=st.booleans(),
+    slices=st.sampled_from([0, 7]),
+    seed=st.integers(0, 1000),
+)
+def test_rounds_taken_at_once_are_those_taken_one_by_one(
+    rounds_s: tuple[float, float, float],
+    slow: tuple[float, float],
+    mtbf_s: float,
+    replaces: bool,
+    spares: int,
+    peers: bool,
+    slices: int,
+    seed: int,
+) -> None:
+    compute_s, stall_s, write_s = rounds_s
+    asked = replace(
+        job(),
+        rates=failing(mtbf_s, replaces=replaces),
+        recovery=Recovery(
+            restart_s=0.03, explicit_s=0.002, timeout_s=0.01, hang_share=0.3, repair_s=0.2
+        ),
+        stragglers=Stragglers(*slow, found_after_s=0.4),
+        peers=PeerCopies(0.008, 0.002, 0.01, 1e9) if peers else None,
+        interval_s=compute_s,
+        stall_s=stall_s,
+        write_s=min(write_s, compute_s + stall_s),
+        spares=spares,
+        span_s=10,
+    )
+    at_once = simulate(asked, np.random.default_rng(seed), slices)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Run, "_go_on", lambda run: iter(()))
+        assert simulate(asked, np.random.default_rng(seed), slices) == at_once
+
+
+def test_months_without_failures_takes_a_few_events() -> None:
+    whole = _Run(job(interval_s=1, stall_s=1, span_s=100 * 86400), np.random.default_rng(0))
+    assert whole.run().goodput == 0.5
+    assert next(whole.env._eid) < 20
 
 
 def test_more_failures_give_no_more_goodput() -> None:
