@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from topologies.catalogue.catalogue import Catalogue, Entry
 from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STEP = Fraction(1, 100)
 """Relative step of the elasticity."""
@@ -162,6 +164,8 @@ def _change(
 
 def sensitivity_frame(rows: Sequence[Sensitivity]) -> pd.DataFrame:
     """Return one row for each number: the keys of the command line's JSON."""
+    import pandas as pd
+
     columns = ("input", "low", "high", "change_low", "change_high", "elasticity", "grade", "unit")
     return pd.DataFrame(
         [[getattr(row, name) for name in columns] for row in rows], columns=list(columns)

@@ -12,6 +12,7 @@ import numpy as np
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import check_type
+from workloads.confidence.poisson import fewest
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
 from workloads.job.expectation import smooth_goodput
@@ -126,11 +127,7 @@ def spares_needed(rates: FailureRates, repair_s: float) -> int:
     >>> spares_needed(FailureRates((Cause("chip", 1 / 3600, True),)), 7200.0)
     8
     """
-    from scipy.special import pdtr, pdtrik  # scipy.stats takes four times as long to import
-
-    mean = rates.replacing_per_s * repair_s
-    enough = math.ceil(pdtrik(ENOUGH, mean))  # rounding may have lifted it above a whole number
-    return enough - 1 if enough and pdtr(enough - 1, mean) >= ENOUGH else enough
+    return fewest(ENOUGH, rates.replacing_per_s * repair_s)
 
 
 def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:

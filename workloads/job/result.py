@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from topologies import display
 from workloads.confidence import Interval
@@ -19,6 +18,9 @@ from workloads.job.job import PARTS, Job
 from workloads.job.simulate import Outcome
 from workloads.job.state import State
 from workloads.training.iteration import Iteration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DAY_S = 86400.0
 LOW, HIGH = 0.1, 0.9
@@ -223,6 +225,8 @@ class JobResult:
 
         ``varied`` marks the runs whose failure rates were drawn.
         """
+        import pandas as pd
+
         rows = [(False, outcome) for outcome in self.outcomes] + [
             (True, outcome) for outcome in self.varied
         ]
@@ -244,6 +248,8 @@ class JobResult:
         ``day`` is the end of the slice; the other columns are the share of each part. Work counts
         in the slice in which a checkpoint saves it or a failure loses it.
         """
+        import pandas as pd
+
         rows, previous_ms = [], dict.fromkeys(PARTS, 0)
         for at_ms, parts_ms in self.outcomes[0].slices:
             spent = {part: parts_ms[part] - previous_ms[part] for part in PARTS}

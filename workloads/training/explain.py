@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -13,6 +12,9 @@ from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def steps(run: Iteration) -> pd.DataFrame:
@@ -25,6 +27,8 @@ def steps(run: Iteration) -> pd.DataFrame:
         ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's
         buffer [B] and the ``ranks`` that take part; ``provenance`` of the time.
     """
+    import pandas as pd
+
     program = run.program
     rows = []
     for stage, stream in enumerate(program.streams):
@@ -92,6 +96,8 @@ def inputs(run: Iteration) -> pd.DataFrame:
     DataFrame
         ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
     """
+    import pandas as pd
+
     catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workloads.confidence import Interval
+from workloads.confidence.poisson import fewest
 from workloads.fleet.lending.answer import Loan, Night, Terms, at_capacity, lend
 from workloads.fleet.lending.batch import batch_need
 from workloads.fleet.lending.lead_times import lead_times
@@ -80,10 +81,8 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
     failures, costs = fleet.failures, fleet.change_costs
     reserve = 0
     if failures is not None:
-        from scipy import special  # slow to import
-
         mean = cluster.domains * failures.repair_s / failures.unit_mtbf_s / failures.servers
-        reserve = min(math.ceil(special.pdtrik(confidence, mean)), cluster.domains)
+        reserve = min(fewest(confidence, mean), cluster.domains)
     rates = [job.rate(job.units) / job.units for job in scenario.jobs if not job.evaluation]
     start_s = costs.to_training_s
     return Terms(
