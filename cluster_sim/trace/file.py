@@ -30,6 +30,7 @@ from cluster_sim.schedule.table import (
     ScheduleError,
 )
 from topologies.arrays import IntArray
+from topologies.arrow_arrays import numbers, texts
 from topologies.errors import InputError
 from topologies.files import check_regular
 from topologies.missing_files import no_such_file
@@ -124,7 +125,11 @@ def to_table(schedule: Schedule, times: Times) -> pa.Table:
     columns |= _edge_columns(schedule.edges)
     if len(schedule.flows):
         columns |= _flow_columns(schedule)
-    return pa.table(columns).replace_schema_metadata(
+    arrays = {
+        name: numbers(column) if isinstance(column, np.ndarray) else column
+        for name, column in columns.items()
+    }
+    return pa.table(arrays).replace_schema_metadata(
         {
             HEADER: json.dumps(_header(schedule, times)).encode(),
             RESOURCES: _packed(schedule.resources, RESOURCE_COLUMNS),
@@ -203,11 +208,11 @@ def _resource_names(schedule: Schedule) -> tuple[IntArray, list[str]]:
 
 
 def _dictionary(code: IntArray, names: Any) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(code.astype(np.int32)), pa.array(list(names)))
+    return pa.DictionaryArray.from_arrays(numbers(code.astype(np.int32)), texts(names))
 
 
 def _lists(ptr: IntArray, values: Any) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(pa.array(ptr.astype(np.int64)), pa.array(values))
+    return pa.LargeListArray.from_arrays(numbers(ptr.astype(np.int64)), numbers(values))
 
 
 def _edge_columns(edges: Edges) -> dict[str, Any]:
@@ -242,7 +247,7 @@ def _flows(table: pa.Table, kind: IntArray) -> Flows:
 
 def _packed(rows: Resources | Attempts, columns: Sequence[str]) -> bytes:
     """Return a small table as compressed text, for the metadata of the file."""
-    table = pa.table({name: getattr(rows, name) for name in columns})
+    table = pa.table({name: numbers(getattr(rows, name)) for name in columns})
     sink = io.BytesIO()
     options = ipc.IpcWriteOptions(compression="zstd")
     with ipc.new_stream(sink, table.schema, options=options) as stream:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType, NoneType, UnionType
+from types import ModuleType, NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +30,7 @@ from experiments.reports.values import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError
 from topologies.options import Option, described
+from topologies.table import Table, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,12 +92,18 @@ class _Argument:
 
 def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
     """Options of the parameters of ``run``; a dataclass has one for each described field."""
-    hints, texts = typing.get_type_hints(run), parameter_texts(inspect.getdoc(run) or "")
+    hints, texts = _hints(run), parameter_texts(inspect.getdoc(run) or "")
     return {
         name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
         for name, parameter in inspect.signature(run).parameters.items()
         if name not in COMMON
     }
+
+
+def _hints(run: Callable[..., Any]) -> dict[str, Any]:
+    """Types of the parameters; the type of the result may need pandas, which is not loaded here."""
+    named = {name: hint for name, hint in inspect.get_annotations(run).items() if name != "return"}
+    return typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
 
 
 def _argument(name: str, default: Any, kind: Any, texts: Mapping[str, str]) -> _Argument:
@@ -157,14 +164,12 @@ def parameter_texts(docstring: str) -> dict[str, str]:
 def _run(
     chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
 ) -> None:
-    frame = module.run(**values)
+    frame = (module.table if hasattr(module, "table") else module.run)(**values)
     brief = module.brief(frame) if hasattr(module, "brief") else frame
-    rows = brief.reset_index() if brief.index.name else brief
-
     inputs = _by_option(values)
 
     def document() -> dict[str, Any]:
-        return {"experiment": chosen.name, "inputs": plain(inputs), "rows": _records(rows)}
+        return {"experiment": chosen.name, "inputs": plain(inputs), "rows": _records(brief)}
 
     def write(run: Run) -> None:
         called = getattr(module, "FIGURE", chosen.name)
@@ -185,20 +190,19 @@ def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _print(chosen: Experiment, frame: pd.DataFrame, call: Invocation) -> None:
+def _print(chosen: Experiment, frame: Table | pd.DataFrame, call: Invocation) -> None:
     from experiments.reports.formatting import constants, table_text
 
-    same, rest = constants(frame)
+    same, rest = constants(Table.of(frame))
     print_table("\n".join(line for line in (chosen.question, same) if line), *table_text(rest))
     if call.out is not None:
         sys.stderr.write(f"written to {call.out}\n")
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _records(frame: Table | pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as documents; an empty cell, such as a missing price, is null."""
-    names = [str(name) for name in frame.columns]
-    filled = frame.astype(object).where(frame.notna(), None)
-    return [dict(zip(names, row, strict=True)) for row in filled.itertuples(index=False)]
+    rows = Table.of(frame).documents()
+    return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in rows]
 
 
 def _first_line(text: str) -> str:

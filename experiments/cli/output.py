@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from experiments.reports.values import plain
@@ -13,6 +15,8 @@ from topologies.errors import printable
 
 NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
 """First characters of cells in a column of numbers; a missing number is empty or a dash."""
+BOLD = "\033[1m{}\033[0m"
+"""Escape codes with which a terminal shows a line in bold."""
 GAP = 2
 """Spaces between columns."""
 MOST_REPEATED = 0.4
@@ -32,17 +36,16 @@ def print_table(
     Numbers align right, text and the first ``left`` columns left. Cells wrap between words; columns
     that still do not fit follow in a second table, which repeats the first ``left`` columns.
     """
-    from rich.console import Console
-    from rich.text import Text
-
     title, columns = printable(title), [printable(name) for name in columns]
     cells = [[printable(cell) for cell in row] for row in rows]
     width = shutil.get_terminal_size((80, 24)).columns
-    console = Console(width=width, highlight=False, markup=False)
-    if title:
-        _print(console, Text(title, style="bold"))
+    bold = BOLD if _shows_styles() else "{}"
+    lines = [bold.format(line) for line in _wrapped(title, width)] if title else []
     for block in blocks(columns, cells, width, left):
-        _print(console, _table(columns, cells, block, left))
+        head, *rest = _lines(columns, cells, block, left)
+        lines += [bold.format(line) for line in head]
+        lines += [line for row in rest for line in row]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def blocks(
@@ -90,6 +93,9 @@ def _widened(
         )
         for place in block
     }
+    for _ in range(width, _total(widths)):  # no column is wider than the terminal
+        widest = max(widths, key=lambda place: widths[place])
+        widths[widest] = max(1, widths[widest] - 1)
     spare = max(0, width - _total(widths))
     for place in sorted(block, key=lambda place: wanted[place] - widths[place]):
         more = min(spare, max(0, wanted[place] - widths[place]))
@@ -102,26 +108,46 @@ def _total(widths: Mapping[int, int]) -> int:
     return sum(widths.values()) + GAP * (len(widths) - 1)
 
 
-def _table(
+def _lines(
     columns: Sequence[str],
     cells: Sequence[Sequence[str]],
     block: Mapping[int, int],
     left: int,
-) -> Any:
-    from rich.table import Table
+) -> Iterator[list[str]]:
+    """Lines of the header, aligned at the bottom, then those of each row, aligned at the top."""
+    right = {
+        place
+        for place in block
+        if place >= left and all(row[place][:1] in NUMBER_STARTS for row in cells)
+    }
+    for number, row in enumerate((columns, *cells)):
+        parts = {place: _wrapped(row[place], width) for place, width in block.items()}
+        high = max(map(len, parts.values()))
+        for place, lines in parts.items():
+            empty = [""] * (high - len(lines))
+            parts[place] = lines + empty if number else empty + lines
+        yield [
+            (" " * GAP)
+            .join(
+                parts[place][line].rjust(width)
+                if place in right
+                else parts[place][line].ljust(width)
+                for place, width in block.items()
+            )
+            .rstrip()
+            for line in range(high)
+        ]
 
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for place, width in block.items():
-        numbers = all(row[place][:1] in NUMBER_STARTS for row in cells)
-        right = place >= left and numbers
-        table.add_column(columns[place], justify="right" if right else "left", width=width)
-    for row in cells:
-        table.add_row(*(row[place] for place in block))
-    return table
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines between words; a word wider than the column is broken."""
+    wrapped = (
+        wrap(line, width, break_on_hyphens=False, expand_tabs=False, replace_whitespace=False)
+        for line in text.split("\n")
+    )
+    return [part for lines in wrapped for part in lines or [""]]
 
 
-def _print(console: Any, what: Any) -> None:
-    """Print without the spaces at the ends of lines."""
-    with console.capture() as text:
-        console.print(what)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))
+def _shows_styles() -> bool:
+    """Return whether standard output is a terminal that can show bold text."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")

@@ -82,6 +82,7 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
     from experiments.reports.formatting import table_text
     from topologies.errors import shown, suggestion
+    from topologies.table import Table
 
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
@@ -92,7 +93,7 @@ def _print(frame: pd.DataFrame, show: list[str]) -> None:
     columns = [*varied, *[name for name in wanted if name not in varied]]
     visible = columns if show else columns[:MOST_COLUMNS]
     failures = [] if frame["message"].eq("").all() else ["message"]
-    print_table("", *table_text(frame[visible + failures]), left=len(varied))
+    print_table("", *table_text(Table.of(frame[visible + failures])), left=len(varied))
     if not show and len(columns) > MOST_COLUMNS:
         sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
 

@@ -271,15 +271,15 @@ def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherP
 
 
 def _explained(run: Iteration) -> dict[str, Any]:
-    from workloads.training.explain import inputs, steps
+    from workloads.training.explain import input_table, step_table
 
-    return {"steps": steps(run).to_dict("records"), "inputs": inputs(run).to_dict("records")}
+    return {"steps": step_table(run).documents(), "inputs": input_table(run).documents()}
 
 
 def _print_explained(run: Iteration) -> None:
     from experiments.reports.formatting import table_text
-    from workloads.training.explain import inputs, steps
+    from workloads.training.explain import input_table, step_table
 
-    print_table("Steps of one rank of each stage", *table_text(steps(run)), left=3)
-    numbers = inputs(run)
-    print_table("Numbers behind them", list(numbers.columns), numbers.to_numpy().tolist(), left=6)
+    print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
+    numbers = input_table(run)
+    print_table("Numbers behind them", list(numbers.columns), numbers.rows(), left=6)

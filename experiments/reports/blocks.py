@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from cluster_sim.plot.palette import colors, ink
 from experiments.figures.training import NAMES
 from experiments.reports.formatting import (
@@ -20,12 +18,14 @@ from experiments.reports.formatting import (
     text_columns,
     unit_of,
     value_text,
-    with_index,
 )
 from topologies.errors import InputError
+from topologies.table import Table, as_number, read_csv
 
 Block = dict[str, Any]
 MOST_ROWS = 500
+LARGEST_SHOWN_BYTES = 2**26
+"""Size of the largest file that is shown [B]."""
 ADDITIVE = ("_s", "_ps", "_hours")
 """Units of objects whose parts are shares of a whole."""
 
@@ -81,36 +81,35 @@ def frame_blocks(path: Path, *, results: bool = False) -> Iterator[Block]:
     A table of single results (metric and value) is left out if the run has ``results``, a document
     with the same numbers.
     """
-    frame = pd.read_csv(path, nrows=MOST_ROWS + 1)
-    if list(frame.columns) == ["metric", "value"]:
+    held = read_csv(path, MOST_ROWS + 1, LARGEST_SHOWN_BYTES)
+    names = held.columns.keys()
+    if list(names) == ["metric", "value"]:
         if results:
             return
-        inner = [table(["metric", "value"], _metrics(frame))]
+        inner = [table(["metric", "value"], _metrics(held))]
         yield {"kind": "more", "text": "all of them", "blocks": inner}
         return
-    if {"low", "high"} <= set(frame.columns) and {"time_s", "iteration_s"} & set(frame.columns):
-        frame = frame.rename(columns={"low": "low_s", "high": "high_s"})
-    same, rest = constants(frame.head(MOST_ROWS))
+    if {"low", "high"} <= names and {"time_s", "iteration_s"} & names:
+        held = held.renamed({"low": "low_s", "high": "high_s"})
+    same, rest = constants(held.head(MOST_ROWS))
     if same:
         yield {"kind": "text", "text": f"The same in all rows: {same}."}
-    yield frame_block(rest, more=path.name if len(frame) > MOST_ROWS else "")
+    yield table_block(rest, more=path.name if len(held) > MOST_ROWS else "")
 
 
-def frame_block(frame: pd.DataFrame, more: str = "") -> Block:
-    """Return a frame as a table."""
-    columns, rows = table_text(frame)
-    whole = with_index(frame)
-    values = list(zip(*(whole.iloc[:, k].tolist() for k in range(whole.shape[1])), strict=True))
-    return table(columns, rows, text=text_columns(frame), values=values, more=more)
+def table_block(held: Table, more: str = "") -> Block:
+    """Return a table of a file or a document as a block."""
+    columns, rows = table_text(held)
+    return table(columns, rows, text=text_columns(held), values=held.rows(), more=more)
 
 
-def _metrics(frame: pd.DataFrame) -> list[list[str]]:
+def _metrics(held: Table) -> list[list[str]]:
     """Rows of names and values, each value with the unit at the end of its name."""
-    numbers = pd.to_numeric(frame["value"], errors="coerce").tolist()
     rows = []
-    for name, text, value in zip(frame["metric"], frame["value"], numbers, strict=True):
-        whole = int(value) if value == value and float(value).is_integer() else value
-        shown = str(text) if value != value else value_text(str(name), whole)
+    for name, cell in zip(held["metric"], held["value"], strict=True):
+        value = as_number(cell)
+        whole = int(value) if math.isfinite(value) and value.is_integer() else value
+        shown = str(cell) if math.isnan(value) else value_text(str(name), whole)
         rows.append([heading(str(name)), shown])
     return rows
 
@@ -130,7 +129,7 @@ def document_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
             yield from ({"kind": "text", "text": line} for line in value)
         elif isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield {"kind": "head", "text": heading(key)}
-            yield frame_block(pd.DataFrame(value[:MOST_ROWS]))
+            yield table_block(Table.of_rows(value[:MOST_ROWS]))
 
 
 def parts_table(key: str, value: Mapping[str, Any]) -> Block:

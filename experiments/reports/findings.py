@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
-import pandas as pd
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.figures.training import NAMES
 from experiments.reports.certainty import ends_text, interval_at, value_at
 from experiments.reports.formatting import heading, number, value_text
 from topologies.units import format_bytes, format_rate, format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Document = Mapping[str, Any]
 FAULTS = (KeyError, ValueError, TypeError, ArithmeticError, IndexError, AttributeError)
@@ -161,7 +163,7 @@ def _lend(results: Document) -> str:
 
 
 def _unit_hours(window: Document) -> float:
-    begin, end = pd.Timestamp(window["from"]), pd.Timestamp(window["to"])
+    begin, end = (datetime.fromisoformat(window[key]) for key in ("from", "to"))
     return float(window["units"] * (end - begin).total_seconds() / 3600)
 
 

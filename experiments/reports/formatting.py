@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from topologies.table import Table
 from topologies.units import format_bytes, format_rate, format_seconds
 from workloads.confidence.interval import Interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LARGEST = 10**300
 """Limit beyond which a number is no quantity, and is not written out."""
@@ -172,67 +170,53 @@ def heading(name: str) -> str:
     return " ".join(word.upper() if word in ABBREVIATIONS else word for word in words)
 
 
-def table_text(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+def table_text(table: Table) -> tuple[list[str], list[list[str]]]:
     """Return headings and cells of a table as text, for a terminal or a page.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> table_text(pd.DataFrame({"ranks": [8], "time_s": [0.0188]}))
+    >>> table_text(Table({"ranks": [8], "time_s": [0.0188]}))
     (['ranks', 'time'], [['8', '18.8 ms']])
     """
-    whole = with_index(frame)
-    columns = [str(name) for name in whole.columns]
-    words = text_columns(frame)
     texts = [
         [
-            "" if k in words and value != value else value_text(name, value)
-            for value in whole.iloc[:, k].tolist()
+            "" if value != value and not table.is_number(name) else value_text(name, value)
+            for value in values
         ]
-        for k, name in enumerate(columns)
+        for name, values in table.columns.items()
     ]
-    return [heading(name) for name in columns], [list(row) for row in zip(*texts, strict=True)]
+    return [heading(name) for name in table.columns], [
+        list(row) for row in zip(*texts, strict=True)
+    ]
 
 
-def with_index(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with its index as columns, if the index is named; else it only counts rows."""
-    named = [name for name in frame.index.names if name is not None]
-    return frame.reset_index() if named else frame
-
-
-def text_columns(frame: pd.DataFrame) -> list[int]:
+def text_columns(table: Table) -> list[int]:
     """Positions of the columns with text, which align left; numbers align right.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> text_columns(pd.DataFrame({"ranks": [8], "algorithm": ["ring"]}))
+    >>> text_columns(Table({"ranks": [8], "algorithm": ["ring"]}))
     [1]
     """
-    import pandas as pd
-
-    whole = with_index(frame)
-    number_like = [pd.api.types.is_numeric_dtype(kind) for kind in whole.dtypes]
-    return [k for k, is_number in enumerate(number_like) if not is_number]
+    return [k for k, name in enumerate(table.columns) if not table.is_number(name)]
 
 
-def constants(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+def constants(table: Table) -> tuple[str, Table]:
     """Return the columns that are the same in all rows as one line, and the table without them.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> text, rest = constants(pd.DataFrame({"cluster": "ring:8", "time_s": [1.0, 2.0]}))
+    >>> text, rest = constants(Table({"cluster": ["ring:8"] * 2, "time_s": [1.0, 2.0]}))
     >>> text, list(rest.columns)
     ('cluster ring:8', ['time_s'])
     """
-    if len(frame) < 2:
-        return "", frame
+    if len(table) < 2:
+        return "", table
     same = {}
-    for name in frame.columns:
-        texts = (value_text(name, value) for value in frame[name])
+    for name, values in table.columns.items():
+        texts = (value_text(name, value) for value in values)
         first = next(texts)
         if all(text == first for text in texts):  # a generator, so it stops at a difference
             same[name] = first
     words = [f"{heading(name)} {text}" for name, text in same.items() if text not in ("", "-")]
-    return " · ".join(words), frame.drop(columns=list(same))
+    return " · ".join(words), table.without(same)

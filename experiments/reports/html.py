@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from cluster_sim.files import whole_file
 from experiments.reports.blocks import (
+    LARGEST_SHOWN_BYTES,
     Block,
     document_blocks,
     frame_blocks,
@@ -30,7 +30,7 @@ from experiments.reports.blocks import (
     table,
 )
 from experiments.reports.certainty import basis, interval_band
-from experiments.reports.findings import FAULTS, answers, finding
+from experiments.reports.findings import FAULTS, TABLED, answers, finding
 from experiments.reports.formatting import value_text
 from experiments.reports.reproduce import changed_inputs, command_line
 from experiments.reports.run_record import read_record, sha256_of
@@ -39,10 +39,10 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     import click
+    import pandas as pd
 
 REPORT = "report.html"
 LONGEST_IN_LEAD = 40
-LARGEST_SHOWN_BYTES = 2**26
 LARGEST_DATA_BYTES = 2**22
 """Largest values of a figure, or slices of a timeline, that are included in the page."""
 SVG_AT_MOST_BYTES = 2**21
@@ -87,7 +87,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     """
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
-    results, rows = _results(folder, contents), _first_table(folder, contents)
+    results = _results(folder, contents)
+    rows = _first_table(folder, contents) if command in TABLED else None
     title = finding(command, results, rows) or _drawn_finding(contents) or command
     script = packaged("report.js")
     sections = [
@@ -122,6 +123,8 @@ def _results(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:
     """Read the first table of a run; None if it has none that can be read."""
+    import pandas as pd
+
     first = next((item for item in contents if item.get("kind") == "table"), None)
     try:
         return None if first is None else pd.read_csv(_inside(folder, _name(first)))

@@ -30,6 +30,7 @@ from experiments.reports.run_record import (
     sha256_of,
 )
 from topologies.errors import InputError, shown, system_reason
+from topologies.table import Table
 
 if TYPE_CHECKING:
     import click
@@ -63,19 +64,17 @@ class Run:
     def table(
         self,
         name: str,
-        frame: pd.DataFrame,
+        rows: Table | pd.DataFrame,
         *,
         title: str = "",
         note: str = "",
         parquet: bool = False,
     ) -> None:
         """Write ``<name>.csv``, and optionally ``<name>.parquet``; a named index is a column."""
-        named = any(part is not None for part in frame.index.names)
-        lasting = frame.drop(columns=[c for c in MEASURED if c in frame.columns])
-        self._results.update(f"table {name}\n{lasting.to_csv(index=named)}".encode())
-        frame.to_csv(self._new(f"{name}.csv"), index=named)
+        self._results.update(f"table {name}\n{_csv(rows, without=MEASURED)}".encode())
+        self._new(f"{name}.csv").write_text(_csv(rows), encoding="utf-8", newline="")
         if parquet:
-            frame.to_parquet(self._new(f"{name}.parquet"), index=named)
+            _write_parquet(rows, self._new(f"{name}.parquet"))
         self._show("table", f"{name}.csv", title or name, note)
 
     def figure(
@@ -154,6 +153,29 @@ class Run:
         }
         (self.folder / RECORD).write_text(readable(self._record))
         write_report(self.folder, self._program)
+
+
+def _csv(rows: Table | pd.DataFrame, without: Sequence[str] = ()) -> str:
+    """Return rows as the text of a CSV file; a DataFrame's named index is a column."""
+    if isinstance(rows, Table):
+        return rows.without(without).csv()
+    left = rows.drop(columns=[name for name in without if name in rows.columns])
+    return left.to_csv(index=_is_named(rows))
+
+
+def _write_parquet(rows: Table | pd.DataFrame, path: Path) -> None:
+    if not isinstance(rows, Table):
+        rows.to_parquet(path, index=_is_named(rows))
+        return
+    import pyarrow.parquet as pq
+
+    from topologies.arrow_arrays import table_of
+
+    pq.write_table(table_of(rows), path)
+
+
+def _is_named(frame: pd.DataFrame) -> bool:
+    return any(name is not None for name in frame.index.names)
 
 
 def _lasting(value: Any) -> Any:

@@ -8,17 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.table import Table
 from topologies.units import format_bytes, format_seconds
 from workloads.training.memory.in_use import memory_in_use
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from experiments.reports.run_directory import Run
     from workloads.training.iteration import Iteration
     from workloads.training.plan.plan import ParallelPlan
@@ -174,11 +172,10 @@ def folding(run: Iteration) -> str:
     return f"{some:,} of {run.plan.ranks:,} ranks, which stand for all equal ones; {ops}"
 
 
-def breakdown_frame(run: Iteration) -> pd.DataFrame:
+def breakdown_table(run: Iteration) -> Table:
     """Return the breakdown as a table with ``part``, ``time_s``, ``share``; the iteration last."""
-    import pandas as pd
-
-    return pd.DataFrame(_breakdown(run), columns=["part", "time_s", "share"])
+    names = ("part", "time_s", "share")
+    return Table.of_rows([dict(zip(names, row, strict=True)) for row in _breakdown(run)])
 
 
 def breakdown_rows(run: Iteration) -> list[tuple[str, str, str]]:
@@ -201,19 +198,19 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
 
     ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown.
     """
-    from workloads.training.explain import inputs, steps
+    from workloads.training.explain import input_table, step_table
 
     results = document(run, engine)
     if alone:
         out.table("metrics", metrics(results), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
         out.figure(FIGURE, bar, title="Step-time breakdown")
-    ranks = run.ranks.drop(columns="count").div(PS_PER_S)
-    ranks.columns = ranks.columns.str.replace("_ps", "_s")
-    ranks.insert(0, "count", run.ranks["count"])
+    ranks = run.rank_times.seconds()
     out.table("ranks", ranks, title="Breakdown by rank", note="count: equal ranks it stands for")
-    out.table("steps", steps(run), title="Steps", note="Calls and times on one rank of a stage.")
-    out.table("inputs", inputs(run), title="Inputs", note="Numbers of the catalogue used.")
+    out.table(
+        "steps", step_table(run), title="Steps", note="Calls and times on one rank of a stage."
+    )
+    out.table("inputs", input_table(run), title="Inputs", note="Numbers of the catalogue used.")
     out.json("results", results, title="Results")
     if isinstance(run.trace, Trace):
         _write_trace(out, run, run.trace)
@@ -246,14 +243,12 @@ def _shown_ranks(run: Iteration) -> list[int]:
     return first[:: -(-len(first) // 8)]
 
 
-def metrics(results: Mapping[str, Any]) -> pd.DataFrame:
+def metrics(results: Mapping[str, Any]) -> Table:
     """Return a document of nested numbers as rows of ``metric`` and ``value``."""
-    import pandas as pd
-
-    rows = []
+    rows: list[tuple[str, Any]] = []
     for key, value in results.items():
         if isinstance(value, Mapping):
             rows += [(f"{key}.{inner}", item) for inner, item in value.items()]
         elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):
             rows.append((key, value))
-    return pd.DataFrame(rows, columns=["metric", "value"])
+    return Table({"metric": [name for name, _ in rows], "value": [value for _, value in rows]})

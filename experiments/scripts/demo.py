@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+from topologies.table import Table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from experiments.reports.run_directory import Run
@@ -57,15 +58,23 @@ def run(
         the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
         number of simulated ranks.
     """
-    from experiments.reports.training import breakdown_frame, folding, headline
-
     # Keywords, as in save: to functools.cache a call by position is another call.
-    step = simulate(
+    return table(
         model=model, cluster=cluster, tp=tp, pp=pp,
         global_batch=global_batch, seq=seq, overlap=overlap,
-    )  # fmt: skip
+    ).frame()  # fmt: skip
+
+
+def table(**options: Any) -> Table:
+    """Return the rows of ``run`` as a Table; parameters as for ``run``.
+
+    The command line uses it, since importing pandas takes longer than simulating the step.
+    """
+    from experiments.reports.training import breakdown_table, folding, headline
+
+    step = simulate(**options)
     mfu = step.interval.scaled(step.mfu)
-    return breakdown_frame(step).assign(
+    return breakdown_table(step).beside(
         step=headline(step),
         low_s=step.interval.low,
         high_s=step.interval.high,
@@ -94,19 +103,18 @@ def simulate(
     return iteration(shape, fabric, complete(changes, shape, fabric))
 
 
-def plot(frame: pd.DataFrame) -> Figure:
+def plot(frame: Table | pd.DataFrame) -> Figure:
     """Draw the parts of the step as one bar."""
     from experiments.figures.training import NAMES, one_step
     from workloads.confidence.interval import Interval
 
     seconds = dict(zip(frame["part"], frame["time_s"], strict=True))
     parts = {part: seconds.get(name, 0.0) for part, name in NAMES.items()}
-    row = frame.iloc[0]
-    ends = Interval(float(row["low_s"]), float(row["high_s"]))
-    return one_step(row["step"], parts, float(row["mfu"]), ends)
+    ends = Interval(float(frame["low_s"][0]), float(frame["high_s"][0]))
+    return one_step(frame["step"][0], parts, float(frame["mfu"][0]), ends)
 
 
-def save(run: Run, frame: pd.DataFrame, **options: Any) -> None:
+def save(run: Run, frame: Table | pd.DataFrame, **options: Any) -> None:
     """Add the trace, figures and tables of the step to a run directory."""
     from experiments.reports.training import write
 

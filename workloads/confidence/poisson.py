@@ -1,26 +1,27 @@
-"""Quantiles of counts of independent events."""
+"""Quantile of the Poisson distribution, without scipy."""
 
 from __future__ import annotations
 
 import math
 
 DEEPEST = 12
-"""Standard deviations below the mean at which sums of chances begin, less than 1e-32."""
+"""Standard deviations below the mean at which the sum begins; what lies below is under 1e-32."""
 ROUNDING = 1e-12
+"""Shortfall of a sum that counts as rounding."""
 
 
 def fewest(share: float, mean: float) -> int:
-    """Smallest count that a Poisson number does not exceed with at least this chance.
+    """Return the smallest count that a Poisson variable does not exceed with this probability.
 
-    Chances are summed one by one: ``scipy.special`` has the same, and takes longer to import than
-    a small command.
+    Probabilities are summed term by term. ``scipy.special.pdtrik`` is the same quantile, but its
+    import takes longer than a small command.
 
     Parameters
     ----------
     share : float
-        Chance, in (0, 1).
+        Probability, in (0, 1).
     mean : float
-        Mean of the number, 0 or more.
+        Mean of the variable, 0 or more.
 
     Examples
     --------
@@ -30,10 +31,10 @@ def fewest(share: float, mean: float) -> int:
     if mean <= 0:
         return 0
     count = max(0, math.floor(mean - DEEPEST * math.sqrt(mean)))
-    chance = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
-    total = chance
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    total = term
     while total < share - ROUNDING:
         count += 1
-        chance *= mean / count
-        total += chance
+        term *= mean / count
+        total += term
     return count

@@ -187,7 +187,7 @@ class _Run:
 
     @property
     def _slower(self) -> float:
-        """How much longer a step takes now."""
+        """Relative slowdown of a step by the slow servers of the moment."""
         return self.job.stragglers.slower if self.slow else 0.0
 
     def _enter(self, state: str) -> None:
@@ -261,31 +261,33 @@ class _Run:
             self._keep()
             yield from self._replace_slow()
         else:
-            yield from self._go_on()
+            yield from self._repeat_undisturbed()
 
-    def _go_on(self) -> Process:
-        """Compute and save, again and again, as long as nothing else happens, in one event.
+    def _repeat_undisturbed(self) -> Process:
+        """Run all checkpoint intervals that end before the next event of any process, as one event.
 
-        Months hold a hundred thousand checkpoints and a few hundred failures. Between two events
-        of others every round is the same: it starts with no work at risk and a checkpoint to write.
+        A job of months saves a hundred thousand checkpoints and has a few hundred failures. Without
+        an event in between, all intervals are equal: each begins with no work at risk, and while
+        the previous checkpoint is still being written.
         """
         compute_ms, stall_ms = max(1, _ms(self.job.interval_s)), _ms(self.job.stall_s)
         saving_ms = max(0, _ms(self.job.write_s) - compute_ms) + stall_ms
-        round_ms = compute_ms + saving_ms
-        # All of them end before the next event: at the same time, the order would matter.
-        rounds = (math.ceil(self.env.peek() - self.env.now) - 1) // round_ms
-        if rounds < 1:
+        interval_ms = compute_ms + saving_ms
+        # Strictly before the next event: at the same instant, the order of events would matter.
+        intervals = (math.ceil(self.env.peek() - self.env.now) - 1) // interval_ms
+        if intervals < 1:
             return
-        yield self.env.timeout(rounds * round_ms)
-        each = _Work()
-        each.add(compute_ms, self._slower)
-        self.booked["checkpoint"] += rounds * saving_ms
-        self.booked["useful"] += self.written.useful + (rounds - 1) * each.useful
-        self.booked["stragglers"] += self.written.slow + (rounds - 1) * each.slow
-        self.written, self.since = each, int(self.env.now)
+        yield self.env.timeout(intervals * interval_ms)
+        work = _Work()
+        work.add(compute_ms, self._slower)
+        self.times_ms["checkpoint"] += intervals * saving_ms
+        # The first interval completes the earlier checkpoint; the last one's is still unwritten.
+        self.times_ms["useful"] += self.written.useful + (intervals - 1) * work.useful
+        self.times_ms["stragglers"] += self.written.slow + (intervals - 1) * work.slow
+        self.written, self.since = work, int(self.env.now)
         self.written_at = self.since + _ms(self.job.write_s)
-        self.computed_ms += rounds * compute_ms
-        self.checkpoints += rounds
+        self.computed_ms += intervals * compute_ms
+        self.checkpoints += intervals
 
     def _recover(self) -> Process:
         """Lose unsaved work, detect the failure, and restart until a restart succeeds."""

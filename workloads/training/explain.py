@@ -8,6 +8,7 @@ import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.table import Table
 from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp
@@ -18,17 +19,20 @@ if TYPE_CHECKING:
 
 
 def steps(run: Iteration) -> pd.DataFrame:
+    """Return every kernel and collective of every stage; columns as in :func:`step_table`."""
+    return step_table(run).frame()
+
+
+def step_table(run: Iteration) -> Table:
     """Return every kernel and collective of every stage, those with the longest total time first.
 
     Returns
     -------
-    DataFrame
+    Table
         ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
         ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's
         buffer [B] and the ``ranks`` that take part; ``provenance`` of the time.
     """
-    import pandas as pd
-
     program = run.program
     rows = []
     for stage, stream in enumerate(program.streams):
@@ -40,8 +44,7 @@ def steps(run: Iteration) -> pd.DataFrame:
             else:
                 call_s = program.step_ps[number] / PS_PER_S
             rows.append(_row(run, stage, step, count, call_s))
-    frame = pd.DataFrame(rows)
-    return frame.sort_values("total_s", ascending=False, ignore_index=True)
+    return Table.of_rows(sorted(rows, key=lambda row: -row["total_s"]))
 
 
 def _row(run: Iteration, stage: int, step: LayerOp, calls: int, call_s: float) -> dict[str, Any]:
@@ -89,15 +92,18 @@ def _communication_s(run: Iteration, stage: int, number: int) -> float:
 
 
 def inputs(run: Iteration) -> pd.DataFrame:
+    """Return the catalogue's numbers behind the times; columns as in :func:`input_table`."""
+    return input_table(run).frame()
+
+
+def input_table(run: Iteration) -> Table:
     """Return the catalogue's numbers behind the times, each with its value, grade and source.
 
     Returns
     -------
-    DataFrame
+    Table
         ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
     """
-    import pandas as pd
-
     catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]
@@ -108,7 +114,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
         wanted += [(fabric, name) for name in catalogue.quantities(fabric) if name in _FABRIC]
     wanted += [("training", name) for name in _read_for(chip, catalogue, "training")]
     entries = [catalogue.entry(*row) for row in wanted]
-    return pd.DataFrame(
+    return Table(
         {
             "part": [entry.part for entry in entries],
             "quantity": [entry.quantity for entry in entries],

@@ -165,10 +165,10 @@ class Iteration:
     @property
     def ranks(self) -> pd.DataFrame:
         """Time of each rank by category, as the module ``program.breakdown`` defines them."""
-        return self._rank_times.frame()
+        return self.rank_times.frame()
 
     @cached_property
-    def _rank_times(self) -> RankTimes:
+    def rank_times(self) -> RankTimes:
         if isinstance(self.trace, RankVector):
             return self.trace.ranks
         return breakdown(self.trace, self.undisturbed, self._times)
@@ -181,7 +181,7 @@ class Iteration:
     @property
     def breakdown_s(self) -> dict[str, float]:
         """Time of a step by category [s], mean over all ranks; the parts sum to the step."""
-        return {part: total / self.iterations for part, total in self._rank_times.mean_s().items()}
+        return {part: total / self.iterations for part, total in self.rank_times.mean_s().items()}
 
     @property
     def undisturbed_s(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,29 @@ def test_a_small_command_needs_numpy_and_no_other_large_library(command: str) ->
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
     assert '_s": ' in done.stdout
+
+
+WITH_TABLES = {
+    "tables": f"{SMALL['train']}",
+    "run": f"{SMALL['train']} --out {{}}",
+    "demo": "experiment demo --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --pp 1 "
+    "--global-batch 64 --out {}",
+    "job": "run-job --model llama-3.1-8b --cluster trn2.48xlarge --tp 8 --days 9",
+}
+"""Small commands that print tables, or write them with pictures and traces."""
+
+
+@pytest.mark.parametrize("command", WITH_TABLES.values(), ids=WITH_TABLES)
+def test_tables_of_a_few_rows_are_made_without_pandas(command: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from experiments.cli.main import run;"
+        f"run('{command} --quiet'.format('{tmp_path}/run').split());"
+        "large = {'pandas', 'networkx', 'pydantic', 'rich', 'scipy', 'yaml'};"
+        "sys.exit(str(large & sys.modules.keys() or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.replace(f"written to {tmp_path}/run", "").strip() == ""
+    assert done.stdout.count("\n") > 5
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

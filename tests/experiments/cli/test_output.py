@@ -38,6 +38,29 @@ def test_columns_that_do_not_fit_follow_under_the_first(
     ]
 
 
+def test_names_stand_at_the_foot_of_the_heading_and_cells_at_the_top_of_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table("A title", ["name", "what it is", "time"], [["a ring", "of every chip", "1 s"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "A title",
+        "        what",
+        "name    it is   time",
+        "a ring  of       1 s",
+        "        every",
+        "        chip",
+    ]
+
+
+def test_a_word_that_is_longer_than_the_terminal_is_cut_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    print_table("", ["source"], [["x" * 8 + "y" * 8]])
+    assert capsys.readouterr().out == "source\nxxxxxxxxyy\nyyyyyy\n"
+
+
 def test_a_number_and_its_unit_stay_on_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

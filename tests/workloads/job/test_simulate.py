@@ -219,7 +219,7 @@ def test_every_millisecond_is_counted_once(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    rounds_s=st.tuples(*[st.sampled_from([0.001, 0.003, 0.05, 0.7])] * 3),
+    times_s=st.tuples(*[st.sampled_from([0.001, 0.003, 0.05, 0.7])] * 3),
     slow=st.sampled_from([(0.0, 0.0), (0.2, 0.15), (0.02, 1.0)]),
     mtbf_s=st.sampled_from([0.01, 0.5, 6.0, 1e9]),
     replaces=st.booleans(),
@@ -228,8 +228,8 @@ def test_every_millisecond_is_counted_once(
     slices=st.sampled_from([0, 7]),
     seed=st.integers(0, 1000),
 )
-def test_rounds_taken_at_once_are_those_taken_one_by_one(
-    rounds_s: tuple[float, float, float],
+def test_intervals_run_as_one_event_equal_those_run_one_by_one(
+    times_s: tuple[float, float, float],
     slow: tuple[float, float],
     mtbf_s: float,
     replaces: bool,
@@ -238,7 +238,7 @@ def test_rounds_taken_at_once_are_those_taken_one_by_one(
     slices: int,
     seed: int,
 ) -> None:
-    compute_s, stall_s, write_s = rounds_s
+    compute_s, stall_s, write_s = times_s
     asked = replace(
         job(),
         rates=failing(mtbf_s, replaces=replaces),
@@ -255,7 +255,7 @@ def test_rounds_taken_at_once_are_those_taken_one_by_one(
     )
     at_once = simulate(asked, np.random.default_rng(seed), slices)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Run, "_go_on", lambda run: iter(()))
+        patch.setattr(_Run, "_repeat_undisturbed", lambda run: iter(()))
         assert simulate(asked, np.random.default_rng(seed), slices) == at_once
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
-from topologies.yaml_documents import read_yaml
 from workloads.training.plan.other_tool_keys import INTERLEAVED, TABLES, Rule, schedule_like
 
 LARGEST_BYTES = 2**16
@@ -131,6 +129,10 @@ def _stronger(field: str, earlier: Any, later: Any) -> Any:
 
 def _flattened(path: Path, text: str) -> dict[str, Any]:
     """Keys of a file, dotted where they lie in sections; of a command line its long options."""
+    import tomllib  # here, since most plans are stated by options alone
+
+    from topologies.yaml_documents import read_yaml
+
     document: Any = None
     try:
         if path.suffix == ".toml":

@@ -7,15 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cluster_sim.files import whole_file
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files import read_text
 from topologies.units import parse_bytes
-from topologies.yaml_documents import read_yaml
 from workloads.models.model import Model
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
@@ -54,6 +51,8 @@ def read_any_plan(path: Path) -> OtherPlan:
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return OtherPlan(other.tool, stated, other.ignored)
+    from topologies.yaml_documents import read_yaml  # most plans are stated by options alone
+
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = {_field_name(str(key), path): value for key, value in document.items()}
@@ -93,6 +92,8 @@ def plan_yaml(plan: ParallelPlan) -> str:
     >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
     ['tp: 4', 'pp: 2']
     """
+    import yaml
+
     values: dict[str, Any] = {field.name: getattr(plan, field.name) for field in fields(plan)}
     values["order"] = "-".join(plan.order)
     values["stage_layers"] = "-".join(map(str, plan.stage_layers))

@@ -17,6 +17,7 @@ from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
+from topologies.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,11 @@ class RankTimes:
     def mean_s(self) -> dict[str, float]:
         """Mean of each part over all ranks, folded ones included [s]; sums to the iteration."""
         return {part: _mean_ps(self.count, self.parts_ps[part]) / PS_PER_S for part in PARTS}
+
+    def seconds(self) -> Table:
+        """Return ``rank``, ``count``, and ``<part>_s`` of each part [s]."""
+        parts = {f"{part}_s": (self.parts_ps[part] / PS_PER_S).tolist() for part in PARTS}
+        return Table({"rank": self.rank.tolist(), "count": self.count.tolist(), **parts})
 
     def frame(self) -> pd.DataFrame:
         """Return a table by ``rank``: ``count``, and the time ``<part>_ps`` of each part [ps]."""

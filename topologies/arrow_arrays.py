@@ -1,0 +1,78 @@
+"""Arrow arrays of numpy arrays and of texts, made from their buffers.
+
+``pyarrow.array`` would do the same, but it imports pandas to check whether its argument is a
+Series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from topologies.table import Table, is_missing
+
+
+def numbers(values: Any, present: Any = True) -> pa.Array:
+    """Return a numpy array as Arrow's, without copying it unless it holds truth values.
+
+    Parameters
+    ----------
+    values : array (n,)
+    present : bool array (n,), optional
+        Values that are not null.
+
+    Examples
+    --------
+    >>> numbers(np.array([3, 5]), np.array([True, False])).to_pylist()
+    [3, None]
+    """
+    column = np.ascontiguousarray(values)
+    held = _bits(column) if column.dtype == np.bool_ else pa.py_buffer(column)
+    kind = pa.from_numpy_dtype(column.dtype)
+    return pa.Array.from_buffers(kind, len(column), [_validity(present), held])
+
+
+def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
+    """Return texts as an Arrow array.
+
+    Examples
+    --------
+    >>> texts(["ring", "", "tree"]).to_pylist()
+    ['ring', '', 'tree']
+    """
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    return pa.StringArray.from_buffers(
+        len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)), _validity(present)
+    )
+
+
+def table_of(table: Table) -> pa.Table:
+    """Return a table as Arrow's; what is missing is null.
+
+    Examples
+    --------
+    >>> table_of(Table({"ranks": [8, 16], "note": ["", float("nan")]})).to_pylist()
+    [{'ranks': 8, 'note': ''}, {'ranks': 16, 'note': None}]
+    """
+    return pa.table({name: _column(values) for name, values in table.columns.items()})
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    missing = np.array([is_missing(value) for value in values], np.bool_)
+    if any(isinstance(value, str) for value in values):
+        return texts(
+            ["" if gone else value for value, gone in zip(values, missing, strict=True)], ~missing
+        )
+    return numbers(np.array(values), ~missing)
+
+
+def _validity(present: Any) -> pa.Buffer | None:
+    return None if np.all(present) else _bits(np.asarray(present))
+
+
+def _bits(truths: Any) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(truths, bitorder="little"))
