@@ -63,7 +63,7 @@ class Table:
 
     @classmethod
     def of(cls, frame: Table | pd.DataFrame) -> Table:
-        """Convert a DataFrame, with its index as columns if that is named; a Table is returned as is."""
+        """Convert a DataFrame; a named index becomes columns. A Table is returned unchanged."""
         if isinstance(frame, Table):
             return frame
         if any(name is not None for name in frame.index.names):

@@ -178,19 +178,32 @@ def _axis_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
             out = _outward_by_start(links, place[axis], size, width) if only_chips else None
             most = MOST_STACKED_CUTS if stacked else max(1, MOST_PLACES // chips)
             step = max(1, size // most)
+            held = (_in_stretches(members, width) * group.ranks_per_chip).tolist()
+            cuts = set()  # most of them are equal
             for start in range(0, size if width > 1 or size <= 64 else 1, step):
-                part = (np.arange(size) - start) % size < width
-                inside = int(members[part].sum()) * group.ranks_per_chip
-                if not 0 < inside < ranks:
+                if not 0 < held[start] < ranks:
                     continue
                 if out is not None:
                     rate = int(out[start])
-                elif stacked:
-                    rate = stacked_outward(links, part[place[axis]])
                 else:
-                    rate = _outward(links, part[place[axis]])
-                name = f"cut across {names[axis] if names else axis}"
+                    part = ((np.arange(size) - start) % size < width)[place[axis]]
+                    rate = stacked_outward(links, part) if stacked else _outward(links, part)
+                cuts.add((held[start], rate))
+            name = f"cut across {names[axis] if names else axis}"
+            for inside, rate in cuts:
                 yield Bound(name, _time(crossing_bytes(call, inside), rate, least))
+
+
+def _in_stretches(members: IntArray, width: int) -> IntArray:
+    """Members of each stretch of ``width`` places around an axis, by its start.
+
+    Examples
+    --------
+    >>> _in_stretches(np.array([1, 2, 4, 8]), 2)
+    array([ 3,  6, 12,  9])
+    """
+    sums = np.cumsum(np.concatenate([[0], members, members]))
+    return np.asarray(sums[width : width + len(members)] - sums[: len(members)])
 
 
 def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:

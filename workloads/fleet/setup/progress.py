@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
+from workloads.fleet.setup.kept_rates import TrainingRate, keep_rate, load_rate, rate_name
 from workloads.models.model import Model
 from workloads.search import search
 from workloads.serving.profile import forward_s
@@ -42,41 +43,31 @@ NARROWED: tuple[Mapping[str, Any], ...] = (
 """Further fixed fields of each search; the next is tried where no plan of one fits in memory."""
 
 
-@dataclass(frozen=True)
-class TrainingRate:
-    """Throughput of a training job.
-
-    Attributes
-    ----------
-    units : int
-        Scale-up domains of the simulated job.
-    tokens_per_s : float
-        Throughput on these units [1/s]. On other numbers of units it is taken in proportion,
-        because the batch grows with the job.
-    plan : ParallelPlan, optional
-        None where no plan fits, and the throughput is that of the roofline.
-    """
-
-    units: int
-    tokens_per_s: float
-    plan: ParallelPlan | None = None
-
-
 def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") -> TrainingRate:
     """Return the throughput of a job that trains a model on units of a cluster.
 
     The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
     on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
-    the fleet, a step takes three times the roofline of a forward pass.
+    the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
+    file, from which the next call with equal inputs reads it.
 
     Raises
     ------
     InputError
         For a cluster without chips.
     """
+    name = rate_name(model, cluster, precision)
+    rate = load_rate(name)
+    if rate is None:
+        rate = _searched(model, cluster, precision)
+        keep_rate(name, rate)
+    return rate
+
+
+def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
     slice_, slices = _priced_slice(cluster)
     if slices > 1:
-        priced = training_rate(model, slice_, precision=precision)
+        priced = _searched(model, slice_, precision)
         return replace(priced, tokens_per_s=priced.tokens_per_s * slices)
     for units in UNITS:
         if units > cluster.domains:

@@ -1,0 +1,54 @@
+"""Training rates that are kept: the same from the file, another name for other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from topologies import kept_files
+from topologies.clusters.names import cluster
+from workloads.fleet.setup import progress
+from workloads.fleet.setup.kept_rates import TrainingRate, keep_rate, load_rate, rate_name
+from workloads.fleet.setup.progress import training_rate
+from workloads.models.huggingface import named
+from workloads.training.plan.plan import ParallelPlan
+
+MODEL = named("llama-3.1-8b")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(kept_files.FOLDER_VARIABLE, str(tmp_path))
+    kept_files.folders.cache_clear()
+    yield tmp_path
+    kept_files.folders.cache_clear()
+
+
+def test_a_rate_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = iter([TrainingRate(1, 5.0)])
+    monkeypatch.setattr(progress, "_searched", lambda *inputs: next(searched))
+    rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
+    assert rates == [TrainingRate(1, 5.0)] * 2
+
+
+@pytest.mark.parametrize("plan", [None, ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))])
+def test_a_kept_rate_is_exactly_what_it_was(plan: ParallelPlan | None) -> None:
+    rate = TrainingRate(2, 1 / 3, plan)
+    keep_rate("training-rate-a.json", rate)
+    assert load_rate("training-rate-a.json") == rate
+    assert load_rate("training-rate-b.json") is None
+
+
+def test_other_inputs_have_other_names() -> None:
+    machine = cluster("trn2.48xlarge")
+    assert rate_name(MODEL, machine, "bf16") == rate_name(MODEL, cluster("trn2.48xlarge"), "bf16")
+    others = {
+        rate_name(MODEL, machine, "fp8"),
+        rate_name(replace(MODEL, layers=31), machine, "bf16"),
+        rate_name(MODEL, replace(machine, domains=machine.domains + 1), "bf16"),
+        rate_name(MODEL, machine, "bf16"),
+    }
+    assert len(others) == 4
