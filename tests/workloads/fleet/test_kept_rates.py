@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +43,20 @@ def test_a_kept_rate_is_exactly_what_it_was(plan: ParallelPlan | None) -> None:
     keep_rate("training-rate-a.json", rate)
     assert load_rate("training-rate-a.json") == rate
     assert load_rate("training-rate-b.json") is None
+
+
+def test_every_process_names_a_rate_alike() -> None:
+    code = (
+        "from topologies.clusters.names import cluster;"
+        "from workloads.fleet.setup.kept_rates import rate_name;"
+        "from workloads.models.huggingface import named;"
+        "print(rate_name(named('llama-3.1-8b'), cluster('trn2.48xlarge'), 'bf16'))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == rate_name(MODEL, cluster("trn2.48xlarge"), "bf16")
 
 
 def test_other_inputs_have_other_names() -> None:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from topologies import kept_files
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
@@ -22,6 +23,8 @@ from workloads.training.plan.plan import ParallelPlan
 PACKAGES = ("cluster_sim", "topologies", "workloads")
 READ = (".py", ".csv", ".json", ".yaml", ".toml")
 """Suffixes of the files that results depend on."""
+CACHE = "__pycache__"
+"""Folder whose files follow from the others."""
 MOST_KEPT = 1000
 """Files that are kept, of about 700 bytes each; the oldest are removed first."""
 
@@ -52,9 +55,9 @@ def load_rate(name: str) -> TrainingRate | None:
     if content is None:
         return None
     document = json.loads(content)
-    fields = document.pop("plan")
-    plan = None if fields is None else ParallelPlan(**{
-        name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+    of_plan = document.pop("plan")
+    plan = None if of_plan is None else ParallelPlan(**{
+        name: tuple(value) if isinstance(value, list) else value for name, value in of_plan.items()
     })  # fmt: skip
     return TrainingRate(**document, plan=plan)
 
@@ -67,8 +70,9 @@ def keep_rate(name: str, rate: TrainingRate) -> None:
 
 def rate_name(model: Model, cluster: Cluster, precision: str) -> str:
     """Return the name of the file of a rate, with a digest of its inputs and of all code."""
-    asked_for = pickle.dumps((model, cluster, precision))
-    return f"training-rate-{kept_files.digest(asked_for, _program())}.json"
+    catalogue = cluster.catalogue or shipped_catalogue()
+    inputs = pickle.dumps((model, cluster, catalogue, precision))
+    return f"training-rate-{kept_files.digest(inputs, _program())}.json"
 
 
 @cache
@@ -79,4 +83,5 @@ def _program() -> str:
 def _sources() -> Iterator[Path]:
     root = Path(__file__).parents[3]
     for package in PACKAGES:
-        yield from sorted(path for path in (root / package).rglob("*.*") if path.suffix in READ)
+        paths = sorted((root / package).rglob("*.*"))
+        yield from (path for path in paths if path.suffix in READ and CACHE not in path.parts)
