@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from topologies import kept_files
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -55,11 +56,16 @@ def load_rate(name: str) -> TrainingRate | None:
     if content is None:
         return None
     document = json.loads(content)
-    of_plan = document.pop("plan")
-    plan = None if of_plan is None else ParallelPlan(**{
-        name: tuple(value) if isinstance(value, list) else value for name, value in of_plan.items()
-    })  # fmt: skip
-    return TrainingRate(**document, plan=plan)
+    plan = document.pop("plan")
+    return TrainingRate(**document, plan=None if plan is None else _plan(plan))
+
+
+def _plan(document: dict[str, Any]) -> ParallelPlan:
+    """Return a plan from the JSON of its fields, in which tuples are lists."""
+    values = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
+    }
+    return ParallelPlan(**values)
 
 
 def keep_rate(name: str, rate: TrainingRate) -> None:
