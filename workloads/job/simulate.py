@@ -17,6 +17,7 @@ import simpy
 
 from workloads.job.causes import Cause
 from workloads.job.job import PARTS, Job
+from workloads.job.work import Work
 
 MS = 1000
 Process = Generator[simpy.Event, Any, None]
@@ -96,34 +97,6 @@ def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
     return _Run(job, rng).run(slices)
 
 
-@dataclass
-class _Work:
-    """Computing time that no checkpoint holds yet [ms]: useful time, and time lost by slowness."""
-
-    useful: int = 0
-    slow: int = 0
-
-    def add(self, ms: int, slower: float) -> None:
-        """Add computing time in which a step took longer by the share ``slower``."""
-        extra = round(ms * slower / (1 + slower))
-        self.useful += ms - extra
-        self.slow += extra
-
-    def join(self, other: _Work) -> None:
-        """Add other work."""
-        self.useful += other.useful
-        self.slow += other.slow
-
-    def take(self, ms: int) -> int:
-        """Take at most ``ms`` away, useful and slow time in proportion; return the amount [ms]."""
-        total = self.useful + self.slow
-        taken = min(ms, total)
-        slow = round(self.slow * taken / total) if total else 0
-        self.useful -= taken - slow
-        self.slow -= slow
-        return taken
-
-
 class _Run:
     """State of a run, and the SimPy processes that change it.
 
@@ -140,7 +113,7 @@ class _Run:
         self.times_ms = dict.fromkeys(PARTS, 0)
         self.failures: Counter[str] = Counter({cause.name: 0 for cause in job.rates.causes})
         self.state, self.since = COMPUTING, 0
-        self.at_risk, self.written = _Work(), _Work()
+        self.at_risk, self.written = Work(), Work()
         self.written_at = 0  # when the checkpoint of the work `written` is in the store
         # Spares that are ready, units that the job lacks, and the most units away at one time.
         self.ready, self.missing, self.most_away = job.spares, 0, 0
@@ -205,7 +178,7 @@ class _Run:
         if self.env.now >= self.written_at:
             self.times_ms["useful"] += self.written.useful
             self.times_ms["stragglers"] += self.written.slow
-            self.written = _Work()
+            self.written = Work()
 
     def _keep_rest(self) -> None:
         """Count the work that is not in a written checkpoint at the end of the run."""
@@ -222,7 +195,7 @@ class _Run:
         self._keep()
         # The peers also hold the work of the unfinished checkpoint; a later one will save it.
         self.at_risk.join(self.written)
-        self.written = _Work()
+        self.written = Work()
         lost_ms = _ms(peers.lost_s(self.computed_ms / MS))
         self.times_ms["lost_work"] += self.at_risk.take(lost_ms)
 
@@ -231,7 +204,7 @@ class _Run:
         self._keep()
         for work in (self.written, self.at_risk):
             self.times_ms["lost_work"] += work.useful + work.slow
-        self.written, self.at_risk = _Work(), _Work()
+        self.written, self.at_risk = Work(), Work()
 
     # The job itself
 
@@ -254,7 +227,7 @@ class _Run:
         yield self.env.timeout(_ms(self.job.stall_s))
         self._enter("checkpoint")
         self.checkpoints += 1
-        self.written, self.at_risk = self.at_risk, _Work()
+        self.written, self.at_risk = self.at_risk, Work()
         self.written_at = int(self.env.now) + _ms(self.job.write_s)
         if self.known_slow and self.ready >= self.known_slow:
             yield self.env.timeout(self.written_at - self.env.now)
@@ -278,7 +251,7 @@ class _Run:
         if intervals < 1:
             return
         yield self.env.timeout(intervals * interval_ms)
-        work = _Work()
+        work = Work()
         work.add(compute_ms, self._slower)
         self.times_ms["checkpoint"] += intervals * saving_ms
         # The first interval completes the earlier checkpoint; the last one's is still unwritten.

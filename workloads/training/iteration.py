@@ -169,6 +169,7 @@ class Iteration:
 
     @cached_property
     def rank_times(self) -> RankTimes:
+        """Times of each rank by category as arrays, of which :attr:`ranks` is the table."""
         if isinstance(self.trace, RankVector):
             return self.trace.ranks
         return breakdown(self.trace, self.undisturbed, self._times)
