@@ -1,7 +1,8 @@
 """Traffic between domains as flows over the adapters and the layers of the Clos, shared fairly.
 
 EFA cuts messages into packets, spreads them over all equal paths and slows its senders down, so
-that flows share what they cross; a NeuronLink has one sender and sends one message at a time.
+that flows share every link that they cross. A NeuronLink, in contrast, has a single sender, which
+sends one message at a time.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import SharedPaths, clos, scale_out_paths, shared_links
 
 OPS_A_FLOW = 6
-"""Memory of a flow, its arrival and the links that it shares, in ops."""
+"""Memory that a flow takes with its arrival and the links that it shares, in multiples of an op."""
 
 
 def traffic(
     cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike, size_bytes: npt.ArrayLike
 ) -> Schedule:
-    """Schedule messages between chips of different domains: a flow each, then its arrival.
+    """Schedule messages between chips of different domains, each as a flow and its arrival.
 
     Parameters
     ----------
     cluster : Cluster
-        With a scale-out fabric.
+        Cluster with a scale-out fabric.
     src, dst : int array (messages,)
-        Global chips.
+        Sending and receiving chip of each message, numbered through the cluster.
     size_bytes : int array (messages,)
-        At least 1 [B].
+        Size of each message, at least 1 [B].
 
     Examples
     --------
@@ -55,36 +56,39 @@ def traffic(
 
 
 def exchange(call: CollectiveCall) -> Schedule:
-    """Schedule an all-to-all between domains, with flows of equal racks counted together.
+    """Schedule the part of an all-to-all that crosses domains, with a flow for each pair of racks.
 
-    Chips below one top-of-rack switch have the same to send to those below another and share the
-    same links, so that one flow with all their bytes, over all their adapters, stands for them.
+    All chips below one top-of-rack switch send equally much to the chips below another and share
+    the same links, so one flow that carries all their bytes over all their adapters stands for
+    them.
 
     Parameters
     ----------
     call : CollectiveCall
-        Parts of its buffer are rounded up.
+        All-to-all whose part for each rank is rounded up to whole bytes.
 
     Raises
     ------
     InputError
-        For more flows than this machine has memory for.
+        If there are more flows than this machine has memory for.
     """
     group, cluster = call.group, call.group.cluster
     _, layers = clos(cluster)
     rack_of_chip = group.chips // layers[0].chips
     _, first, chips = np.unique(rack_of_chip, return_index=True, return_counts=True)
     check_op_count(call.kind, DIRECT.name, group.ranks, OPS_A_FLOW * len(first) ** 2)
-    each = -(-call.size_bytes // group.ranks) * group.ranks_per_chip**2
-    apart = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
-    a, b = np.nonzero(apart)
-    heads = group.chips[first]
+    chip_pair_bytes = -(-call.size_bytes // group.ranks) * group.ranks_per_chip**2
+    # Pairs of chips of two racks; within a domain the scale-up links carry the bytes instead.
+    pairs = np.outer(chips, chips) - np.diag(_pairs_inside(group, rack_of_chip))
+    source, target = np.nonzero(pairs)
+    first_chip = group.chips[first]
     # Within a rack two adapters are crossed; any other chip of it may be the receiver.
-    beside = np.where(heads % layers[0].chips, heads - 1, heads + 1)
-    paths = scale_out_paths(cluster, heads[a], np.where(a == b, beside[b], heads[b]))
+    neighbor = np.where(first_chip % layers[0].chips, first_chip - 1, first_chip + 1)
+    receiver = np.where(source == target, neighbor[target], first_chip[target])
+    paths = scale_out_paths(cluster, first_chip[source], receiver)
     members = np.zeros(layers[0].groups, np.int64)
-    members[heads // layers[0].chips] = chips
-    return _flows(cluster, paths, apart[a, b] * each, members)
+    members[first_chip // layers[0].chips] = chips
+    return _flows(cluster, paths, pairs[source, target] * chip_pair_bytes, members)
 
 
 def exchange_ps(call: CollectiveCall) -> int:
@@ -93,7 +97,12 @@ def exchange_ps(call: CollectiveCall) -> int:
 
 
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
-    """Ordered pairs of chips of one domain, a chip and itself too, by rack."""
+    """Count for each rack the ordered pairs of chips of one domain; a chip pairs with itself too.
+
+    Returns
+    -------
+    int64 array (racks of the group,)
+    """
     _, domain, counts = np.unique(group.domain, return_inverse=True, return_counts=True)
     _, rack = np.unique(rack_of_chip, return_inverse=True)
     return np.bincount(rack, counts[domain]).astype(np.int64)
@@ -102,16 +111,20 @@ def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
 def _flows(
     cluster: Cluster, paths: SharedPaths, work: IntArray, members: IntArray | None = None
 ) -> Schedule:
-    """A flow for each path and its arrival; adapters of a rack together where it has members."""
+    """Schedule a flow and its arrival for each path.
+
+    ``members`` counts the chips of the group below each top-of-rack switch. Where it is given, all
+    adapters of a rack in one direction are one resource with the capacity of these chips.
+    """
     links = shared_links(cluster)
     adapter: BoolArray = paths.link < 2 * cluster.chips
     crossed, capacity = paths.link.astype(np.int64), links.capacity_bytes_per_s.copy()
     capacity[: 2 * cluster.chips] = wire(cluster).scale_out_bytes_per_s
     if members is not None:
         chips = clos(cluster)[1][0].chips
-        way, chip = np.divmod(crossed[adapter], cluster.chips)
+        direction, chip = np.divmod(crossed[adapter], cluster.chips)
         rack = chip // chips
-        crossed[adapter] = way * cluster.chips + rack * chips
+        crossed[adapter] = direction * cluster.chips + rack * chips
         capacity[crossed[adapter]] = wire(cluster).scale_out_bytes_per_s * members[rack]
     used, resource = np.unique(crossed, return_inverse=True)
     count = len(paths)

@@ -1,20 +1,21 @@
-"""Duration of a collective, and which of four methods gives it.
+"""Duration of a collective, which one of four methods gives.
 
 ``nccl``
     NVIDIA's machines with ``auto``: the closed form of NCCL's measured behaviour
     (:mod:`cluster_sim.collectives.duration.nccl`).
 ``flows``
-    An all-to-all between domains of 512 ranks or more: what each rack sends to each other as one
-    flow over the layers of the Clos (:mod:`~.clos_flows`), beside what stays inside the fullest
-    domain.
+    An all-to-all of 512 ranks or more over several domains: all that one rack sends to another is
+    one flow over the layers of the Clos (:mod:`~.clos_flows`). The exchange inside the fullest
+    domain runs at the same time, and the longer of both counts.
 ``few-ranks``
-    The algorithm's ``stands_for``: of the same work in many domains a few ranks that stand for all
-    (:mod:`cluster_sim.collectives.few_ranks`), of rings that share nothing the clocks of their
-    links (:mod:`cluster_sim.collectives.algorithms.ring_clocks`).
+    The algorithm's ``stands_for``. Where many domains do the same work, a few ranks stand for all
+    (:mod:`cluster_sim.collectives.few_ranks`); where rings share no link, only the clocks of their
+    links are computed (:mod:`cluster_sim.collectives.algorithms.ring_clocks`).
 ``simulated``
-    Everything else: every message, op by op.
+    Everything else: an engine runs every message as ops.
 
-Groups that are translations of one another have one time, so each geometry is worked out once.
+Groups that are translations of one another take the same time, so that each geometry is computed
+only once.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ class CollectiveTime:
     Attributes
     ----------
     time_ps : int
+        Time from the launch to the last rank's end [ps].
     algorithm : str
-        The one that runs; ``nccl`` where NCCL's own choice does.
+        Algorithm that runs; ``nccl`` where NCCL chooses one itself.
     method : str
-        One of ``METHODS``: what worked the time out.
+        Method that gave the time, one of ``METHODS``.
     """
 
     time_ps: int
@@ -90,7 +92,7 @@ def collective_time(
     algorithm: str = AUTO,
     ideal: bool = False,
 ) -> CollectiveTime:
-    """Time of a collective operation on one group, and the method that answers.
+    """Time of a collective operation on one group of an otherwise idle cluster.
 
     Parameters
     ----------
@@ -98,7 +100,8 @@ def collective_time(
         ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast`` or
         ``permute``.
     group : Group, Cluster or str
-        Also across scale-up domains; a cluster or its name stands for all its chips.
+        Ranks that take part, in one scale-up domain or several; a cluster or its name stands for
+        all its chips.
     size_bytes : int or str
         Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
         :class:`~cluster_sim.collectives.call.CollectiveCall`.
@@ -115,7 +118,7 @@ def collective_time(
     Raises
     ------
     InputError
-        When there is no such operation, or the algorithm makes no sense for it there.
+        If there is no such operation, or the algorithm does not suit the operation or the group.
 
     Examples
     --------
@@ -155,7 +158,7 @@ def time_of(
         from cluster_sim.collectives.duration.nccl.times import nccl_ps
 
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
-    picked = choose_algorithm(call, algorithm)
+    chosen = choose_algorithm(call, algorithm)
     geometry = canonical(call.group).tobytes()
     time_ps, method = _timed(
         call.kind,
@@ -163,10 +166,10 @@ def time_of(
         geometry,
         call.group.ranks_per_chip,
         call.size_bytes,
-        picked,
+        chosen,
         ideal,
     )
-    return CollectiveTime(time_ps, picked.name, method)
+    return CollectiveTime(time_ps, chosen.name, method)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -182,19 +185,20 @@ def _timed(
     """Time [ps] and method for all groups of one geometry."""
     group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
     call = CollectiveCall(kind, group, size_bytes)
-    several = len(group.domains) > 1
-    if kind == "all-to-all" and several and group.ranks >= FLOWS_FROM:
+    crosses_domains = len(group.domains) > 1
+    if kind == "all-to-all" and crosses_domains and group.ranks >= FLOWS_FROM:
         return _exchange_ps(call, ideal=ideal), FLOWS
-    few = algorithm.stands_for(call, wire(cluster, ideal=ideal))
-    if few is not None:
-        return few, FEW_RANKS
+    few_ranks_ps = algorithm.stands_for(call, wire(cluster, ideal=ideal))
+    if few_ranks_ps is not None:
+        return few_ranks_ps, FEW_RANKS
     return run(compose(call, algorithm, ideal=ideal).schedule).total_ps, SIMULATED
 
 
 def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
-    """Time of an all-to-all, inside the fullest domain and between domains by shared flows [ps].
+    """Time of an all-to-all inside and between domains, the longer of which counts [ps].
 
-    The CC-Cores of a chip issue its messages one after the other.
+    Between domains the messages are flows that share links, but take at least the time in which
+    the CC-Cores of a chip issue them, one after the other.
     """
     group = call.group
     domain, chips = np.unique(group.domain, return_counts=True)
@@ -232,8 +236,8 @@ def canonical(group: Group) -> IntArray:
 
 
 def _renumbered(values: IntArray) -> IntArray:
-    """Values as 0, 1, … in the order in which they come first."""
-    if (values[1:] >= values[:-1]).all():  # as of a group in order, which most are
+    """Renumber values 0, 1, … in the order in which each first occurs."""
+    if (values[1:] >= values[:-1]).all():  # most groups are in order, and this is faster for them
         return np.append(0, np.cumsum(values[1:] > values[:-1]))
     _, first, where = np.unique(values, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[where])

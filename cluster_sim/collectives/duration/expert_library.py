@@ -1,8 +1,9 @@
-"""Exchanges of experts by the kernels of a library: DeepEP's and TensorRT-LLM's, as measured.
+"""Exchanges of tokens between experts by a library's kernels: DeepEP's and TensorRT-LLM's.
 
-Such a kernel begins, then moves all copies of a rank's tokens at a rate of its own, those that stay
-included, while what leaves the server crosses the network. Both hinder each other, so that the time
-is the root of the sum of their squares. The constants were fitted to the table ``expert_exchange``.
+After its launch, such a kernel moves all copies of a rank's tokens at a rate of its own, copies
+that stay on the rank included; copies for other servers cross the network meanwhile. The two slow
+each other down, so the time beyond the launch is the root of the sum of their squares. The
+constants were fitted to the measurements of the table ``expert_exchange``.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ LIBRARIES = ("deepep", "deepep-low-latency", "trtllm")
 WAYS = ("dispatch", "combine")
 """Directions of an exchange: to the experts, and back."""
 MERGING = "deepep"
-"""Library that sends a token once to a server, and once to each rank there."""
+"""Library that sends a token only once to each server, and once to each rank there."""
 
 
 def visited(places: int, experts: int) -> float:
-    """Mean number of places that a token visits, experts being anywhere alike: n (1 − (1 − 1/n)^k).
+    """Mean number of places that a token visits: n (1 − (1 − 1/n)^k) for k experts at n places.
+
+    Every expert is at any of the places with equal probability.
 
     Examples
     --------
@@ -46,17 +49,17 @@ def library_s(
     Parameters
     ----------
     catalogue : Catalogue
-        Has the library's constants for the chip.
+        Catalogue that has the library's constants for the chip.
     library : str
-        One of ``LIBRARIES``.
+        Name of the library, one of ``LIBRARIES``.
     way : str
-        One of ``WAYS``.
+        Direction of the exchange, one of ``WAYS``.
     group : Group
-        Ranks among which experts are divided, as many on each server.
+        Ranks among which the experts are divided, equally many on each server.
     sent_bytes : float
-        All tokens of a rank, each counted once [B].
+        Size of all tokens of a rank, each counted once [B].
     experts : int
-        Experts of a token.
+        Number of experts to which each token goes.
     """
     part = _part(library, group.cluster.chip, way)
     servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))
@@ -66,10 +69,11 @@ def library_s(
     moved_s = copies * sent_bytes / catalogue.value(part, "copy_rate")
     if servers == 1:
         return catalogue.value(part, "launch") + moved_s
-    away = crossing * (servers - 1) / servers
-    away_s = away * sent_bytes / catalogue.value(part, "network_rate")
-    begin_s = catalogue.value(part, "launch") + catalogue.value(part, "network_start")
-    return begin_s + hypot(moved_s, away_s)
+    # Of the copies for any server, 1/servers stay on their own.
+    leaving = crossing * (servers - 1) / servers
+    network_s = leaving * sent_bytes / catalogue.value(part, "network_rate")
+    start_s = catalogue.value(part, "launch") + catalogue.value(part, "network_start")
+    return start_s + hypot(moved_s, network_s)
 
 
 def _part(library: str, chip: str, way: str) -> str:

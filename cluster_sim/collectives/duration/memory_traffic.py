@@ -14,7 +14,8 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
     """Bytes read and written in the memories of all chips of a group [B].
 
-    0 where no number of accesses is known: on plain shapes and NVIDIA's machines.
+    The result is 0 where the number of accesses is not known: on plain shapes and on NVIDIA's
+    machines.
 
     Examples
     --------
@@ -36,7 +37,8 @@ def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
 def hbm_bytes_per_s(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
     """Mean rate at which a collective draws on the memory of each chip while it runs [B/s].
 
-    Its bytes over its chips and over :func:`~.duration.duration_ps`.
+    The rate is :func:`hbm_bytes` divided by the number of chips and by
+    :func:`~.duration.duration_ps`.
     """
     moved = hbm_bytes(call, algorithm)
     if not moved:

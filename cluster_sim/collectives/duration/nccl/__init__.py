@@ -1,4 +1,4 @@
-"""Collectives on NVIDIA's machines: load on ports, protocol that NCCL picks, and time."""
+"""Collectives on NVIDIA's machines: the load on ports, the protocol that NCCL picks, the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
 NAME = "nccl"
-"""Name of ``auto`` on machines whose collectives are NCCL's, as it was measured."""
+"""Name that ``auto`` resolves to on machines whose collectives take NCCL's measured times."""
 
 
 def covers(cluster: Cluster) -> bool:

@@ -1,4 +1,4 @@
-"""Constants of NCCL's measured behaviour: what a chip and a fabric reach, from the catalogue."""
+"""Constants of NCCL's measured behaviour on each chip and fabric, read from the catalogue."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ CHIP = (
 )
 """Constants of every chip; durations [s], shares of the port's rate, and a rate [B/s]."""
 SWITCH = ("in_switch_efficiency", "in_switch_latency", "in_switch_slice")
-"""Constants of a chip whose switches reduce."""
+"""Constants of a chip whose NVLink switches can reduce (NVLS)."""
 FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
-"""Constants of a fabric between domains."""
+"""Constants of every fabric between domains."""
 BESIDE = ("nccl-beside", "efficiency")
-"""Part and name of the share of its adapter that a rank of a small group keeps beside others."""
+"""Catalogue part and quantity of the share of its adapter's rate that a rank of a small group keeps
+while other groups of its server use theirs."""
 TREE = ("tree_step", "tree_efficiency")
-"""Constants of a fabric whose plugin picks trees in LL128."""
+"""Constants of a fabric whose network plugin picks trees in protocol LL128."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ class Nccl:
     port, adapter : float
         Rates of a chip's NVLinks and of its network adapter, one direction [B/s].
     chip, fabric : mapping
-        Constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``; of no fabric none.
+        Constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``. The mapping of the
+        fabric is empty where there is none.
     tuner : Tuner
         NCCL's own estimates for the machine.
     beside : float
-        Share of an adapter's rate that a rank of a small group keeps beside other groups.
+        Share of an adapter's rate that a rank of a small group keeps while the other groups of its
+        servers communicate too.
     """
 
     port: float
@@ -63,10 +66,14 @@ class Nccl:
     beside: float = 1.0
 
     def far_s(self, load: Load, payload: float = 1.0) -> Number:
-        """Time to send so much payload over a rank's adapter, in whose bytes it has a share [s]."""
-        kept = np.where(np.asarray(load.beside) > 0, self.beside, 1.0)
-        far: Number = load.outside / (self.fabric["efficiency"] * payload * self.adapter * kept)
-        return far
+        """Time of a rank's bytes over its network adapter [s].
+
+        ``payload`` is the share of the sent bytes that is data; the rest are the protocol's flags.
+        """
+        share = np.where(np.asarray(load.beside) > 0, self.beside, 1.0)
+        rate = self.fabric["efficiency"] * payload * self.adapter * share
+        adapter_s: Number = load.outside / rate
+        return adapter_s
 
 
 def has_constants(cluster: Cluster) -> bool:
@@ -87,7 +94,16 @@ def constants(cluster: Cluster) -> Nccl:
 
 
 def machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
-    """Facts about a cluster on which its constants depend; a single domain has no fabric."""
+    """Return the facts on which a cluster's constants depend.
+
+    Returns
+    -------
+    catalogue : Catalogue
+    chip, fabric : str
+        Catalogue names; the fabric's is empty where the cluster is a single domain.
+    adapter_bytes_per_s : int
+        Rate of a chip's network adapter, 0 without a fabric [B/s].
+    """
     catalogue, fabric = cluster.catalogue, cluster.scale_out
     if catalogue is None:
         raise LookupError(f"{cluster.name} has no catalogue")
@@ -99,16 +115,16 @@ def machine(cluster: Cluster) -> tuple[Catalogue, str, str, int]:
 @functools.cache
 def constants_of(catalogue: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int) -> Nccl:
     """Look up the constants of a machine by what :func:`machine` returns for its cluster."""
-    part, far = f"nccl.{chip}", f"nccl.{fabric}"
-    of_chip = (*CHIP, *SWITCH) if catalogue.has(part, SWITCH[0]) else CHIP
-    between: tuple[str, ...] = ()
+    chip_part, fabric_part = f"nccl.{chip}", f"nccl.{fabric}"
+    of_chip = (*CHIP, *SWITCH) if catalogue.has(chip_part, SWITCH[0]) else CHIP
+    of_fabric: tuple[str, ...] = ()
     if fabric:
-        between = (*FABRIC, *TREE) if catalogue.has(far, TREE[0]) else FABRIC
+        of_fabric = (*FABRIC, *TREE) if catalogue.has(fabric_part, TREE[0]) else FABRIC
     return Nccl(
         port=catalogue.value(chip, "scale_up_bandwidth"),
         adapter=float(adapter_bytes_per_s),
-        chip={name: catalogue.value(part, name) for name in of_chip},
-        fabric={name: catalogue.value(far, name) for name in between},
+        chip={name: catalogue.value(chip_part, name) for name in of_chip},
+        fabric={name: catalogue.value(fabric_part, name) for name in of_fabric},
         tuner=tuner(catalogue, chip, fabric, adapter_bytes_per_s),
         beside=catalogue.value(*BESIDE),
     )

@@ -1,4 +1,4 @@
-"""Facts beside the time of one of NCCL's collectives: its name, its steps and its bound."""
+"""Step count and lower bound of a collective that NCCL carries out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from cluster_sim.collectives.verify.bounds import AROUND, Bound
 
 
 def steps(call: CollectiveCall) -> int:
-    """Steps one after the other, inside and between domains."""
+    """Count the steps that follow one another, inside domains and between them."""
     load = load_of(call)
     return math.ceil(float(load.steps + load.far_steps))
 
 
 def bound_with_switch(call: CollectiveCall, bound: Bound) -> Bound:
-    """Lower bound where the switches of a domain may reduce: a rank then sends its buffer once."""
+    """Halve the bandwidth bound of an all-reduce where the switches of a domain can reduce.
+
+    A rank then sends its buffer once, not twice.
+    """
     reduces = SWITCH[0] in constants(call.group.cluster).chip and call.kind == "all-reduce"
     if not reduces or bound.what in ("distance", AROUND):
         return bound

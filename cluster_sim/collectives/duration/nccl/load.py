@@ -13,11 +13,12 @@ from cluster_sim.collectives.call import CollectiveCall
 
 Number = float | npt.NDArray[np.float64]
 OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages", "beside")
-"""Fields of a load that are zero for some ways."""
+"""Fields of a load that are zero for some of the ways in which NCCL moves data."""
 SERVER = 8
-"""Chips that share the adapters of a server at most; a domain may have many servers."""
+"""Most chips that share the adapters of one server; a domain may have many servers."""
 Way = Literal["ring", "tree", "exchange"]
-"""Round rings by a protocol that the tuner picks; up and down a tree over servers; all at once."""
+"""Ways in which data goes: round rings, by a protocol that the tuner picks; up and down a tree over
+servers; or directly between all pairs at once."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,28 @@ class Load:
     Attributes
     ----------
     way : str
-    size, ranks, domains : float or array
-        As in nccl-tests [B]; those of the group.
-    inside, outside, shard, in_switch : float or array
-        Sent by one rank over NVLink, over its adapter, copied in place; by reduction in the switch,
-        0 where there is none [B].
-    steps, second_steps, far_steps, messages : float or array
-        One after the other over NVLink; those among them of the second half of an all-reduce round
-        a ring, which only gathers; between domains; messages of one rank between domains.
+        How the data goes: ``ring``, ``tree`` or ``exchange``.
+    size : float or array
+        Size of the buffer as nccl-tests counts it [B].
+    ranks, domains : float or array
+        Ranks of the group, and scale-up domains over which they are spread.
+    inside, outside : float or array
+        Bytes that one rank sends over NVLink, and over its network adapter [B].
+    shard : float or array
+        Bytes of a rank's own shard, which it copies in place [B].
+    in_switch : float or array
+        Bytes that one rank sends when the switch reduces, 0 where it cannot [B].
+    steps : float or array
+        Steps over NVLink that follow one another.
+    second_steps : float or array
+        Steps among them in the second half of an all-reduce round a ring, which only gathers.
+    far_steps : float or array
+        Steps between domains that follow one another.
+    messages : float or array
+        Messages that one rank sends to other domains.
     beside : float or array
-        1 where the group has less than half of its servers' chips, whose other groups are taken to
-        do the same at the same time, else 0.
+        1 where the group has less than half of its servers' chips, else 0. The server's other
+        groups are then taken to communicate in the same way at the same time.
     """
 
     way: Way
@@ -56,7 +68,9 @@ class Load:
 
 
 def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
-    """Load of a call on the ports of its ranks; an all-reduce uses ``rings`` if it must.
+    """Load of a call on the ports of its ranks.
+
+    ``rings`` forces an all-reduce to go round rings, without trees and reduction in the switch.
 
     Examples
     --------
@@ -69,31 +83,34 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     """
     kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
     domain = group.domain
-    each = np.bincount(domain - domain.min())
-    near, far = int(each.max()) * group.ranks_per_chip, int(np.count_nonzero(each))
+    chips = np.bincount(domain - domain.min())
+    # near: ranks of the fullest domain; far: domains of the group.
+    near, far = int(chips.max()) * group.ranks_per_chip, int(np.count_nonzero(chips))
     ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
 
     def load(way: Way, inside: float, outside: float, **other: float) -> Load:
         optional: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
-        few = 2 * int(each.max()) < min(group.cluster.chips_per_domain, SERVER)
+        few = 2 * int(chips.max()) < min(group.cluster.chips_per_domain, SERVER)
         optional["beside"] = float(far > 1 and few)
         return Load(way, size_bytes, ranks, far, inside, outside, **{**optional, **other})
 
+    # Steps of a ring that cross between domains; with one rank a domain, every step does.
     crossings = 0 if far == 1 else far if near > 1 else far - 1
     if kind == "all-reduce" and (rings or far == 1):
         switch = 0.0 if rings or near < 3 else size_bytes * (1 + 1 / near)
-        sides = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
+        fields = {"shard": shard, "in_switch": switch, "far_steps": 2 * crossings}
         half = ranks - 1 - crossings
         outside = 2 * ring / near if far > 1 else 0
-        return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **sides)
+        return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
     if kind == "all-reduce":
         switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
+        # In a tree of two servers each is a leaf, which sends its buffer only once.
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
-        climb = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
-        return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **climb)
+        fields = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
+        return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **fields)
     if kind in ("all-gather", "reduce-scatter"):
-        sides = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
-        return load("ring", ring, ring / near if far > 1 else 0, **sides)
+        fields = {"shard": shard, "steps": ranks - 1 - crossings, "far_steps": crossings}
+        return load("ring", ring, ring / near if far > 1 else 0, **fields)
     if kind == "broadcast":
         outside = size_bytes / near if far > 1 else 0
         return load("ring", size_bytes, outside, steps=ranks - far, far_steps=far - 1)
@@ -101,5 +118,5 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
         crosses = int(far > 1)
         return load("exchange", size_bytes, size_bytes * crosses, steps=1, far_steps=crosses)
     outside = size_bytes * (ranks - near) / ranks
-    counted = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
-    return load("exchange", ring, outside, shard=shard, **counted)
+    fields = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
+    return load("exchange", ring, outside, shard=shard, **fields)

@@ -1,4 +1,4 @@
-"""Time round NCCL's rings in each protocol, and of a reduction in the switch."""
+"""Times of NCCL's rings in each protocol, and of a reduction in the switch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from cluster_sim.collectives.duration.nccl.constants import Nccl
 from cluster_sim.collectives.duration.nccl.load import Load, Number
 
 FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
-"""Share of an adapter's bytes that is payload: LL and LL128 send flags along."""
+"""Share of an adapter's bytes that is payload; the protocols LL and LL128 send flags along."""
 
 
 def ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
-    """Time of rings in one protocol [s]; LL moves a rank's own shard at the rate of all else."""
+    """Time of a collective round rings in one protocol [s].
+
+    LL copies a rank's own shard at the rate of the links, the other protocols at the copy rate.
+    """
     chip, fabric = costs.chip, costs.fabric
     if protocol == "ll":
         wire = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
@@ -30,20 +33,21 @@ def ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
         start = start + load.second_steps * chip["simple_second_step"]
     if not fabric:
         return start + wire
-    far = costs.far_s(load, FAR_SHARE[protocol])
-    filling = filling_s(fabric["slice"], far) if protocol == "simple" else 0.0
+    adapter = costs.far_s(load, FAR_SHARE[protocol])
+    filling = filling_s(fabric["slice"], adapter) if protocol == "simple" else 0.0
     step = fabric["ll128_step" if protocol == "ll128" else "step"]
-    return start + load.far_steps * step + filling + np.maximum(wire, far)
+    # NVLinks and adapters work at the same time, so that the slower of the two counts.
+    return start + load.far_steps * step + filling + np.maximum(wire, adapter)
 
 
 def simple_s(load: Load, costs: Nccl) -> Number:
-    """Time over NVLink in long slices, and of a rank's own shard [s]."""
+    """Time over NVLink in the protocol Simple: long slices, and the copy of a rank's shard [s]."""
     wire = load.inside / (costs.chip["efficiency"] * costs.port)
     return wire + filling_s(costs.chip["slice"], wire) + load.shard / costs.chip["copy_rate"]
 
 
 def in_switch_s(load: Load, costs: Nccl) -> Number:
-    """Time of a reduction in the switch [s]; infinite where there is no such switch."""
+    """Time of a reduction in the switch, infinite where the switch cannot reduce [s]."""
     share = costs.chip.get("in_switch_efficiency")
     if not share:
         return math.inf
@@ -53,5 +57,8 @@ def in_switch_s(load: Load, costs: Nccl) -> Number:
 
 
 def filling_s(slice_s: Number, wire_s: Number) -> Number:
-    """Return the time that filling a pipeline takes with slices of the best length [s]."""
+    """Return the time that filling a pipeline takes with slices of the best length [s].
+
+    Shorter slices fill it sooner but cost more starts; the least sum is 2 √(slice · wire).
+    """
     return 2 * np.sqrt(slice_s * wire_s)

@@ -1,18 +1,18 @@
 """Times of NVIDIA's collectives on switched NVLink domains: a closed form with few constants.
 
-The comparison machines run NCCL, which goes round rings in one of three protocols, reduces in the
-switch, climbs a tree over servers, or exchanges all at once. What it reaches follows from the bytes
-that the busiest port carries, the steps, and how a pipeline of slices fills; the constants are
-catalogue rows ``nccl.<chip>`` and ``nccl.<fabric>``, fitted by
-``python -m experiments.calibration.collectives``.
+NVIDIA's machines run NCCL, which moves data round rings in one of three protocols, reduces in the
+switch, goes up and down a tree over servers, or exchanges messages between all pairs at once. The
+time follows from the bytes that the busiest port carries, the number of steps, and the time that a
+pipeline of slices takes to fill. The constants are catalogue rows ``nccl.<chip>`` and
+``nccl.<fabric>``, fitted by ``python -m experiments.calibration.collectives``.
 
     time = launch + steps + slowest port + filling + copy of a rank's own shard
 
-Filling is 2 √(hops · slice · wire time): with slices of the best length, hops behind one another
-cost the square root of what the wire itself takes. Ports work side by side, so the slowest counts;
-but what fills the adapters runs through the NVLinks first, so that filling adds to either. Of trees
-over servers, which have a longest slice, :mod:`~.trees` says more.
-All is sums, products, quotients and square roots of doubles, which are the same on any machine.
+Filling is 2 √(hops · slice · wire time), for slices of the best length. Ports work at the same
+time, so that the slowest counts; but bytes run through the NVLinks before they fill the adapters,
+so that filling adds to either. Trees over servers have a longest slice, see :mod:`~.trees`.
+The formulas use only sums, products, quotients and square roots of doubles, which are the same on
+any machine.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from topologies.catalogue.catalogue import Catalogue
 
 
 def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
-    """Time of a call [ps]; its cluster must be covered.
+    """Time of a call on a cluster that NCCL's constants cover [ps].
 
     Parameters
     ----------
     call : CollectiveCall
+        Call whose cluster :func:`~cluster_sim.collectives.duration.nccl.covers`.
     rings : bool
-        An all-reduce goes round rings, without switches that reduce and without trees.
+        Whether an all-reduce must go round rings, without trees and reduction in the switch.
 
     Examples
     --------
@@ -74,17 +75,18 @@ def seconds(load: Load, costs: Nccl) -> Number:
 
 
 def _exchange_s(load: Load, costs: Nccl) -> Number:
-    """Time of messages between pairs, all at once: by LL if they are short, else by Simple [s]."""
+    """Time of messages between all pairs at once, in protocol LL if short, else in Simple [s]."""
     chip, fabric = costs.chip, costs.fabric
     start = chip["launch"] + load.steps * chip["step"]
     short = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
     wire = load.inside / (chip["exchange_efficiency"] * costs.port)
     copied = load.shard / chip["exchange_copy_rate"]
     long = chip["exchange"] + wire + filling_s(chip["slice"], wire) + copied
+    # A permute has no shard of its own and a single message; an all-to-all has one for each rank.
     peers = np.where(np.asarray(load.shard) > 0, load.ranks, 1.0)
     inside = np.where(load.size <= costs.tuner.message_bytes * peers, np.minimum(short, long), long)
     if not fabric:
         return start + inside
-    far = costs.far_s(load)
+    adapter = costs.far_s(load)
     start = start + load.far_steps * fabric["step"] + load.messages * fabric["message"]
-    return start + filling_s(fabric["slice"], far) + np.maximum(inside, far)
+    return start + filling_s(fabric["slice"], adapter) + np.maximum(inside, adapter)

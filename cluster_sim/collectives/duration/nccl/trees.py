@@ -1,9 +1,9 @@
-"""Time of an all-reduce between domains: up and down a tree over them.
+"""Time of an all-reduce between domains that goes up and down a tree over them.
 
 Inside each domain a ring or the switch reduces; between domains a tree carries the sums. NCCL cuts
-the buffer into chunks that grow with it up to a longest one, so that filling the pipeline takes
-longer with more bytes until chunks are whole, and no longer beyond: from 16 MiB on eight chips of
-each server.
+the buffer into chunks, which grow with the buffer up to a full length. So filling the pipeline
+takes longer with more bytes until the chunks have their full length, which is from 16 MiB on with
+eight chips in each server, and equally long beyond.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from cluster_sim.collectives.duration.nccl.rings import (
 )
 
 SERVERS_OF_SHORT_CHUNKS = 4
-"""Servers from which NCCL halves the chunks of a tree that reduces in switches."""
+"""Number of servers from which NCCL halves the chunks of a tree that reduces in switches."""
 
 
 def tree_s(load: Load, costs: Nccl) -> Number:
-    """Time of an all-reduce up and down a tree; where a plugin says so, short ones in LL128 [s]."""
+    """Time of an all-reduce up and down a tree [s].
+
+    Where the network plugin says so, the tree carries short buffers in protocol LL128.
+    """
     long = _long_tree_s(load, costs)
     longest = costs.tuner.longest_tree_bytes(load.domains)
     if longest is None:
@@ -48,15 +51,16 @@ def _long_tree_s(load: Load, costs: Nccl) -> Number:
 def _together_s(inside_s: Number, far_s: Number) -> Number:
     """Time of bytes over NVLinks and over adapters, which the same multiprocessors move [s].
 
-    The slower counts, and the nearer the other comes to it, the more it adds: a mean of fourth
-    powers. Third to sixth powers meet all-reduces of 16 to 64 H100 alike.
+    The result is the fourth root of the sum of the fourth powers: the slower counts most, and the
+    other adds the more the nearer it comes. Third to sixth powers fit measured all-reduces of 16
+    to 64 H100 equally well.
     """
     joined: Number = np.sqrt(np.sqrt((inside_s * inside_s) ** 2 + (far_s * far_s) ** 2))
     return joined
 
 
 def _whole_bytes(load: Load, costs: Nccl) -> Number:
-    """Buffer from which the chunks of a tree have their full length [B]."""
+    """Size of the buffer from which the chunks of a tree have their full length [B]."""
     few = (np.asarray(load.in_switch) > 0) & (np.asarray(load.domains) < SERVERS_OF_SHORT_CHUNKS)
     tuner = costs.tuner
     whole: Number = np.where(few, tuner.whole_chunks_of_few, tuner.whole_chunks)
@@ -64,10 +68,10 @@ def _whole_bytes(load: Load, costs: Nccl) -> Number:
 
 
 def _short_tree_s(load: Load, costs: Nccl, share: Number) -> Number:
-    """Time up and down a tree in LL128, or LL for short buffers, for a share of the bytes [s].
+    """Time of a share of the bytes up and down a tree in LL128, or in LL for short buffers [s].
 
-    The first level is a step of LL128 each way; every further one, where a server waits for two
-    others, a longer one. Inside a server a chain carries the bytes up and down at once.
+    The first level takes a step of LL128 each way. Every further level, where a server waits for
+    two others, takes a longer step. Inside a server a chain carries bytes up and down at once.
     """
     chip, fabric = costs.chip, costs.fabric
     inside = share * load.inside / (fabric["tree_efficiency"] * costs.port)

@@ -1,11 +1,12 @@
 """The protocol that NCCL picks for a collective: the fastest by its own cost model.
 
-NCCL moves bytes in three protocols. LL sends a flag with every four bytes, waits for nothing and
-wastes half the wire; LL128 a flag with every 120; Simple long slices behind a fence, slow to start
-and fast to run. Where switches reduce, there is NVLS beside them. NCCL carries a table of start,
-step and rate of each, and takes the least sum. The table is not what a machine does: at a switch
-measured times jump, by a factor of two on some machines. So believed and true costs are apart here;
-these are the believed ones, catalogue part ``nccl-tuner``, true ones are ``nccl.<chip>``.
+NCCL moves bytes in three protocols. LL sends a flag with every four bytes, so that it never waits
+but wastes half of the wire; LL128 sends a flag with every 120 bytes; Simple sends long slices
+behind a fence, which are slow to start and fast to run. Where switches can reduce, NVLS is a fourth
+choice. NCCL has a table of the start, step and rate of each, and takes the least sum. Machines do
+not follow that table: where NCCL changes to another protocol, measured times jump, by a factor of
+two on some machines. So the costs that NCCL believes are apart from the true ones here. This module
+has the believed costs, catalogue part ``nccl-tuner``; the true ones are in ``nccl.<chip>``.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ PART = "nccl-tuner"
 
 @dataclass(frozen=True)
 class Believed:
-    """Cost of one protocol on a machine as NCCL's tuner sees it; seconds, B/s.
+    """Cost of one protocol on a machine, as NCCL's tuner believes it.
 
     Attributes
     ----------
     start_s, step_s, far_step_s : float
-        Before the first byte; a step over NVLink; a step between servers.
-    rate, far_rate : float
-        Bus bandwidth inside a domain, 0 for a protocol that it does not use; between domains, of
-        one rank's adapter.
+        Time before the first byte, of a step over NVLink, and of a step between servers [s].
+    rate : float
+        Bus bandwidth inside a domain, 0 for a protocol that the tuner does not use there [B/s].
+    far_rate : float
+        Rate of one rank's adapter between domains [B/s].
     """
 
     start_s: float
@@ -45,24 +47,24 @@ class Believed:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Numbers of a machine as NCCL's tuner sees them.
+    """Costs and limits of a machine, as NCCL's tuner believes them.
 
     Attributes
     ----------
     protocols : tuple of Believed
-        In the order of ``PROTOCOLS``.
+        Costs of each protocol, in the order of ``PROTOCOLS``.
     in_switch_s, in_switch_rate : float
-        Start and bus bandwidth of reduction in the switch; 0 where there is none.
+        Start [s] and bus bandwidth [B/s] of a reduction in the switch; 0 where it cannot reduce.
     message_bytes : float
-        Longest message that an exchange sends by LL.
+        Longest message that an exchange sends in protocol LL [B].
     short_tree_bytes : float
         Longest buffer that a tree in LL128 carries in LL [B].
     whole_chunks, whole_chunks_of_few : float
-        Bytes of a buffer for each chip of a server from which a tree's chunks have their full
-        length; the same where few servers reduce in their switches [B].
+        Size of the buffer, divided by the chips of a server, from which a tree's chunks have their
+        full length; the second where few servers reduce in their switches [B].
     tree_bytes : tuple of float
-        Longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B], where the
-        network plugin says so; else empty.
+        Longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B]; empty where the
+        network plugin states none.
     """
 
     protocols: tuple[Believed, ...]
@@ -120,17 +122,18 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
 
 
 def _tree_bytes(catalogue: Catalogue, part: str) -> tuple[float, ...]:
-    """Largest buffers of trees in LL128 over 2, 4, 8, ... domains, as far as they are stated."""
+    """Read the largest buffers of trees in LL128 over 2, 4, 8, ... domains that are stated [B]."""
     names = (f"tree_up_to_{2**level}" for level in range(1, 16))
     stated = itertools.takewhile(lambda name: catalogue.has(part, name), names)
     return tuple(catalogue.value(part, name) for name in stated)
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
-    """Time [s] of the protocol that the tuner picks, of those of ``PROTOCOLS`` and then of NVLS.
+    """Time of the protocol that the tuner picks [s].
 
-    A protocol that the tuner believes to run faster, and that is faster than what it picks, is
-    taken in its place, so that more bytes never take less time.
+    ``true_s`` has the true time of each of ``PROTOCOLS``, and then of NVLS. Where a protocol that
+    the tuner believes to have a higher rate truly takes less time than the one it picks, that time
+    is taken instead, so that more bytes never take less time.
     """
     believed = [_believed(load, protocol) for protocol in tuner.protocols]
     believed.append(_in_switch(load, tuner))
@@ -145,7 +148,7 @@ def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
 
 
 def _believed(load: Load, protocol: Believed) -> tuple[Number, Number]:
-    """Start [s] and seconds a byte of a protocol round the ring."""
+    """Believed start [s] and time for each byte [s/B] of a protocol round the ring."""
     if not protocol.rate:
         return np.inf, np.inf
     far_steps = load.domains - 1
