@@ -104,7 +104,7 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
         return load("ring", 2 * ring, outside, steps=2 * half, second_steps=half, **fields)
     if kind == "all-reduce":
         switch = 0.0 if near < 3 else size_bytes * (1 + 1 / near)
-        # In a tree of two servers each is a leaf, which sends its buffer only once.
+        # A tree of two servers has a single edge, over which each sends its buffer once.
         outside = min(2 * ring, (1 if far == 2 else 2) * size_bytes) / near
         fields = {"steps": 2 * (near - 1), "far_steps": 2 * math.ceil(math.log2(far))}
         return load("tree", 2 * ring, outside, shard=shard, in_switch=switch, **fields)

@@ -1,7 +1,8 @@
-"""The chain of each stage: parts that follow each other on every rank, one after the other.
+"""The chain of each stage: parts of nodes that follow one another on every rank.
 
 Kernels of a stage and the calls that they wait for make up nearly all of its work. Intervals of a
-chain never overlap, so their union is their sum, and it is idle only in the gaps between them.
+chain never overlap, so the time that they cover is the sum of their lengths, and a rank can be idle
+only in the gaps between them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.nodes import Nodes
 
 ASIDE, CLOSE, OPEN = range(3)
-"""Places of a part: beside the chain; on it, where it begins as the part before it ends; and on
-it where it may begin later."""
+"""Places of a part: beside the chain; on the chain, beginning exactly as the part before it ends;
+and on the chain, where it may begin later and so leave a gap."""
 
 
 def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
@@ -23,10 +24,11 @@ def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
     Parameters
     ----------
     nodes : Nodes
+        Nodes of the program, whose parts are placed.
     base : bool array (parts,)
-        Parts that are known to follow each other on every rank.
+        Parts that are known to follow one another on every rank.
     allowed : bool array (parts,)
-        Parts that join the chain where they lie between two that follow each other in it.
+        Parts that may join the chain where they lie between two neighbours of its base.
     """
     stages, parts = len(nodes.base) - 1, len(nodes.stage)
     position, after = np.full((2, parts), -1)
@@ -46,7 +48,7 @@ def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
 
 
 def wait_part(nodes: Nodes) -> IntArray:
-    """Return the part that ends with the op of each wait, int64 (waits,)."""
+    """Return for each wait the part whose last op is waited for, int64 (waits,)."""
     part_of = np.zeros(nodes.base[-1], np.int64)
     part_of[nodes.value] = np.arange(len(nodes.value))
     waits: IntArray = part_of[nodes.wait]
@@ -63,7 +65,11 @@ def _positions(
     after: IntArray,
     before: IntArray,
 ) -> None:
-    """Number the base of each stage, and say between which of it each part lies."""
+    """Number the base parts of each stage, and find between which of them each part lies.
+
+    ``after`` becomes the number of the last base part that a part waits for, ``before`` that of the
+    first base part that waits for it.
+    """
     for part in range(len(stage)):
         for k in range(wait_ptr[part], wait_ptr[part + 1]):
             waits = wait_part[k]
@@ -87,7 +93,7 @@ def _places(
     latest: IntArray,
     place: IntArray,
 ) -> None:
-    """Put parts on the chain of their stage that come after all that is on it so far."""
+    """Put each part that joins on the chain of its stage if it follows all parts there so far."""
     for part in range(len(stage)):
         for k in range(wait_ptr[part], wait_ptr[part + 1]):
             after[part] = max(after[part], after[wait_part[k]])

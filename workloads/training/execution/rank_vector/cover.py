@@ -1,12 +1,13 @@
-"""Coverage of a rank's time by unions of categories, as intervals come in roughly by start.
+"""Coverage of a rank's time by unions of categories, from intervals that come roughly by start.
 
-The chain of a stage covers time by itself, see
-:mod:`workloads.training.execution.rank_vector.chain`, so only its gaps are looked at. The latest
-gaps are remembered, and the intervals beside the chain for as long as one may lie on them. A gap
-that leaves is settled: what intervals beside the chain fill of it counts for their unions, the rest
-is idle time. Ranks of a stage do the same in the same order, so that is done by array loops; only
-where several intervals meet in a gap, its ranks are looked at one by one. An interval that comes
-too late for its gaps is noticed, and the run repeated with more room, so sums are exact.
+The intervals of a stage's chain never overlap, see
+:mod:`workloads.training.execution.rank_vector.chain`, so only the gaps between them need to be
+examined. The latest gaps are remembered, and so are the intervals beside the chain that may still
+lie in one. Before a gap is forgotten it is settled: the part that intervals beside the chain fill
+counts for the unions of their categories, and the rest is idle time. All ranks of a stage do the
+same in the same order, so array loops settle a gap on all of them at once; only where several
+intervals lie in a gap, its ranks are examined one by one. An interval that comes after its gaps are
+settled is counted as lost, and the run is repeated with more room, so that the sums are exact.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ ROOM = 2
 SIDES = 8
 """Intervals beside the chain that are remembered for each gap."""
 NOTHING, STARTS, IGNORE, RECORD, COMPARE = range(5)
-"""Ways to take notes: nothing; when each node starts first; or what unions cover, and of the idle
-time before an op nothing, its length, or what exceeds the length recorded."""
+"""What an evaluation notes: nothing; the first start of each node; or the time that unions cover.
+With that, idle time before an op is ignored, recorded, or compared with the recorded time."""
 NONE = -1
 """Op of a place where nothing is remembered."""
 
@@ -35,9 +36,9 @@ class Cover(NamedTuple):
     Attributes
     ----------
     until, settled : int64 array (rows,)
-        Ends of the chain so far and of its latest gap that is settled [ps].
+        End of the chain so far, and end of its latest settled gap [ps].
     late : int64 array (rows,)
-        Idle time beyond what was noted before the same op [ps].
+        Idle time in excess of the time recorded before the same op [ps].
     spent : int64 array (categories, rows)
         Sum of the intervals of a category [ps].
     aside : int64 array (rows,)
@@ -49,19 +50,19 @@ class Cover(NamedTuple):
     gap_start, gap_end : int64 array (room, rows)
         Gaps of the chain in the order in which they came; empty where the two are equal.
     gap_op : int64 array (room, stages)
-        Op before which a gap was.
+        Op that begins at the end of a gap.
     turn : int64 array (stages,)
-        Place of the oldest gap, which the next one takes.
+        Place of the oldest gap, which the next gap takes.
     side_start, side_end : int64 array (SIDES · room, rows)
-        Intervals beside the chain.
+        Remembered intervals beside the chain.
     side_op, side_code : int64 array (SIDES · room, stages)
-        Their ops and categories.
+        Ops and categories of these intervals.
     sides : int64 array (stages,)
-        Number of them that are remembered.
+        Number of intervals beside the chain that are remembered.
     near : int64 array (1 + SIDES · room,)
-        Number of them that may lie in the interval that is looked at, then their places.
+        Number of intervals that may lie in the gap that is being settled, then their places.
     lost : int64 array (1,)
-        Intervals that came too late or found no place.
+        Number of intervals that came too late or found no place.
     """
 
     until: IntArray
@@ -85,16 +86,17 @@ class Cover(NamedTuple):
 
 
 class Usual(NamedTuple):
-    """Idle time before each op of each class of ranks.
+    """Idle time before each op without disturbance, for each class of ranks that do the same.
 
     Attributes
     ----------
     idle : int64 array (ops + 1, classes)
-        The last is what follows the last op [ps].
+        Idle time before each op; the last row is the time after the last op [ps].
     like : int64 array (ranks,)
         Class of each rank, by its place in the layout.
     same : int64 array (ranks,)
-        Changes of class from the first rank to each, by its place in the layout.
+        Number of changes of class between the first rank and each, by its place in the layout;
+        ranks with equal numbers at both ends of a range are all of one class.
     """
 
     idle: IntArray
@@ -103,14 +105,16 @@ class Usual(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Answers that are wanted of a cover.
+    """Answers that an evaluation wants from a cover.
 
     Attributes
     ----------
     top : int64 array (unions of several categories,)
-        Last category of each.
+        Last category of each union.
     usual : Usual
+        Idle times that are recorded, or compared with.
     mode : int
+        What is noted: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``.
     """
 
     top: IntArray
@@ -119,16 +123,17 @@ class Question(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """The ranks of a stage in a block.
+    """The ranks of one stage in one block.
 
     Attributes
     ----------
     stage : int
     ranks : int
+        Number of ranks.
     row : int
-        First row.
+        First row in the arrays of a block.
     place : int
-        Place of the first in the layout.
+        Place of the first rank in the layout.
     """
 
     stage: int
@@ -138,12 +143,23 @@ class Stretch(NamedTuple):
 
 
 def usual_of(idle: IntArray, like: IntArray) -> Usual:
-    """Return idle times with the places where the class of ranks changes."""
+    """Return idle times with the count of changes of class that ``same`` holds."""
     return Usual(idle, like, np.cumsum(np.diff(like, prepend=like[:1]) != 0))
 
 
 def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -> Cover:
-    """Return a cover with nothing on it yet; ``sizes`` are stages and rows."""
+    """Return a cover without intervals.
+
+    Parameters
+    ----------
+    unions : int
+        Unions of several categories.
+    categories : int
+    sizes : (int, int)
+        Stages, and rows of a block.
+    room : int
+        Gaps that are remembered for each stage.
+    """
     stages, rows = sizes
 
     def flat(*shape: int) -> IntArray:
@@ -176,7 +192,10 @@ def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -
 
 @internal
 def clear(cover: Cover) -> None:
-    """Take everything off again."""
+    """Clear a cover for the next block.
+
+    Bounds of intervals need not be cleared: they count only where the op of their place is set.
+    """
     cover.until[:] = 0
     cover.settled[:] = 0
     cover.late[:] = 0

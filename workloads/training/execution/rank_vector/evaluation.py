@@ -1,8 +1,8 @@
-"""Times of all ranks of a program at once, and their breakdown.
+"""Times of all ranks of a program, computed at once, and their breakdown.
 
-Where nothing contends but for a stream, and the order on every stream is fixed, the start of an
-op is the latest end of what it waits for. So each clock is computed once, in an order in which
-nothing waits for what comes later; no queue of events is needed, and no table of ops is kept.
+Where ops contend for nothing but their stream, and the order on every stream is fixed, an op starts
+at the latest end of the ops that it waits for. So each clock is computed once, in an order in which
+no op waits for a later one, without a queue of events and without a table of all ranks' ops.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import IntArray
 from workloads.training.execution.jitter import Disturbance
+from workloads.training.execution.rank_vector.compare import compare
 from workloads.training.execution.rank_vector.cover import IGNORE, RECORD, Usual, usual_of
 from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet
 from workloads.training.execution.rank_vector.nodes import Nodes, nodes
-from workloads.training.execution.rank_vector.once import compared
 from workloads.training.execution.rank_vector.over_blocks import Progress
 from workloads.training.program.breakdown import ORDER, RankTimes
 from workloads.training.program.fold import equal_ranks, keep
@@ -28,7 +28,7 @@ from workloads.training.program.program import Program
 
 @dataclass(frozen=True, eq=False)
 class RankVector:
-    """Times of all ranks, summed up while they were computed.
+    """Times of all ranks, summed up by category while they were computed.
 
     Attributes
     ----------
@@ -37,8 +37,10 @@ class RankVector:
     ops : int
         Ops of all ranks, joins not counted.
     ranks : RankTimes
+        Time of each rank in each category of the breakdown.
     overlapped_s : float
-        Communication hidden behind something that goes first, mean over all ranks [s].
+        Communication hidden behind work of a category that takes precedence, mean over all
+        ranks [s].
     undisturbed_ps : int or None
         Length of the iteration without jitter and stragglers, where it was disturbed [ps].
     """
@@ -60,7 +62,7 @@ class RankVector:
 
 def evaluate(
     program: Program,
-    how: Disturbance | None = None,
+    disturbance: Disturbance | None = None,
     *,
     progress: Progress | None = None,
     threads: int | None = None,
@@ -70,52 +72,57 @@ def evaluate(
     Parameters
     ----------
     program : Program
-        Folded or not; one that is to be disturbed must not be folded.
-    how : Disturbance, optional
+        Program of an iteration; it must not be folded if it is to be disturbed.
+    disturbance : Disturbance, optional
+        Jitter and stragglers; none by default.
     progress : function of (str, int, int), optional
+        Called with the name of a stage of the work, how much of it is done, and how much there is.
     threads : int, optional
-        That work on blocks of ranks side by side, one for each core by default. The times are the
-        same for any number.
+        Threads that work on blocks of ranks at the same time, by default one for each core. The
+        times are the same for any number.
 
     Raises
     ------
     ScheduleError
-        When ops wait for each other in a cycle, or the run may pass the horizon.
+        If ops wait for each other in a cycle, or the run may pass the horizon.
     """
-    how = how or Disturbance()
-    if how and (program.count > 1).any():
+    disturbance = disturbance or Disturbance()
+    if disturbance and (program.count > 1).any():
         raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
     threads = threads or len(os.sched_getaffinity(0))
     graph = nodes(program)
-    _check_horizon(graph, how)
-    machine = Machine(program, graph, how, threads)
-    if not how:
+    _check_horizon(graph, disturbance)
+    machine = Machine(program, graph, disturbance, threads)
+    if not disturbance:
         meet(machine, progress)
         return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
+    # Waiting that jitter and stragglers cause is what exceeds the idle time without them, which one
+    # rank of each class of equal ranks shows.
     classes = equal_ranks(program)
     undisturbed = Machine(keep(program, classes), graph, Disturbance(), 1)
     meet(undisturbed)
     idle = np.zeros((int(np.diff(graph.base).max()) + 1, len(undisturbed.program)), np.int64)
-    noted = usual_of(idle, undisturbed.layout.order)
-    until = follow(undisturbed, RECORD, noted).until
-    idle[-1, noted.like] = until.max() - until
+    recorded = usual_of(idle, undisturbed.layout.order)
+    until = follow(undisturbed, RECORD, recorded).until
+    idle[-1, recorded.like] = until.max() - until
     usual = usual_of(idle, classes[machine.layout.order])
-    vector = _summed(machine, compared(machine, undisturbed.in_order(), usual, progress), usual)
-    return replace(vector, undisturbed_ps=int(until.max()))
+    followed = compare(machine, undisturbed.in_order(), usual, progress)
+    return replace(_summed(machine, followed, usual), undisturbed_ps=int(until.max()))
 
 
 def _nothing_usual(program: Program) -> Usual:
     return usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
 
 
-def _check_horizon(nodes: Nodes, how: Disturbance) -> None:
-    factor = 2 * max((factor for _, factor in how.stragglers), default=1.0)
+def _check_horizon(nodes: Nodes, disturbance: Disturbance) -> None:
+    """Raise an error if all kernels one after the other, doubled by jitter, pass the horizon."""
+    factor = 2 * max((factor for _, factor in disturbance.stragglers), default=1.0)
     if float(nodes.run_ps.sum()) * factor > HORIZON_PS:
         raise ScheduleError("the kernels of an iteration together last longer than the horizon")
 
 
 def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) -> RankVector:
-    """Sum up the times; idle time after a rank's last op counts like idle time before one."""
+    """Sum up the times of all ranks; time after a rank's last op counts as idle time."""
     total = int(followed.until.max())
     tail = total - followed.until
     late = followed.late if usual is None else _late(followed, usual, tail)
@@ -132,13 +139,14 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
         count[by_rank],
         {part: values[by_rank] for part, values in parts.items()},
     )
-    talks = [code for code, name in enumerate(ORDER) if name.startswith("exposed")]
-    hidden = (active[talks] - spent[talks]).sum(axis=0)
+    exposed = [code for code, name in enumerate(ORDER) if name.startswith("exposed")]
+    hidden = (active[exposed] - spent[exposed]).sum(axis=0)
     hidden_s = float(np.average(hidden / PS_PER_S, weights=count))
     ops = int((np.diff(machine.nodes.base) * machine.layout.ranks).sum())
     return RankVector(total, ops, ranks, hidden_s)
 
 
 def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:
+    """Waiting of each rank beyond the usual, after its last op too [ps]."""
     late: IntArray = followed.late + np.maximum(0, tail - usual.idle[-1, usual.like])
     return late

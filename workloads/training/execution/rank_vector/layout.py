@@ -1,7 +1,8 @@
-"""Layout of ranks in blocks of whole components, with a stretch for each stage.
+"""Layout of ranks in blocks that can be evaluated one after the other.
 
-Ranks that meet in all but the widest exchanges form components, usually a replica of the model.
-Ranks of a stage are put in order of component, so that a block is a stretch of every stage.
+Ranks that meet in any but the widest exchanges form a component, usually a replica of the model.
+The ranks of each stage are ordered by component, so that a block, which is a number of whole
+components, is one contiguous stretch of every stage.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 
 BLOCK_RANKS = 4096
-"""Ranks of a block at least, if there are as many: long enough for vectors, short for caches."""
+"""Fewest ranks of a block, where there are as many: long enough for vector instructions, short
+enough for caches."""
 LARGEST_COMPONENT = 4096
-"""Ranks that may be joined to one component; exchanges that would join more are wide."""
+"""Most ranks of one component; exchanges that would join more to one are wide."""
 
 
 class Layout(NamedTuple):
@@ -38,22 +40,27 @@ class Layout(NamedTuple):
     row_at : int64 array (stages + 1,)
         First row of each stage, and their number.
     wide : bool array (exchanges,)
+        Whether the groups of an exchange span blocks.
     group_low : int64 array (exchanges, blocks + 1)
-        First group of each block; of wide exchanges, 0.
+        First group of each block; 0 for wide exchanges.
     packed : bool array (exchanges,)
         Whether the members of every role of every group are neighbours in the block.
     width, role_ptr : int64 arrays (exchanges,), (exchanges, roles + 1)
-        Members of a group, and the first of each role.
-    member_at, group_at, time_at, calls, groups : int64 array (exchanges,)
-        Where an exchange begins in ``member``, ``kind`` and ``duration_ps``; its sizes.
+        Number of members of a group, and the first member of each role.
+    member_at, group_at, time_at : int64 array (exchanges,)
+        Where an exchange begins in ``member``, ``kind`` and ``duration_ps``.
+    calls, groups : int64 array (exchanges,)
+        Numbers of calls and groups of each exchange.
     member : int64 array
-        Members of narrow exchanges: each by its rank in the block's stretch of its stage, group by
-        group.
+        Members of narrow exchanges, group by group, each as its position in the block's stretch of
+        its stage.
     kind : int64 array
+        Kind of each group; groups of one kind have the same durations.
     duration_ps : int64 array
+        Duration of each call of each kind [ps].
     group_of, own_at : int64 arrays
-        Groups of wide exchanges: that of each rank of each role's stage, from ``own_at[exchange,
-        role]``.
+        Group of each rank in the wide exchanges; the ranks of a role's stage begin at
+        ``own_at[exchange, role]``.
     """
 
     order: IntArray
@@ -93,14 +100,16 @@ class Layout(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Inputs of the tables of exchanges.
+    """Blocks of ranks, from which the tables of exchanges are built.
 
     Attributes
     ----------
     component : int64 array (ranks,)
+        Component of each rank.
     first : int64 array (blocks + 1,)
         First component of each block.
     low : int64 array (blocks + 1, stages)
+        First rank of each block among those of each stage.
     place : int64 array (ranks,)
         Place of a rank among those of its stage.
     """
@@ -131,7 +140,10 @@ def layout(program: Program) -> Layout:
 
 
 def _components(program: Program) -> tuple[IntArray, BoolArray]:
-    """Component of each rank, numbered by first rank, and which exchanges join several."""
+    """Component of each rank, numbered by first rank, and which exchanges are wide.
+
+    Axes are joined from the one with most calls on, so that wide exchanges have the fewest calls.
+    """
     component: IntArray = np.arange(len(program))
     wide = np.zeros(len(program.exchanges), np.bool_)
     axes = [exchange.axis for exchange in program.exchanges]
@@ -139,7 +151,7 @@ def _components(program: Program) -> tuple[IntArray, BoolArray]:
     for exchange in program.exchanges:
         calls[exchange.axis] = max(calls.get(exchange.axis, 0), exchange.calls)
     for axis in sorted(calls, key=lambda name: -calls[name]):
-        among = [number for number, its in enumerate(axes) if its == axis]
+        among = [number for number, other in enumerate(axes) if other == axis]
         joined = _joined(component, [program.exchanges[number] for number in among])
         if np.bincount(joined).max() <= max(LARGEST_COMPONENT, np.bincount(component).max()):
             component = joined
@@ -181,18 +193,18 @@ def _first_components(component: IntArray) -> IntArray:
 
 
 def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, Any]:
-    """Groups of all exchanges; of narrow ones, in order of block."""
+    """Tables of all exchanges; the groups of narrow exchanges are in order of block."""
     exchanges = program.exchanges
     member, kind, group_low, packed = [], [], [], []
     roles = max((len(exchange.ops) for exchange in exchanges), default=1)
     role_ptr = np.zeros((len(exchanges), roles + 1), np.int64)
     for number, exchange in enumerate(exchanges):
         role_ptr[number] = np.searchsorted(np.sort(exchange.role), np.arange(roles + 1))
-        of = blocks.component[exchange.members[:, 0]] * (not wide[number])
-        by_block = np.argsort(of, kind="stable")
+        component = blocks.component[exchange.members[:, 0]] * (not wide[number])
+        by_block = np.argsort(component, kind="stable")
         kind.append(exchange.kind[by_block])
-        group_low.append(np.searchsorted(of[by_block], blocks.first) * (not wide[number]))
-        local = _local(program, exchange, of[by_block], by_block, blocks)
+        group_low.append(np.searchsorted(component[by_block], blocks.first) * (not wide[number]))
+        local = _local(program, exchange, component[by_block], by_block, blocks)
         same_role = np.diff(np.sort(exchange.role)) == 0
         packed.append(bool((np.diff(local)[:, same_role] == 1).all()))
         member.append(local[: 0 if wide[number] else None].reshape(-1))
@@ -214,11 +226,11 @@ def _exchanges(program: Program, wide: BoolArray, blocks: _Blocks) -> dict[str, 
 
 
 def _local(
-    program: Program, exchange: Exchange, of: IntArray, by_block: IntArray, blocks: _Blocks
+    program: Program, exchange: Exchange, component: IntArray, by_block: IntArray, blocks: _Blocks
 ) -> IntArray:
-    """Members in order of role, each by its rank in the block's stretch of its stage."""
+    """Members in order of role, each as its position in the block's stretch of its stage."""
     ranks = exchange.members[by_block][:, np.argsort(exchange.role, kind="stable")]
-    block = np.searchsorted(blocks.first, of, side="right") - 1
+    block = np.searchsorted(blocks.first, component, side="right") - 1
     low = blocks.low[block][:, program.stage[ranks[0]]]
     local: IntArray = blocks.place[ranks] - low
     return local
@@ -245,6 +257,7 @@ def _own_groups(
 
 
 def _begins(parts: Sequence[IntArray]) -> IntArray:
+    """Index at which each part begins where the parts are concatenated."""
     lengths = np.array([len(part) for part in parts], np.int64)
     begins: IntArray = np.cumsum(lengths) - lengths
     return begins

@@ -1,4 +1,4 @@
-"""A program laid out for evaluation, and the passes over its ranks."""
+"""A program laid out for evaluation, and the passes over its blocks of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from workloads.training.execution.rank_vector.unions import unions
 from workloads.training.program.program import Program
 
 MOST_TABLES = 512
-"""Different durations up to which all their jittered times are worth a table, of 8 KiB each."""
+"""Most different durations for which all jittered times are tabulated; each takes 8 KiB."""
 
 
 class Machine:
@@ -47,44 +47,52 @@ class Machine:
     ----------
     program : Program
     nodes : Nodes
+        Nodes that all ranks of a stage have in common.
     layout : Layout
+        Places of ranks in blocks.
     tape : Tape
-        On which calls of wide exchanges meet in phases.
+        Instructions in phases, between which calls of wide exchanges meet.
     unions : Unions
-    work, kernels
-        Columns of nodes and ranks.
-    meet_at, meet_ps : int64 array
-        Calls of wide exchanges: where those of an exchange begin, and when each starts [ps].
+        Unions of categories that the breakdown follows.
+    work : Work
+        Columns of the nodes that compiled code reads.
+    kernels : Kernels
+        Disturbance of each rank's kernels.
+    meet_at : int64 array (exchanges,)
+        Where the calls of a wide exchange begin in ``meet_ps``.
+    meet_ps : int64 array
+        Start of each call of each group of the wide exchanges [ps].
     threads : int
+        Threads that work at the same time.
     """
 
-    def __init__(self, program: Program, nodes: Nodes, how: Disturbance, threads: int):
+    def __init__(self, program: Program, nodes: Nodes, disturbance: Disturbance, threads: int):
         self.program = program
         self.nodes = nodes
         self.layout = layout(program)
         self.tape = phases_tape(nodes, self.layout.wide, self.layout.widest)
         self.unions = unions(nodes)
         self.work = _work(nodes)
-        self.kernels = _kernels(program, nodes, self.layout, how)
+        self.kernels = _kernels(program, nodes, self.layout, disturbance)
         sizes = np.where(self.layout.wide, self.layout.groups * self.layout.calls, 0)
         self.meet_at = np.cumsum(sizes) - sizes
         self.meet_ps = np.zeros(int(sizes.sum()), np.int64)
         self.threads = min(threads, self.layout.blocks)
 
     def clocks(self, end: IntArray, stride: int) -> Clocks:
-        """Clocks for a thread; ``end`` may be all threads' own."""
+        """Clocks for a thread; ``end`` may be shared by all threads, block after block."""
         roles, widest = int(np.diff(self.nodes.part_ptr).max()), int(self.layout.widest.max())
         start, drawn = np.zeros((roles, widest), np.int64), np.zeros(widest, np.int64)
         place, ready = np.zeros(widest, np.uint64), np.zeros_like(self.meet_ps)
         return Clocks(end, stride, ready, self.meet_ps, self.meet_at, start, place, drawn)
 
     def cover(self, room: int) -> Cover:
-        """Room for what the unions of a block cover."""
+        """Return a cover without intervals for the ranks of a block."""
         rows, stages = int(self.layout.row_at[-1]), len(self.layout.widest)
         return new_cover(len(self.unions.top), IDLE, (stages, rows), room)
 
-    def quiet(self) -> Notes:
-        """Return notes that take nothing down."""
+    def no_notes(self) -> Notes:
+        """Return notes of an evaluation that notes nothing."""
         flat, none = np.zeros((0, 0), np.int64), np.zeros(0, np.int64)
         return Notes(
             new_cover(0, 0, (0, 0), 0), Question(none, Usual(flat, none, none), NOTHING),
@@ -92,7 +100,7 @@ class Machine:
         )  # fmt: skip
 
     def notes(self, mode: int, usual: Usual, followed: Followed) -> Notes:
-        """Return notes of where time goes, added up in what is followed."""
+        """Return notes of where time goes, which are added up in ``followed``."""
         question = Question(self.unions.top, usual, mode)
         return Notes(
             self.cover(ROOM), question, self.unions.alone, self.unions.place,
@@ -100,7 +108,7 @@ class Machine:
         )  # fmt: skip
 
     def in_order(self) -> IntArray:
-        """Return the nodes in order of start; the groups of wide exchanges have met."""
+        """Return the nodes in order of start, once it is known when wide exchanges meet."""
         return starting_order(self.nodes, first_starts(self), self.unions.place)
 
     def carry_out(
@@ -132,10 +140,10 @@ class Followed:
 
 
 def meet(machine: Machine, progress: Progress | None = None) -> None:
-    """Find when the groups of wide exchanges meet: all phases but the last, one by one."""
+    """Find when the groups of wide exchanges meet, by running all phases but the last."""
     phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
     end = np.zeros(machine.tape.size * machine.layout.blocks if phases else 0, np.int64)
-    counter = Counter(len(phases) * machine.layout.blocks, telling(progress, "clocks"))
+    counter = Counter(len(phases) * machine.layout.blocks, reporter(progress, "clocks"))
     go_through(machine, machine.tape, phases, end, counter)
 
 
@@ -151,9 +159,11 @@ def go_through(
     phases : list of (int, int)
         First instruction of each phase, and one past the last.
     end : int64 array (blocks · clocks of the tape,)
+        Clocks of all blocks, which the phases continue [ps].
     counter : Counter
+        Reports the progress.
     """
-    notes = machine.quiet()
+    notes = machine.no_notes()
     states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]
     for instructions in phases:
         work = partial(machine.carry_out, tape, instructions)
@@ -163,24 +173,26 @@ def go_through(
 
 
 def first_starts(machine: Machine) -> IntArray:
-    """Earliest start of each node [ps] on the first ranks of every stage, by which to order them.
+    """Earliest start of each node on the first ranks of every stage, by which to order nodes [ps].
 
-    What starts in another order on other ranks comes a little late for them.
+    On other ranks nodes may start in another order. Their intervals then come out of order, which
+    a cover allows as far as it has room.
     """
-    when = np.full(len(machine.nodes), HORIZON_PS, np.int64)
-    notes = machine.quiet()
-    notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=when)
+    start_ps = np.full(len(machine.nodes), HORIZON_PS, np.int64)
+    notes = machine.no_notes()
+    notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=start_ps)
+    # Enough blocks that each stage has a rank among them.
     blocks = int(np.argmax((machine.layout.low > 0).all(axis=1)))
     end = np.zeros(machine.tape.size * blocks, np.int64)
     state = State(machine.clocks(end, machine.tape.size), notes)
     for instructions in pairwise(machine.tape.bounds.tolist()):
         machine.carry_out(machine.tape, instructions, state, (0, blocks))
-    return when
+    return start_ps
 
 
 def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
-    """Go through all blocks, each from beginning to end, and note where time goes."""
-    followed = nothing_followed(machine)
+    """Evaluate all blocks, each from beginning to end, and note where time goes."""
+    followed = empty_breakdown(machine)
     tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
     states = [
         State(
@@ -189,13 +201,13 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
         )
         for _ in range(machine.threads)
     ]
-    counter = Counter(machine.layout.blocks, telling(progress, "breakdown"))
+    counter = Counter(machine.layout.blocks, reporter(progress, "breakdown"))
     over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), counter.more)
     return followed
 
 
-def nothing_followed(machine: Machine) -> Followed:
-    """Room for the breakdown of the time of all ranks."""
+def empty_breakdown(machine: Machine) -> Followed:
+    """Return the breakdown of all ranks' time before any of it is noted."""
     ranks = len(machine.program)
     return Followed(
         np.zeros((machine.unions.followed, ranks), np.int64),
@@ -205,7 +217,7 @@ def nothing_followed(machine: Machine) -> Followed:
 
 
 def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
-    """Follow blocks, each with more room for what it remembers where that was too little."""
+    """Evaluate blocks one by one; repeat one with twice the room if its cover lost an interval."""
     for block in range(*blocks):
         alone = (block, block + 1)
         machine.carry_out(tape, (0, len(tape.node)), state, alone)
@@ -217,37 +229,38 @@ def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int,
             machine.carry_out(tape, (0, len(tape.node)), state, alone)
 
 
-def _unrecord(where: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
-    """Forget the idle times that blocks recorded while some of their gaps were lost."""
-    for stage, at in enumerate(where.stage_at[:-1]):
-        low, high = at + where.low[list(blocks), stage]
+def _unrecord(layout: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
+    """Clear the idle times that blocks recorded while their cover lost an interval."""
+    for stage, first in enumerate(layout.stage_at[:-1]):
+        low, high = first + layout.low[list(blocks), stage]
         usual.idle[:, usual.like[low:high]] = 0
 
 
-Telling = Callable[[int, int], None]
+Reporter = Callable[[int, int], None]
 
 
-def telling(progress: Progress | None, what: str) -> Telling | None:
-    """Return what reports some progress, if somebody wants to hear of it."""
-    return partial(progress, what) if progress else None
+def reporter(progress: Progress | None, stage: str) -> Reporter | None:
+    """Return a function that reports the progress of one stage of the work, None for no reports."""
+    return partial(progress, stage) if progress else None
 
 
 class Counter:
-    """Counter of the work done so far."""
+    """Counter of finished work, which reports every addition."""
 
-    def __init__(self, whole: int, report: Telling | None):
+    def __init__(self, whole: int, report: Reporter | None):
         self.whole = whole
         self.done = 0
         self.report = report
 
     def more(self, count: int) -> None:
-        """Progress by so much more work."""
+        """Count more finished work, and report it."""
         self.done += count
         if self.report:
             self.report(self.done, self.whole)
 
 
 def _work(nodes: Nodes) -> Work:
+    """Columns of the nodes that compiled code reads, with the summed time of each run."""
     total = np.concatenate([[0], np.cumsum(nodes.run_ps)])
     return Work(
         nodes.exchange, nodes.call, nodes.part_ptr, nodes.stage, nodes.category, nodes.first,
@@ -255,26 +268,29 @@ def _work(nodes: Nodes) -> Work:
     )  # fmt: skip
 
 
-def _kernels(program: Program, nodes: Nodes, where: Layout, how: Disturbance) -> Kernels:
-    ranks = program.rank[where.order]
+def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:
+    """Disturbance of kernels, with all jittered times tabulated if durations are few enough."""
+    ranks = program.rank[layout.order]
     longest = int(np.diff(nodes.base).max())
     op_key = np.arange(longest).astype(np.uint64) * GOLDEN
-    slow = how.slowness(ranks)
+    slow = disturbance.slowness(ranks)
     durations, row = np.unique(nodes.run_ps, return_inverse=True)
-    tabulated = bool(how) and len(durations) <= MOST_TABLES
-    scaled = jittered(durations if tabulated else durations[:0], how.table)
-    slowed = _slowed(where, slow) if tabulated else np.ones(_blocks(where), np.bool_)
+    tabulated = bool(disturbance) and len(durations) <= MOST_TABLES
+    scaled = jittered(durations if tabulated else durations[:0], disturbance.table)
+    slowed = _slowed(layout, slow) if tabulated else np.ones(_blocks(layout), np.bool_)
     duration = np.ascontiguousarray(row, np.int64)
-    keys = how.keys(ranks)
-    return Kernels(keys, slow, how.table, op_key, scaled, duration, slowed, bool(how))
+    keys = disturbance.keys(ranks)
+    return Kernels(
+        keys, slow, disturbance.table, op_key, scaled, duration, slowed, bool(disturbance)
+    )
 
 
-def _blocks(where: Layout) -> tuple[int, int]:
-    return where.blocks, where.low.shape[1]
+def _blocks(layout: Layout) -> tuple[int, int]:
+    return layout.blocks, layout.low.shape[1]
 
 
-def _slowed(where: Layout, slow: IntArray) -> BoolArray:
-    """Return which blocks have a slow rank in a stage, bool (blocks, stages)."""
+def _slowed(layout: Layout, slow: IntArray) -> BoolArray:
+    """Return whether each stage of each block has a slow rank, bool (blocks, stages)."""
     before = np.concatenate([[0], np.cumsum(slow > 0)])
-    counted = before[where.stage_at[:-1] + where.low]
+    counted = before[layout.stage_at[:-1] + layout.low]
     return np.ascontiguousarray(np.diff(counted, axis=0) > 0)

@@ -1,8 +1,8 @@
 """Nodes that all ranks of a stage have in common: runs of kernels, and calls in which ranks meet.
 
-A run is a chain of kernels of one category with nothing else in between, so only its start and
-end matter. A call is one node even where its members are of several stages. Nodes and what they
-wait for are the same for all ranks; only the times differ.
+A run is a chain of kernels of one category without anything in between, so that only its start and
+end matter. A call is one node, even where its members are of several stages. Nodes and their waits
+are the same for all ranks of a stage; only the times differ.
 """
 
 from __future__ import annotations
@@ -18,29 +18,32 @@ from workloads.training.program.breakdown import ORDER
 from workloads.training.program.program import Program
 
 IDLE = len(ORDER)
-"""Code of time with nothing on; smaller ones are the categories of the breakdown."""
+"""Code of idle time; smaller codes are the categories of the breakdown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Nodes in an order in which each comes after all that it waits for.
+    """Nodes in an order in which each comes after all nodes that it waits for.
 
-    A node has one part for each role in its call, and one if it is a run. Ops are numbered stage
-    after stage.
+    A call has one part for each role of its members, a run has a single part. Ops are numbered
+    stage after stage.
 
     Attributes
     ----------
     exchange, call : int64 array (nodes,)
-        -1 for a run.
+        Exchange of a call and its number there; the exchange of a run is -1.
     part_ptr : int64 array (nodes + 1,)
-        Parts of a node.
-    stage, category, stream, first, value : int64 array (parts,)
-        For each part its stage; category and stream; first op, by its number in the stage; and the
-        op, numbered through all stages, whose end is the part's end.
+        First part of each node, and the number of parts.
+    stage, category, stream : int64 array (parts,)
+        Stage, category and stream of each part.
+    first : int64 array (parts,)
+        First op of each part, by its number in the stage.
+    value : int64 array (parts,)
+        Last op of each part, numbered through all stages; its end is the part's end.
     run_ptr, run_op, run_ps : int64 arrays
         Ops of each part, by number in the stage, and their undisturbed times [ps].
     wait_ptr, wait : int64 arrays
-        Ops, numbered through all stages, that each part waits for.
+        Ops that each part waits for, numbered through all stages.
     base : int64 array (stages + 1,)
         First op of each stage.
     """
@@ -66,7 +69,7 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False)
 class _Ops:
-    """Ops of one rank of each stage: their edges, their calls, their categories."""
+    """Ops of one rank of each stage, with their edges, calls and steps."""
 
     base: IntArray
     stage: IntArray
@@ -112,15 +115,15 @@ def _ops(program: Program) -> _Ops:
     exchange = np.full(len(stage), -1, np.int64)
     call, role = np.zeros((2, len(stage)), np.int64)
     for number, shared in enumerate(program.exchanges):
-        for which, its in enumerate(program.roles(shared)):
-            at = its.ops + base[its.stage]
+        for which, member in enumerate(program.roles(shared)):
+            at = member.ops + base[member.stage]
             exchange[at], call[at], role[at] = number, np.arange(shared.calls), which
     edges = np.concatenate(src).astype(np.int64), np.concatenate(dst).astype(np.int64)
     return _Ops(base, stage, *edges, exchange, call, role, np.concatenate(step))
 
 
 def _of_steps(program: Program) -> tuple[IntArray, IntArray]:
-    """Category and stream of each step."""
+    """Category and stream of each step of the program."""
     place = {what: code for code, names in enumerate(ORDER.values()) for what in names}
     category = [place[step.what] for step in program.steps]
     return np.array(category, np.int64), np.array([s.stream for s in program.steps], np.int64)
@@ -134,7 +137,7 @@ def _assembled(
     category: IntArray,
     stream: IntArray,
 ) -> Nodes:
-    """Parts in order of node, then role; their ops in order."""
+    """Assemble the nodes: ops in order of node, then of role, then of waiting."""
     calls = ops.exchange >= 0
     order = np.lexsort((np.where(calls, 0, rank), ops.role, rank[head], head))
     order = order[np.argsort(rank[head[order]], kind="stable")]
@@ -173,7 +176,10 @@ def _assembled(
 
 
 def _ranks(first: IntArray, src: IntArray, dst: IntArray) -> IntArray:
-    """Place of each op's node in an order of waiting, -1 in or behind a cycle."""
+    """Place of each op's node in a topological order, -1 in or behind a cycle.
+
+    ``first`` is the op that stands for each op's node: itself, or the first member of its call.
+    """
     count = len(first)
     leaves, enters = first[src], first[dst]
     ptr = np.zeros(count + 1, np.int64)
@@ -192,7 +198,7 @@ def _ranks(first: IntArray, src: IntArray, dst: IntArray) -> IntArray:
 def _number_in_order(
     ptr: IntArray, leads: IntArray, waits: IntArray, queue: IntArray, ends: int, rank: IntArray
 ) -> None:
-    """Number nodes as the last of those that they wait for is numbered; ``queue`` has the first."""
+    """Number nodes in topological order; ``queue`` begins with the nodes that wait for nothing."""
     taken = 0
     while taken < ends:
         node = queue[taken]
@@ -213,7 +219,10 @@ def _heads(
     meets: BoolArray,
     category: IntArray,
 ) -> IntArray:
-    """First op of each op's node: of its call, or of the run of kernels that it continues."""
+    """First op of each op's node: of its call, or of the run of kernels that the op continues.
+
+    A kernel continues the run before it if it waits for that op alone, and alone waits for it.
+    """
     count = len(first)
     before = np.full(count, -1, np.int64)
     before[dst] = src  # the last edge into an op; only ops with one are looked at
@@ -229,6 +238,6 @@ def _heads(
 
 @compiled
 def _follow_runs(ops: IntArray, before: IntArray, head: IntArray) -> None:
-    """Give each op the head of the one before it, in order."""
+    """Give each op the head of the op before it, in order along each run."""
     for op in ops:
         head[op] = head[before[op]]

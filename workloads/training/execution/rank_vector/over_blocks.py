@@ -8,9 +8,9 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+"""Called with the name of a stage of the work, how much of it is done, and how much there is."""
 CALLS = 200
-"""Stretches into which blocks are divided, about."""
+"""Approximate number of stretches into which all blocks are divided."""
 
 State = TypeVar("State")
 
@@ -26,9 +26,11 @@ def over_blocks(
     Parameters
     ----------
     blocks : int
+        Number of blocks.
     states : sequence
-        State that a thread changes; no two work with the same.
+        A state for each thread to change; no two threads use the same at a time.
     work : function of (state, (first block, one past the last))
+        Called for each stretch of blocks.
     report : function of int
         Called with the number of blocks that are done since the last call.
     """
@@ -43,14 +45,14 @@ def over_blocks(
     for state in states:
         free.put(state)
 
-    def one(stretch: tuple[int, int]) -> int:
+    def work_on(stretch: tuple[int, int]) -> int:
         state = free.get()
         work(state, stretch)
         free.put(state)
         return stretch[1] - stretch[0]
 
     with ThreadPoolExecutor(len(states)) as pool:
-        futures = [pool.submit(one, stretch) for stretch in stretches]
+        futures = [pool.submit(work_on, stretch) for stretch in stretches]
         try:
             for future in as_completed(futures):
                 report(future.result())

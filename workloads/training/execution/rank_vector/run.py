@@ -1,4 +1,4 @@
-"""Clocks of all ranks, instruction by instruction and block by block, compiled."""
+"""Compiled evaluation of all ranks' clocks, instruction by instruction and block by block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import numpy as np
 from cluster_sim.engine.jit import compiled, inlined, internal
 from topologies.arrays import IntArray
 from workloads.training.execution.jitter import draw, scale
-from workloads.training.execution.rank_vector.beside import put_aside
 from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE
 from workloads.training.execution.rank_vector.cover import (
     IGNORE,
@@ -16,8 +15,9 @@ from workloads.training.execution.rank_vector.cover import (
     Stretch,
     clear,
 )
-from workloads.training.execution.rank_vector.gaps import begin, go_on, settle_all
+from workloads.training.execution.rank_vector.gaps import extend, extend_after_gap, settle_all
 from workloads.training.execution.rank_vector.layout import Layout
+from workloads.training.execution.rank_vector.side_intervals import put_aside
 from workloads.training.execution.rank_vector.state import Clocks, Kernels, Notes, Work
 from workloads.training.execution.rank_vector.tape import Tape
 
@@ -33,10 +33,10 @@ def carry_out(
     blocks: tuple[int, int],
     instructions: tuple[int, int],
 ) -> None:
-    """Carry out a range of instructions for a range of blocks, and note what is asked for.
+    """Carry out a range of instructions for a range of blocks, and note what the question wants.
 
-    A cover is cleared by the first instruction and summed up after the last. Where it has too
-    little room, the rest is left: all of it will be carried out again.
+    A block's cover is cleared before its first instruction and summed up after its last. If it
+    loses an interval for lack of room, the function returns at once, as the block must be repeated.
     """
     for block in range(blocks[0], blocks[1]):
         if notes.question.mode >= IGNORE and instructions[0] == 0:
@@ -49,15 +49,15 @@ def carry_out(
             elif not layout.wide[work.exchange[node]]:
                 _meet(work, tape, layout, clocks, block, base, node)
             elif tape.only_meets[i]:
-                _ready(work, tape, layout, clocks, block, base, node)
+                _record_ready(work, tape, layout, clocks, block, base, node)
             else:
-                _go_on(work, tape, layout, clocks, block, base, node)
+                _resume(work, tape, layout, clocks, block, base, node)
             if notes.question.mode != NOTHING and not tape.only_meets[i]:
-                _note(work, tape, layout, clocks, notes, block, base, node)
+                _note_interval(work, tape, layout, clocks, notes, block, base, node)
                 if notes.cover.lost[0]:
                     return
         if notes.question.mode >= IGNORE and instructions[1] == len(tape.node):
-            _gather(layout, notes, block)
+            _sum_up(layout, notes, block)
 
 
 @inlined
@@ -80,31 +80,31 @@ def _run(
 ) -> None:
     """Carry out a run of kernels on the ranks of a block."""
     part = work.part_ptr[node]
-    on = _stretch(layout, block, work.stage[part])
+    stretch = _stretch(layout, block, work.stage[part])
     at = base + tape.out[part]
-    end = clocks.end[at : at + on.ranks]
-    begin = clocks.start[0, : on.ranks]
+    end = clocks.end[at : at + stretch.ranks]
+    begin = clocks.start[0, : stretch.ranks]
     if work.wait_ptr[part + 1] == work.wait_ptr[part] + 1:
         at = base + tape.wait_at[work.wait_ptr[part]]
-        begin = clocks.end[at : at + on.ranks]
+        begin = clocks.end[at : at + stretch.ranks]
     else:
-        _begin(work, tape, clocks, base, part, on.ranks)
+        _find_start(work, tape, clocks, base, part, stretch.ranks)
     if not kernels.disturbed:
-        for c in range(on.ranks):
+        for c in range(stretch.ranks):
             end[c] = begin[c] + work.run_sum_ps[part]
         return
-    slowed = kernels.slowed[block, on.stage]
+    slowed = kernels.slowed[block, stretch.stage]
     for k in range(work.run_ptr[part], work.run_ptr[part + 1]):
-        _draw(kernels, kernels.op_key[work.run_op[k]], clocks, on)
+        _draw(kernels, kernels.op_key[work.run_op[k]], clocks, stretch)
         if slowed:
-            _add_slowed(begin, end, work.run_ps[k], kernels, clocks, on)
+            _add_slowed(begin, end, work.run_ps[k], kernels, clocks, stretch)
         else:
-            _add(begin, end, kernels.scaled[kernels.duration[k]], clocks, on)
+            _add(begin, end, kernels.scaled[kernels.duration[k]], clocks, stretch)
         begin = end
 
 
 @inlined
-def _begin(work: Work, tape: Tape, clocks: Clocks, base: int, part: int, ranks: int) -> None:
+def _find_start(work: Work, tape: Tape, clocks: Clocks, base: int, part: int, ranks: int) -> None:
     """Find the start of a run that waits for none or several ops: the latest end of these."""
     begin = clocks.start[0, :ranks]
     for c in range(ranks):
@@ -116,31 +116,41 @@ def _begin(work: Work, tape: Tape, clocks: Clocks, base: int, part: int, ranks: 
 
 
 @inlined
-def _draw(kernels: Kernels, op_key: np.uint64, clocks: Clocks, on: Stretch) -> None:
+def _draw(kernels: Kernels, op_key: np.uint64, clocks: Clocks, stretch: Stretch) -> None:
     """Draw a place in the table of jitter for one kernel on each rank; a loop for vectors."""
-    key, place = kernels.key[on.place : on.place + on.ranks], clocks.place[: on.ranks]
-    for c in range(on.ranks):
+    key, place = (
+        kernels.key[stretch.place : stretch.place + stretch.ranks],
+        clocks.place[: stretch.ranks],
+    )
+    for c in range(stretch.ranks):
         place[c] = draw(key[c], op_key)
 
 
 @inlined
-def _add(begin: IntArray, end: IntArray, scaled: IntArray, clocks: Clocks, on: Stretch) -> None:
+def _add(
+    begin: IntArray, end: IntArray, scaled: IntArray, clocks: Clocks, stretch: Stretch
+) -> None:
     """Add the jittered time of one kernel on each rank, from the table of its duration."""
-    place = clocks.place[: on.ranks]
-    for c in range(on.ranks):
+    place = clocks.place[: stretch.ranks]
+    for c in range(stretch.ranks):
         end[c] = begin[c] + scaled[place[c]]
 
 
 @inlined
 def _add_slowed(
-    begin: IntArray, end: IntArray, duration: int, kernels: Kernels, clocks: Clocks, on: Stretch
+    begin: IntArray,
+    end: IntArray,
+    duration: int,
+    kernels: Kernels,
+    clocks: Clocks,
+    stretch: Stretch,
 ) -> None:
     """Add the disturbed time of one kernel on each rank, some of which are slow."""
-    slow = kernels.slow[on.place : on.place + on.ranks]
-    place, drawn = clocks.place[: on.ranks], clocks.drawn[: on.ranks]
-    for c in range(on.ranks):
+    slow = kernels.slow[stretch.place : stretch.place + stretch.ranks]
+    place, drawn = clocks.place[: stretch.ranks], clocks.drawn[: stretch.ranks]
+    for c in range(stretch.ranks):
         drawn[c] = kernels.table[place[c]]
-    for c in range(on.ranks):
+    for c in range(stretch.ranks):
         end[c] = begin[c] + max(1, scale(scale(duration, slow[c]), drawn[c]))
 
 
@@ -185,10 +195,10 @@ def _meet(
 
 
 @inlined
-def _ready(
+def _record_ready(
     work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
-    """Note when the ranks of a block are ready for a call of a wide exchange."""
+    """Record when the ranks of a block are ready for a call of a wide exchange."""
     exchange = work.exchange[node]
     meets = clocks.meet_at[exchange] + work.call[node] * layout.groups[exchange]
     for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
@@ -202,7 +212,7 @@ def _ready(
 
 
 @inlined
-def _go_on(
+def _resume(
     work: Work, tape: Tape, layout: Layout, clocks: Clocks, block: int, base: int, node: int
 ) -> None:
     """Let the ranks of a block continue after a call of a wide exchange."""
@@ -222,7 +232,7 @@ def _go_on(
 
 
 @inlined
-def _note(
+def _note_interval(
     work: Work,
     tape: Tape,
     layout: Layout,
@@ -232,35 +242,37 @@ def _note(
     base: int,
     node: int,
 ) -> None:
-    """Note the last op of each rank of a block."""
+    """Note the interval that an instruction takes on each rank of a block."""
     for part in range(work.part_ptr[node], work.part_ptr[node + 1]):
-        on, code = _stretch(layout, block, work.stage[part]), work.category[part]
-        start = clocks.start[part - work.part_ptr[node], : on.ranks]
+        stretch, code = _stretch(layout, block, work.stage[part]), work.category[part]
+        start = clocks.start[part - work.part_ptr[node], : stretch.ranks]
         if work.exchange[node] < 0 and work.wait_ptr[part + 1] == work.wait_ptr[part] + 1:
             at = base + tape.wait_at[work.wait_ptr[part]]
-            start = clocks.end[at : at + on.ranks]
-        end = clocks.end[base + tape.out[part] : base + tape.out[part] + on.ranks]
+            start = clocks.end[at : at + stretch.ranks]
+        end = clocks.end[base + tape.out[part] : base + tape.out[part] + stretch.ranks]
         if notes.question.mode == STARTS:
-            for c in range(on.ranks):
+            for c in range(stretch.ranks):
                 notes.first_start[node] = min(notes.first_start[node], start[c])
             continue
         if notes.place[part] == CLOSE:
-            go_on(notes.cover, on, code, start, end)
+            extend(notes.cover, stretch, code, start, end)
         elif notes.place[part] == ASIDE:
-            put_aside(notes.cover, on, code, start, end, work.first[part])
+            put_aside(notes.cover, stretch, code, start, end, work.first[part])
         else:
-            begin(notes.cover, on, code, start, end, work.first[part], notes.question)
+            extend_after_gap(
+                notes.cover, stretch, code, start, end, work.first[part], notes.question
+            )
 
 
 @internal
-def _gather(layout: Layout, notes: Notes, block: int) -> None:
-    """Add the coverage of a block's unions to the notes."""
+def _sum_up(layout: Layout, notes: Notes, block: int) -> None:
+    """Settle a block's cover, and add the time of its unions and categories to the notes."""
     cover = notes.cover
     for stage in range(layout.low.shape[1]):
-        on = _stretch(layout, block, stage)
-        settle_all(cover, on, notes.question)
-        for c in range(on.ranks):
-            row, place = on.row + c, on.place + c
+        stretch = _stretch(layout, block, stage)
+        settle_all(cover, stretch, notes.question)
+        for c in range(stretch.ranks):
+            row, place = stretch.row + c, stretch.place + c
             chained = -cover.aside[row]
             for code in range(cover.spent.shape[0]):
                 notes.spent[code, place] = cover.spent[code, row]

@@ -1,4 +1,4 @@
-"""Tables that an evaluation reads, and the clocks and notes that it writes."""
+"""Tables that an evaluation reads, and clocks and notes that it writes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ class Work(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """Disturbance of kernels: columns by place of the rank, stage after stage.
+    """Disturbance of kernels; ranks are in the order of the layout.
 
     Attributes
     ----------
     key : uint64 array (ranks,)
+        Number of each rank from which its draws are hashed.
     slow : int64 array (ranks,)
+        Slowness of each rank, 0 for none; see :meth:`Disturbance.slowness`.
     table : int64 array
+        Table of jitter.
     op_key : uint64 array (longest stream,)
         Number that the hash adds for each op.
     scaled : int64 array (durations, places of the table)
@@ -40,8 +43,9 @@ class Kernels(NamedTuple):
     duration : int64 array (kernels of all runs,)
         Row of ``scaled`` of each kernel.
     slowed : bool array (blocks, stages)
-        Whether a rank of a block is slow, so that its kernels' times stand in no table.
+        Whether a stage of a block has a slow rank, or times are not tabulated at all.
     disturbed : bool
+        Whether kernels are disturbed at all.
     """
 
     key: KeyArray
@@ -62,16 +66,18 @@ class Clocks(NamedTuple):
     end : int64 array
         Clocks of a block, where the tape has them, or of all blocks one after the other [ps].
     stride : int
-        From one block's clocks to the next; 0 where all use the same.
-    ready, meet : int64 array
-        When the ranks seen so far are ready for each call of each group of wide exchanges, and
-        when it starts as all are, from ``meet_at`` [ps].
+        Distance from one block's clocks to the next; 0 where all blocks use the same.
+    ready : int64 array
+        Time at which the ranks evaluated so far are ready for each call of each group of the wide
+        exchanges [ps].
+    meet : int64 array
+        Time at which all ranks are ready, so that the call starts [ps].
     meet_at : int64 array (exchanges,)
+        Where the calls of each wide exchange begin in ``ready`` and ``meet``.
     start : int64 array (roles, widest stage of a block)
-        Start of the latest instruction [ps].
-    place : uint64 array (widest stage of a block,)
-    drawn : int64 array (widest stage of a block,)
-        Draw of the latest kernel: where in the table of jitter, and what is there.
+        Start of the latest instruction on each rank [ps].
+    place, drawn : uint64 and int64 array (widest stage of a block,)
+        Draw of the latest kernel on each rank: its place in the table of jitter, and its value.
     """
 
     end: IntArray
@@ -85,13 +91,14 @@ class Clocks(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """Notes that are taken while clocks go on.
+    """Notes that are taken while clocks advance.
 
     Attributes
     ----------
     cover : Cover
+        Coverage of time by the intervals of the block that is evaluated.
     question : Question
-        Its ``mode`` says which notes are taken.
+        What is noted, by its ``mode``.
     alone, place : int64 arrays
         See :class:`workloads.training.execution.rank_vector.unions.Unions`.
     first_start : int64 array (nodes,)

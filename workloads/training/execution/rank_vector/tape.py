@@ -1,7 +1,7 @@
-"""Nodes in an order of evaluation, with a place for every clock that is still needed.
+"""Instructions: nodes in an order of evaluation, with a place for every clock that is needed.
 
-A clock is the end of an op on all ranks of its stage, one element a rank. Its place is used again
-as soon as nothing waits for the op any more, so that clocks of a block of ranks stay in cache.
+A clock is the end of an op on all ranks of its stage, one element for each rank. Its place is
+reused as soon as nothing waits for the op any more, so that the clocks of a block stay in cache.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from workloads.training.execution.rank_vector.chain import ASIDE, wait_part
 from workloads.training.execution.rank_vector.nodes import Nodes
 
 WORTH = 0.05
-"""Part of all ops from which a cut is worth the memory in which the state of blocks is kept."""
+"""Share of all ops that a cut must save to be worth the memory that the state of blocks takes."""
 AHEAD = 1000
-"""Instructions by which what is beside the chain may come before its turn."""
+"""Most instructions by which a node beside the chain may come before its turn."""
 
 
 class Tape(NamedTuple):
-    """Instructions.
+    """Instructions in phases; each phase begins when all ranks have ended the one before.
 
     Attributes
     ----------
     node : int64 array (instructions,)
+        Node that each instruction evaluates.
     only_meets : bool array (instructions,)
-        Whether members only say when they are ready, and go on in a later instruction.
+        Whether members of a call only record when they are ready; a later instruction ends it.
     out : int64 array (parts,)
-        Where the clocks of a part begin.
+        Where the clocks of each part begin.
     wait_at : int64 array (waits,)
-        Where the clocks that a part waits for begin.
+        Where the clocks of the op that is waited for begin.
     size : int
-        Clocks in all.
+        Number of clocks, all ranks of a block counted.
     bounds : int64 array (phases + 1,)
-        First instruction of each phase: all ranks must have ended the one before.
+        First instruction of each phase.
     """
 
     node: IntArray
@@ -49,14 +50,15 @@ class Tape(NamedTuple):
 
 
 def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
-    """Tape on which calls of wide exchanges meet in one phase and go on in the next.
+    """Return a tape on which members of a wide exchange meet in one phase and go on in the next.
 
     Parameters
     ----------
     nodes : Nodes
     wide : bool array (exchanges,)
+        Whether the groups of an exchange span blocks.
     rows : int64 array (stages,)
-        Ranks of each stage.
+        Ranks of each stage in a block.
     """
     node, only, phase = _in_phases(nodes, wide)
     bounds = np.searchsorted(phase, np.arange(int(phase.max()) + 2))
@@ -64,7 +66,7 @@ def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
 
 
 def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntArray]:
-    """Return instructions by phase: node, whether members only say when they are ready, phase."""
+    """Return instructions by phase: node, whether members only record readiness, and phase."""
     meets = (nodes.exchange >= 0) & np.append(wide, False)[nodes.exchange]
     number = np.arange(len(nodes))
     part_node = np.repeat(number, np.diff(nodes.part_ptr))
@@ -80,18 +82,18 @@ def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntA
 
 
 class Cut(NamedTuple):
-    """Two tapes that are the same up to a cut, before which nothing waits for a late meeting.
+    """Two tapes with the same instructions before a cut, none of which waits for a late meeting.
 
     Attributes
     ----------
     timed : Tape
-        Tape in order of start, one phase.
+        Tape in order of start, of a single phase.
     rest : Tape
-        Tape that goes on in phases behind the cut; those before the cut are carried out already.
+        Tape whose first instructions are those before the cut, and which goes on in phases.
     at : int
-        Instructions before the cut.
+        Number of instructions before the cut.
     phases : int
-        Phases that must have ended before.
+        Number of phases that must have ended before the cut's instructions can run.
     """
 
     timed: Tape
@@ -101,19 +103,22 @@ class Cut(NamedTuple):
 
 
 def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) -> Cut | None:
-    """Return tapes cut where most work comes before that needs no phase of its own.
+    """Return tapes with the cut that saves most work, or None if none saves enough.
 
-    Where ranks meet in wide exchanges is known only after all that comes before. So all of it is
-    carried out once for the meeting and once more, in order of start, for the notes. What starts
-    before anything waits for a meeting of the longest phase can serve for both.
+    When ranks meet in a wide exchange is known only after everything before it is evaluated. So
+    instructions run once to find the meetings and once more, in order of start, to take notes.
+    Instructions that start before anything waits for a meeting of a later phase can do both in one
+    run. The cut is behind the phase for which they are most.
 
     Parameters
     ----------
     nodes : Nodes
     wide : bool array (exchanges,)
+        Whether the groups of an exchange span blocks.
     order : int64 array (nodes,)
         Nodes in order of start, see :func:`starting_order`.
     rows : int64 array (stages,)
+        Ranks of each stage in a block.
     """
     node, only, phase = _in_phases(nodes, wide)
     level = np.zeros(len(nodes), np.int64)
@@ -145,7 +150,7 @@ def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) ->
 
 
 def timed_tape(nodes: Nodes, order: IntArray, rows: IntArray) -> Tape:
-    """Tape in order of start, one phase; see :func:`starting_order`."""
+    """Return a tape of a single phase in order of start; see :func:`starting_order`."""
     bounds = np.array([0, len(order)])
     return _tapes(nodes, [(order, np.zeros(len(order), np.bool_), bounds)], rows)[0]
 
@@ -153,8 +158,8 @@ def timed_tape(nodes: Nodes, order: IntArray, rows: IntArray) -> Tape:
 def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArray:
     """Return the nodes in order of start, int64 (nodes,).
 
-    What is beside the chain comes earlier, as soon as all that it waits for has come: on some
-    ranks it may start before what is on the chain, and gaps of the chain should not wait for it.
+    Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on some
+    ranks they may start before nodes of the chain, whose gaps should not be settled before.
 
     Parameters
     ----------
@@ -179,16 +184,16 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
 def _tapes(
     nodes: Nodes, lists: Sequence[tuple[IntArray, BoolArray, IntArray]], rows: IntArray
 ) -> list[Tape]:
-    """Tapes of lists of nodes; clocks are in the same places as far as lists are the same."""
+    """Return a tape for each list of nodes; where lists agree, so do the places of clocks."""
     columns = _Work(nodes.part_ptr, nodes.stage, nodes.value, nodes.wait_ptr, nodes.wait)
     slots = [_new_slots(nodes, len(rows)) for _ in lists]
-    for (node, only_meets, _), its in zip(lists, slots, strict=True):
-        _assign_slots(node, only_meets, columns, its)
-    used = np.max([its.used for its in slots], axis=0)
+    for (node, only_meets, _), assigned in zip(lists, slots, strict=True):
+        _assign_slots(node, only_meets, columns, assigned)
+    used = np.max([assigned.used for assigned in slots], axis=0)
     stage_at = np.cumsum(used * rows) - used * rows
     tapes = []
-    for (node, only_meets, bounds), its in zip(lists, slots, strict=True):
-        out = stage_at[nodes.stage] + its.slot * rows[nodes.stage]
+    for (node, only_meets, bounds), assigned in zip(lists, slots, strict=True):
+        out = stage_at[nodes.stage] + assigned.slot * rows[nodes.stage]
         value_at = np.zeros(nodes.base[-1], np.int64)
         value_at[nodes.value] = out
         size = int((used * rows).sum())
@@ -200,7 +205,7 @@ def _tapes(
 def _count_phases(
     part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, meets: BoolArray, phase: IntArray
 ) -> None:
-    """Count the calls that all ranks meet in before each node."""
+    """Count the wide exchanges that come one after the other before each node."""
     for n in range(len(meets)):
         for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
             phase[n] = max(phase[n], phase[wait_node[k]] + meets[wait_node[k]])
@@ -210,7 +215,7 @@ def _count_phases(
 def _put_off(
     part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, start_ps: IntArray
 ) -> None:
-    """Let no node start before what it waits for: on other ranks, that may be later."""
+    """Let no node start before the nodes that it waits for, which may be later on other ranks."""
     for n in range(len(start_ps)):
         for k in range(wait_ptr[part_ptr[n]], wait_ptr[part_ptr[n + 1]]):
             start_ps[n] = max(start_ps[n], start_ps[wait_node[k]])
@@ -220,7 +225,7 @@ def _put_off(
 def _bring_forward(
     part_ptr: IntArray, wait_ptr: IntArray, wait_node: IntArray, aside: BoolArray, turn: IntArray
 ) -> None:
-    """Let what is aside come with the last that it waits for, if that is not far away."""
+    """Move nodes aside forward to the last node that they wait for, by ``AHEAD`` turns at most."""
     for n in range(len(aside)):
         if aside[n]:
             turn[n] = max(0, turn[n] - AHEAD)
@@ -239,18 +244,22 @@ class _Work(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """Slots for the clocks of parts, and which of them are free.
+    """Slots for the clocks of parts, with a stack of free ones for each stage.
 
     Attributes
     ----------
     slot : int64 array (parts,)
         Slot of each part among those of its stage.
-    used, free : int64 array (stages,)
-        Slots that each stage needs; the part whose slot was freed last, -1 for none.
+    used : int64 array (stages,)
+        Number of slots that each stage needs.
+    free : int64 array (stages,)
+        Top of the stack: the part whose slot was freed last, -1 for none.
     below : int64 array (parts,)
-        The part whose slot was freed before that of this part, -1 for none.
-    last, part_of : int64 array (ops,)
-        The last instruction that waits for an op, -1 for none; the part that an op ends.
+        Next part down the stack, -1 for none.
+    last : int64 array (ops,)
+        Last instruction that waits for an op, -1 for none.
+    part_of : int64 array (ops,)
+        Part of which an op is the last.
     """
 
     slot: IntArray
@@ -275,7 +284,7 @@ def _new_slots(nodes: Nodes, stages: int) -> _Slots:
 
 @compiled
 def _assign_slots(node: IntArray, only: BoolArray, work: _Work, slots: _Slots) -> None:
-    """Give each part a slot as its instruction comes, and free it after the last that waits."""
+    """Give each part a slot at its instruction, and free it after the last one that waits."""
     last, part_of = slots.last, slots.part_of
     for i in range(len(node)):
         for k in range(
@@ -287,12 +296,12 @@ def _assign_slots(node: IntArray, only: BoolArray, work: _Work, slots: _Slots) -
         for part in range(low, high if not only[i] else low):
             part_of[work.value[part]] = part
             stage = work.stage[part]
-            held = slots.free[stage]
-            if held < 0:
+            freed = slots.free[stage]
+            if freed < 0:
                 slots.slot[part] = slots.used[stage]
                 slots.used[stage] += 1
             else:
-                slots.slot[part], slots.free[stage] = slots.slot[held], slots.below[held]
+                slots.slot[part], slots.free[stage] = slots.slot[freed], slots.below[freed]
         for k in range(work.wait_ptr[low], work.wait_ptr[high]):
             if last[work.wait[k]] == i:
                 last[work.wait[k]] = -2
@@ -304,6 +313,6 @@ def _assign_slots(node: IntArray, only: BoolArray, work: _Work, slots: _Slots) -
 
 @internal
 def _release(part: int, stage: IntArray, slots: _Slots) -> None:
-    """Let the slot of a part be used again."""
+    """Put the slot of a part on the stack of free ones."""
     slots.below[part] = slots.free[stage[part]]
     slots.free[stage[part]] = part

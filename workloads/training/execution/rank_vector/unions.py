@@ -1,8 +1,9 @@
-"""Unions of categories that suffice to attribute every picosecond.
+"""Unions of categories that suffice to attribute every picosecond to one category.
 
-Time belongs to the first category that is on. So what a category gets is by how much it widens the
-union of those before it. Where all of these come one after the other on every rank, as a chain of
-waits, the union is the sum of their intervals, and need not be followed.
+Where several categories are active at once, the time belongs to the first in their order. So a
+category gets the time by which it extends the union of all categories before it. Where the
+intervals of a union follow one another on every rank, as a chain of waits, its length is the sum of
+theirs, and it need not be followed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ ALL = 0
 
 
 class Unions(NamedTuple):
-    """Unions to follow; the first is that of all categories.
+    """Unions to follow, of which the first is that of all categories.
 
-    Every union of a category and all before it has the whole chain, and no category of which the
-    union by itself is followed is on it.
+    Every union of a category and all before it contains the whole chain. A category whose union by
+    itself is followed is never on the chain.
 
     Attributes
     ----------
@@ -103,7 +104,7 @@ def _in_a_row(
     after: IntArray,
     latest: IntArray,
 ) -> bool:
-    """Follow for each part, in an order of waiting, the latest chosen one that it comes after."""
+    """Return whether each chosen part waits, through others, for the chosen part before it."""
     for part in range(len(stage)):
         for k in range(wait_ptr[part], wait_ptr[part + 1]):
             after[part] = max(after[part], after[wait_part[k]])
