@@ -1,4 +1,4 @@
-"""The compiled engine: the same rules and integers as the reference, on arrays."""
+"""The compiled engine, which follows the rules of the reference engine on arrays of integers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def simulate(
 
 
 def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
-    """Run a schedule with routines; the times are those of the ops outside of routines."""
+    """Run a schedule with routines, and return the times of the ops outside of routines."""
     run = new_run(schedule, Faults.none(), ())._replace(calls=calls_of(schedule, routines))
     state, outside = run.state, routines.outside
     held_back(routines, state.pending)
@@ -89,7 +89,7 @@ def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
 
 
 def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
-    """Return everything that a run of a schedule works on, before its first instant."""
+    """Return the tables of a run of a schedule, as they are before its first instant."""
     number, streams = _streams(schedule, faults)
     return Run(
         ops=_ops(schedule, until_ops, number),
@@ -103,7 +103,7 @@ def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
-    """An array of the one layout that the engine is compiled for."""
+    """Return values as an array of the one memory layout for which the engine is compiled."""
     return np.require(values, dtype, ["C", "A", "W"])
 
 
@@ -163,7 +163,11 @@ def _speeds(schedule: Schedule, faults: Faults) -> Speeds:
 
 
 def _most_attempts(schedule: Schedule, faults: Faults) -> int:
-    """Bound on lost runs: those that dying resources hold, and those that cut through from them."""
+    """Bound the number of lost runs of ops.
+
+    A resource that dies loses at most the ops on its slots and the flows that share it. With
+    edges from starts, ops may also be lost that began on the start of a failed op.
+    """
     if not len(faults):
         return 0
     deaths = np.bincount(faults.resource[faults.numerator == 0], minlength=len(schedule.resources))
@@ -177,15 +181,15 @@ def _most_attempts(schedule: Schedule, faults: Faults) -> int:
 def _streams(schedule: Schedule, faults: Faults) -> tuple[IntArray, Streams]:
     """Return the class of each flow, and room for the flows in flight."""
     # np.unique loads numpy's masked arrays, which takes longer than many a run
-    struck = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, seats, filling = share_tables(schedule, struck)
+    faulty = np.unique(faults.resource) if len(faults) else faults.resource
+    number, slot, paths, seats, filling = share_tables(schedule, faulty)
     berths = _most_in_flight(schedule)
     streams = empty_streams(berths, _column(slot, np.int64), paths, seats, filling)
     return number, streams
 
 
 def _most_in_flight(schedule: Schedule) -> int:
-    """Bound on flows in flight at once: one for each slot, and those that hold none."""
+    """Bound the flows in flight at once: one for each slot, and all flows without a slot."""
     held = schedule.resource[schedule.flows.op]
     slots = np.zeros(len(schedule.resources), np.int64)
     slots[held[held >= 0]] = 1
@@ -194,7 +198,7 @@ def _most_in_flight(schedule: Schedule) -> int:
 
 
 def _moving(run: Run) -> IntArray:
-    """Flows in flight that have a rate."""
+    """Return the ops of the flows in flight whose rate is not 0."""
     streams = run.streams
     berths = np.flatnonzero(streams.op[: streams.vacant[1]] != NO_OP)
     return streams.op[berths[streams.paths.rate[streams.number[berths]] > 0]]

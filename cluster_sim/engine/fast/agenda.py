@@ -1,9 +1,9 @@
 """The agenda: a radix heap of ops by time, for a clock that never runs backwards.
 
-Bucket b holds the times whose highest bit that differs from the clock is bit b - 1. When the clock
-moves on to the earliest time, which is in the lowest bucket, that bucket's ops spread over
-lower ones: each op moves at most once a bit. Ops of one time, of which collectives have many, move
-together in one step.
+Bucket b holds the times whose highest bit that differs from the clock is bit b - 1. The earliest
+time is in the lowest occupied bucket. When the clock moves on to it, the ops of that bucket spread
+over lower buckets, so that each op moves at most once for each bit. If all ops of a bucket have the
+same time, as is frequent in collectives, they are taken out together in one step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = np.iinfo(np.int64).max
 
 
 class Agenda(NamedTuple):
-    """Chains of ops, one a bucket, with their earliest and latest times."""
+    """Chains of ops, one for each bucket, with the earliest and latest time of each."""
 
     head: IntArray
     tail: IntArray
@@ -44,7 +44,7 @@ def empty_agenda() -> Agenda:
 
 @inlined
 def push(agenda: Agenda, state: State, op: int) -> None:
-    """Add an op at its ``end``, which is not before the clock."""
+    """Add an op at the time in its ``end``, which must not be before the clock."""
     time = state.end[op]
     bucket = BITS - leading_zeros(time ^ agenda.clock[1])
     if (agenda.clock[0] >> bucket) & 1:
@@ -62,7 +62,7 @@ def push(agenda: Agenda, state: State, op: int) -> None:
 
 @inlined
 def next_time(agenda: Agenda) -> int:
-    """Earliest time of any op."""
+    """Earliest time of any op in the agenda [ps]."""
     if agenda.clock[0] == 0:
         return NOTHING
     return wide(agenda.earliest[trailing_zeros(agenda.clock[0])])
@@ -70,7 +70,7 @@ def next_time(agenda: Agenda) -> int:
 
 @inlined
 def take_instant(agenda: Agenda, state: State, now: int) -> int:
-    """Move the clock to ``now``, the earliest time; returns the chain of its ops."""
+    """Move the clock to ``now``, the earliest time, and take out the chain of ops at that time."""
     bucket = trailing_zeros(agenda.clock[0])
     agenda.clock[0] &= agenda.clock[0] - 1
     agenda.clock[1] = now
@@ -95,7 +95,7 @@ def take_instant(agenda: Agenda, state: State, now: int) -> int:
 
 @inlined
 def take_all(agenda: Agenda, state: State) -> int:
-    """Empty the agenda; returns the chain of its ops."""
+    """Take all ops out of the agenda, as one chain."""
     first = NO_OP
     while agenda.clock[0]:
         bucket = trailing_zeros(agenda.clock[0])

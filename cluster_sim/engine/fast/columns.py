@@ -1,4 +1,4 @@
-"""Columns of the compiled engine: those of ops that it reads, and those that it writes."""
+"""Columns of the compiled engine: the ops that it reads, and the state that it writes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from cluster_sim.schedule.table import BoolArray, IntArray
 
 NO_OP = cast(int, np.int64(-1))
-"""Ends a chain of ops that are linked by ``State.next``. Not a literal, for each of which numba
-would compile a version of a function."""
+"""End of a chain of ops that are linked by ``State.next``. It is not a literal, because numba would
+compile a version of a function for each literal argument."""
 
 
 class Ops(NamedTuple):
-    """The schedule, as the engine reads it. Columns that a schedule has no use for are empty."""
+    """The schedule as the engine reads it; columns that a schedule does not use are empty."""
 
     kind: IntArray
     resource: IntArray
@@ -32,9 +32,10 @@ class Ops(NamedTuple):
 class State(NamedTuple):
     """The state of each op.
 
-    An op is in one list at a time, so one ``next`` serves them all: the agenda (from when its last
-    edge is counted until it is ready, and while it runs), the arrivals of an instant, the queue of
-    its resource, or those parked at a dead one. ``end`` is its time in the agenda.
+    An op is in one list at a time, so a single ``next`` serves all lists: the agenda (from when its
+    last edge is counted until it is ready, and again while it runs), the arrivals of an instant,
+    the queue of its resource, or the flows parked at a dead resource. While an op is in the agenda,
+    ``end`` is its time there.
     """
 
     ready: IntArray
@@ -42,32 +43,32 @@ class State(NamedTuple):
     end: IntArray
     pending: IntArray  # edges not yet counted
     next: IntArray
-    child: IntArray  # first child in the heap of a queue; of a flow in flight its berth
-    notes: IntArray  # see below
+    child: IntArray  # first child in the heap of a queue; for a flow in flight, its berth
+    notes: IntArray  # counters and flags, see ``NOTES``
 
 
 class Speeds(NamedTuple):
-    """Faults, and the speeds P/Q that they leave. All empty when there are none."""
+    """Faults, and the speed P/Q of each resource after them; all empty without faults."""
 
-    time: IntArray  # of each fault, as its row has it …
+    time: IntArray  # of each fault [ps], as are the next four
     resource: IntArray
-    to_top: IntArray
-    to_bottom: IntArray
-    fails: BoolArray
+    to_top: IntArray  # P of the resource after the fault
+    to_bottom: IntArray  # Q
+    fails: BoolArray  # whether ops that are lost fail for good
     top: IntArray  # P of each resource now
     bottom: IntArray  # Q
-    parked: IntArray  # chain of the flows that wait for a dead resource, by resource
+    parked: IntArray  # first flow of the chain that waits for a dead resource, by resource
     lost: IntArray  # FAILED or DOOMED, by op
     due: IntArray  # when an edge from a start elapses, by edge; -1 while not counted
     attempts: IntArray  # (op, start, end) of each run that was lost, with room for all
-    reached: IntArray  # ops to look at behind one that failed
+    reached: IntArray  # stack of ops whose followers are still to be doomed
 
 
 class Calls(NamedTuple):
-    """Routines of the schedule and their calls. All but ``clash`` are empty when there are none."""
+    """Routines of the schedule and their calls; without routines, all but ``clash`` are empty."""
 
-    routine: IntArray  # that a join calls or is the last op of, -1 for none, by op
-    first: IntArray  # op of each routine, and behind them the number of all ops
+    routine: IntArray  # routine that a join calls or whose last op it is, -1 for none, by op
+    first: IntArray  # first op of each routine, and behind them the number of all ops
     pending: IntArray  # edges into each op
     caller: IntArray  # join for which each routine runs now, -1 for none
     clash: IntArray  # [routine that was called while it ran, or -1]
@@ -75,6 +76,8 @@ class Calls(NamedTuple):
 
 ARRIVED, LAST_ARRIVED, TROUBLE, STOP, ENDED, ATTEMPTS, FAULT, TOUCHED, STREAMS, FRESH = range(10)
 NOTES = 10
-"""Places in ``State.notes``: the ends of the chain of arrivals, an op that would pass the horizon
-or -1, whether to stop after this instant, and how many ops ended, attempts, faults that happened,
-resources touched, ends of flows planned and flows started at this instant there are."""
+"""Places in ``State.notes``. ARRIVED and LAST_ARRIVED are the ends of the chain of arrivals,
+TROUBLE is an op that would pass the horizon, or -1, and STOP is whether to stop after this instant.
+The others are counts: ops that ENDED, ATTEMPTS that were lost, faults that happened (FAULT),
+resources TOUCHED at this instant, planned ends of flows (STREAMS), and flows started at this
+instant (FRESH)."""

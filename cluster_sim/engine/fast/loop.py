@@ -1,4 +1,4 @@
-"""The run: one instant after the other, each in the order of rule 5."""
+"""The main loop: one instant after the other, each in the order of rule 5."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 
 
 def play(run: Run, until: int) -> int:
-    """Let everything happen up to and including the instant ``until``; returns the last instant."""
+    """Run up to and including the instant ``until``, and return the last instant."""
     notes, faults = run.state.notes, run.speeds.time
     now = 0
     arrive_first(run.ops, run.state, run.agenda, now)
@@ -39,7 +39,7 @@ def play(run: Run, until: int) -> int:
 
 @lean
 def arrive_first(ops: Ops, state: State, agenda: Agenda, now: int) -> None:
-    """Count the edges of each op; those without any arrive."""
+    """Count the edges into each op; ops without any arrive at once."""
     for edge in range(len(ops.dst)):
         state.pending[ops.dst[edge]] += 1
     for op in range(len(ops.kind)):
@@ -49,9 +49,10 @@ def arrive_first(ops: Ops, state: State, agenda: Agenda, now: int) -> None:
 
 @lean
 def advance(run: Run, now: int, until: int) -> int:
-    """Go on from readiness at one instant up to and including another; returns the last instant.
+    """Run from the arrivals of one instant up to and including ``until``; return the last instant.
 
-    Where faults happen it returns after the ends of that instant, with the rest of it to come.
+    At an instant with faults the function returns after the ends of its ops. The caller applies
+    the faults and calls again for the rest of that instant.
     """
     notes, faults = run.state.notes, run.speeds.time
     while True:
@@ -86,7 +87,7 @@ def _next_instant(run: Run) -> int:
 
 @inlined
 def _end(run: Run, now: int) -> None:
-    """End the ops that end at this instant; ops that become ready at it arrive."""
+    """End the ops that end at this instant, and let ops arrive that become ready at it."""
     state, streams = run.state, run.streams
     if next_time(run.agenda) == now:
         op = take_instant(run.agenda, state, now)
@@ -105,7 +106,7 @@ def _end(run: Run, now: int) -> None:
 
 @inlined
 def _settle_arrivals(run: Run, now: int) -> None:
-    """Queue ready ops; joins end at once, and the ops behind them may arrive too."""
+    """Queue the ops that arrived; joins end at once, which may let more ops arrive."""
     ops, state, queues = run.ops, run.state, run.queues
     op = state.notes[ARRIVED]
     while op != NO_OP:
@@ -151,7 +152,7 @@ def _start(run: Run, now: int) -> None:
 
 @inlined
 def _parked(run: Run, op: int) -> bool:
-    """Return whether an op cannot start: it was lost, or is a flow over a resource that is dead."""
+    """Return whether an op cannot start; a flow over a dead resource is parked there."""
     speeds, streams = run.speeds, run.streams
     if len(speeds.top) == 0:
         return False

@@ -1,7 +1,7 @@
-"""Ops that are ready for a resource and wait for a slot, smallest first (rule 4).
+"""Queues of ops that are ready for a resource and wait for a slot, smallest first (rule 4).
 
-Ops mostly come in the order in which they will go: those are appended to a list. One that comes
-out of order goes into a pairing heap beside it, and the smaller of the two heads goes next.
+Most ops come in the order in which they will start, and are appended to a list. An op that comes
+out of order goes into a pairing heap beside the list. The smaller of the two heads starts next.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cluster_sim.schedule.table import IntArray
 
 
 class Queues(NamedTuple):
-    """One queue a resource."""
+    """One queue for each resource."""
 
-    free: IntArray  # slots
-    head: IntArray  # of the list in order
-    tail: IntArray
-    root: IntArray  # of the heap
-    marked: IntArray  # 1 when in ``touched``
+    free: IntArray  # free slots
+    head: IntArray  # first op of the list
+    tail: IntArray  # last op of the list
+    root: IntArray  # root of the heap
+    marked: IntArray  # 1 when the resource is in ``touched``
     touched: IntArray  # resources where an op may start at this instant
 
 
@@ -41,7 +41,7 @@ def empty_queues(slots: IntArray) -> Queues:
 
 @inlined
 def touch(queues: Queues, state: State, resource: int) -> None:
-    """Look at a resource in the starts of this instant."""
+    """Mark a resource as one where an op may start at this instant."""
     if not queues.marked[resource]:
         queues.marked[resource] = 1
         queues.touched[state.notes[TOUCHED]] = resource
@@ -50,7 +50,7 @@ def touch(queues: Queues, state: State, resource: int) -> None:
 
 @inlined
 def free_slot(queues: Queues, state: State, resource: int) -> None:
-    """Give a slot back."""
+    """Free a slot of a resource; if ops wait for one, mark the resource."""
     queues.free[resource] += 1
     if queues.head[resource] != NO_OP or queues.root[resource] != NO_OP:
         touch(queues, state, resource)
@@ -58,7 +58,7 @@ def free_slot(queues: Queues, state: State, resource: int) -> None:
 
 @inlined
 def before(ops: Ops, state: State, one: int, other: int) -> bool:
-    """Return whether one op goes before another: (priority, ready time, number)."""
+    """Return whether one op starts before another, by priority, ready time and number (rule 4)."""
     if ops.priority[one] != ops.priority[other]:
         return bool(ops.priority[one] < ops.priority[other])
     if state.ready[one] != state.ready[other]:
@@ -68,7 +68,7 @@ def before(ops: Ops, state: State, one: int, other: int) -> bool:
 
 @inlined
 def enqueue(queues: Queues, ops: Ops, state: State, resource: int, op: int) -> None:
-    """Add an op that is ready."""
+    """Add a ready op to the queue of a resource."""
     tail = queues.tail[resource]
     if queues.head[resource] == NO_OP:
         queues.head[resource] = op
@@ -84,7 +84,7 @@ def enqueue(queues: Queues, ops: Ops, state: State, resource: int, op: int) -> N
 
 @inlined
 def dequeue(queues: Queues, ops: Ops, state: State, resource: int) -> int:
-    """Take out the smallest op; an empty queue gives ``NO_OP``."""
+    """Take out and return the smallest op, or ``NO_OP`` if the queue is empty."""
     head, root = wide(queues.head[resource]), wide(queues.root[resource])
     if root == NO_OP or (head != NO_OP and before(ops, state, head, root)):
         if head != NO_OP:
@@ -96,7 +96,7 @@ def dequeue(queues: Queues, ops: Ops, state: State, resource: int) -> int:
 
 @inlined
 def meld(ops: Ops, state: State, one: int, other: int) -> int:
-    """Make one heap of two; siblings are linked by ``next``."""
+    """Merge two heaps, whose siblings are linked by ``next``; return the root."""
     if one == NO_OP:
         return other
     if before(ops, state, other, one):
@@ -108,7 +108,7 @@ def meld(ops: Ops, state: State, one: int, other: int) -> int:
 
 @inlined
 def without_root(ops: Ops, state: State, root: int) -> int:
-    """Make one heap of a root's children: by pairs, then the pairs from the last to the first."""
+    """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
     pairs = NO_OP
     child = wide(state.child[root])
     while child != NO_OP:

@@ -1,4 +1,4 @@
-"""Calls of routines: the ops of one are set back, and run again in the same places."""
+"""Calls of routines: at each call, the routine's ops are reset and run again in the same rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cluster_sim.schedule.table import IntArray, Schedule
 
 
 def no_calls() -> Calls:
-    """Return the calls of a schedule without routines: none."""
+    """Return the table of calls for a schedule without routines."""
     narrow, wider = np.empty(0, np.int32), np.empty(0, np.int64)
     return Calls(narrow, wider, narrow, wider, np.full(1, NO_OP, np.int64))
 
 
 def calls_of(schedule: Schedule, routines: Routines) -> Calls:
-    """Return the calls of routines, none of which runs yet."""
+    """Return the table of calls of routines, none of which runs yet."""
     routine = np.full(len(schedule), NO_OP, np.int32)
     routine[routines.caller] = routines.routine
     routine[routines.first[1:] - 1] = np.arange(len(routines))
@@ -30,14 +30,17 @@ def calls_of(schedule: Schedule, routines: Routines) -> Calls:
 
 
 def held_back(routines: Routines, pending: IntArray) -> None:
-    """Let ops of routines, and those that wait for calls, wait for one thing besides edges."""
+    """Hold back the ops of routines, and the joins behind calls, by one more pending edge.
+
+    A call resets this count for the routine's ops, and the routine's end takes it off the join.
+    """
     pending[routines.outside :] = 1
     pending[routines.caller + 1] = 1
 
 
 @internal
 def pass_on(run: Run, op: int, now: int) -> None:
-    """Run the routine that a join calls; from a routine's last op return to behind its caller."""
+    """Run the routine that a join calls; after a routine's last op, return to its caller."""
     calls, state = run.calls, run.state
     routine = wide(calls.routine[op])
     if routine == NO_OP:

@@ -1,4 +1,4 @@
-"""The life of one op: it arrives, starts and ends, and sets others off."""
+"""Steps in the life of an op: it arrives, starts and ends, and its edges let others arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 
 class Run(NamedTuple):
-    """Everything that a run consists of."""
+    """All tables of a run."""
 
     ops: Ops
     state: State
@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 @inlined
 def arrive(state: State, agenda: Agenda, op: int, now: int) -> None:
-    """Plan for an op that waits for nothing but the lags of edges, if even for them."""
+    """Add an op whose edges are all counted to the arrivals, or to the agenda if lags remain."""
     if state.ready[op] > now:
         state.end[op] = state.ready[op]
         push(agenda, state, op)
@@ -52,7 +52,7 @@ def arrive(state: State, agenda: Agenda, op: int, now: int) -> None:
 
 @inlined
 def count(state: State, agenda: Agenda, op: int, lag: int, now: int) -> None:
-    """Count one edge of an op, which will have elapsed after this lag."""
+    """Count one edge into an op, which elapses after this lag; after the last edge, it arrives."""
     if lag > HORIZON_PS - now:
         state.notes[TROUBLE] = op
         return
@@ -65,7 +65,7 @@ def count(state: State, agenda: Agenda, op: int, lag: int, now: int) -> None:
 
 @inlined
 def finish(run: Run, op: int, now: int) -> None:
-    """End an op: its slot is free, and the edges from its end begin to elapse."""
+    """End an op: free its slot, and count the edges from its end."""
     ops, state = run.ops, run.state
     state.end[op] = now
     state.notes[ENDED] += 1
@@ -83,10 +83,10 @@ def finish(run: Run, op: int, now: int) -> None:
 
 @inlined
 def _prefetch_start(ops: Ops, state: State, op: int) -> None:
-    """Have what the start of an op will read fetched from memory, while others have their turn.
+    """Prefetch the columns that the start of an op will read, while other ops are handled.
 
-    Ops that follow one another in time seldom lie side by side, so that half of a large run was
-    spent waiting for these columns.
+    Ops that follow one another in time are seldom neighbours in memory, so that without this half
+    of a large run is spent waiting for these columns.
     """
     prefetch(ops.kind, op)
     prefetch(ops.resource, op)
@@ -123,7 +123,7 @@ def begin(run: Run, op: int, now: int) -> None:
 
 @inlined
 def count_start_edges(run: Run, op: int, late: int, now: int) -> None:
-    """Let the edges from a start elapse, each later by what the op takes longer."""
+    """Count the edges from an op's start, each delayed by the time that the op takes longer."""
     ops, due = run.ops, run.speeds.due
     for edge in range(ops.ptr[op], ops.ptr[op + 1]):
         if ops.from_start[edge]:
@@ -136,7 +136,7 @@ def count_start_edges(run: Run, op: int, late: int, now: int) -> None:
 
 @inlined
 def scaled(duration: int, top: int, bottom: int) -> int:
-    """``ceil(duration · top / bottom)`` [ps]; anything past the horizon is just past it."""
+    """``ceil(duration · top / bottom)``, but at most just past the horizon [ps]."""
     whole, part = duration // bottom, duration % bottom
     if whole > HORIZON_PS // top:
         return HORIZON_PS + 1

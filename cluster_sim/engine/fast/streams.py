@@ -1,4 +1,8 @@
-"""Flows in flight: what is left of each, and when the next of them ends (rule 7)."""
+"""Flows in flight: the work that is left of each, and the time at which the next one ends (rule 7).
+
+Rates change at many instants, so that updating every flow at each change would be slow. Flows that
+agree in path, weights, cap and slot form a class with one rate, whose work is counted once.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +27,37 @@ NEARLY_EXACT = 2.0**50
 
 
 class Streams(NamedTuple):
-    """The flows in flight, each in a berth, and the classes that their rates are solved for.
+    """The flows in flight, each in a berth, and the classes for which rates are solved.
 
-    All flows of a class have one rate. Those that had the same rate changes since they were last
-    brought up to date are *in step*: each change takes the same work off all of them, so a class
+    All flows of a class have one rate. Flows that saw the same rate changes since they were last
+    brought up to date are *in step*: each change takes the same work off all of them. So a class
     counts that work once, and only its flow with the least work left can end next. A flow that
     starts without changing the rate of its class is *loose* until the next change, which is the
-    first that brings it up to date (rule 7). A flow's berth stands in ``State.child`` of its op.
+    first that brings it up to date (rule 7). The berth of a flow is in ``State.child`` of its op.
     """
 
-    slot: IntArray  # of each class: faulty resource whose speed scales its cap, or -1
-    work: IntArray  # of each class: microbytes that a flow in step has moved, as of …
-    since: IntArray  # … [ps]
-    rate: IntArray  # … at [B/s]
-    root: IntArray  # heap of its flows in step by what is left, -1 for none
-    loose: IntArray  # chain of its loose flows, -1 for none
-    op: IntArray  # of the flow in a berth, -1 for none …
-    number: IntArray  # … its class
-    left: IntArray  # microbytes as of ``begun``; in step, what they will be beyond ``work``
-    begun: IntArray  # [ps]
-    child: IntArray  # first child in the heap
-    after: IntArray  # sibling in the heap, next of a chain
-    before: IntArray  # the one before in the chain of loose flows
+    # One element for each class.
+    slot: IntArray  # faulty resource whose speed scales the class's cap, -1 for none
+    work: IntArray  # microbytes that a flow in step has moved up to ``since``
+    since: IntArray  # last change of the rate [ps]
+    rate: IntArray  # rate from then on [B/s]
+    root: IntArray  # root of the heap of flows in step, by work left; -1 for none
+    loose: IntArray  # first of the chain of loose flows, -1 for none
+    # One element for each berth.
+    op: IntArray  # op of the flow in a berth, -1 for none
+    number: IntArray  # class of the flow
+    left: IntArray  # microbytes left at ``begun``; for a flow in step, that plus ``work`` then
+    begun: IntArray  # time at which the flow was brought up to date [ps]
+    child: IntArray  # first child in the heap of the class
+    after: IntArray  # next sibling in the heap, or next flow in a chain
+    before: IntArray  # previous flow in the chain of loose flows
+    # The order in which flows end.
     vacant: IntArray  # [first of the chain of vacant berths, berths ever used]
-    heap: IntArray  # classes, and behind these their loose flows by berth, by …
-    ends: IntArray  # … when the next ends [ps], kept beside them so that sifting reads nothing else
-    place: IntArray  # of these in the heap, -1 for none
+    heap: IntArray  # heap by next end: classes, and loose flows as number of classes + berth
+    ends: IntArray  # end of each item of the heap [ps], so that sifting reads nothing else
+    place: IntArray  # place of each item in the heap, -1 for none
     fresh: IntArray  # berths of flows that started at this instant
+    # Inputs and state of the solver of rates.
     nominal_cap: IntArray
     nominal_capacity: IntArray
     paths: Paths
@@ -61,7 +69,7 @@ class Streams(NamedTuple):
 def empty_streams(
     berths: int, slot: IntArray, paths: Paths, seats: Seats, filling: Filling
 ) -> Streams:
-    """Return room for so many flows in flight, of which there are none yet."""
+    """Return tables with room for ``berths`` flows in flight, of which there are none yet."""
     classes = len(slot)
     return Streams(
         slot=slot,
@@ -101,10 +109,11 @@ def moved(rate: int, duration: int) -> int:
 
 @inlined
 def time_for(left: int, rate: int) -> int:
-    """``ceil(left · PER_MICROBYTE / rate)`` [ps], for rates under 2⁵³; past the horizon UNKNOWN_PS.
+    """``ceil(left · PER_MICROBYTE / rate)`` for rates under 2⁵³, UNKNOWN_PS past the horizon [ps].
 
-    Floating point finds short times to within 1 ps, and the remainder, which is exact although the
-    products pass 64 bits, says by how much it is off. Longer ones are divided digit by digit.
+    For short times, floating point gives the result to within 1 ps. The remainder corrects it: it
+    is exact although the products pass 64 bits, as their difference does not. Longer times are
+    divided three digits at a time.
     """
     guess = float(left) / float(rate) * PER_MICROBYTE
     if guess < NEARLY_EXACT:
@@ -127,7 +136,7 @@ def time_for(left: int, rate: int) -> int:
 
 @internal
 def enter(streams: Streams, state: State, op: int, number: int, size: int, now: int) -> None:
-    """Start a flow; its rate comes with the solve at the end of this instant."""
+    """Start a flow; its rate is solved at the end of this instant."""
     berth = wide(streams.vacant[0])
     if berth == NO_OP:
         berth = wide(streams.vacant[1])
@@ -145,7 +154,7 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
 
 @internal
 def leave_next(streams: Streams, state: State) -> int:
-    """Take out the flow that ends next; returns its op."""
+    """Take out the flow that ends next, and return its op."""
     item, classes = wide(streams.heap[0]), len(streams.root)
     if item >= classes:
         berth = item - classes
@@ -159,7 +168,7 @@ def leave_next(streams: Streams, state: State) -> int:
 
 @internal
 def leave(streams: Streams, state: State, berth: int) -> None:
-    """Take out any flow that is lost."""
+    """Take out a flow that is interrupted, wherever it is in its class."""
     number, classes = wide(streams.number[berth]), len(streams.root)
     if streams.place[classes + berth] != NO_OP:
         _unchain(streams, state, berth)
@@ -177,7 +186,7 @@ def leave(streams: Streams, state: State, berth: int) -> None:
 
 @inlined
 def _vacate(streams: Streams, berth: int) -> int:
-    """Leave a berth to the next flow; returns the op that was there."""
+    """Free a berth for the next flow, and return the op that was there."""
     number = wide(streams.number[berth])
     components.leave(streams.paths, streams.seats, streams.filling, streams.standing, number)
     op = wide(streams.op[berth])
@@ -189,7 +198,7 @@ def _vacate(streams: Streams, berth: int) -> int:
 
 @inlined
 def solve(streams: Streams, state: State, now: int) -> None:
-    """Solve the rates of what changed at this instant, and plan anew when those flows end."""
+    """Solve the rates that change at this instant, and update when those flows end."""
     changed = components.solve(streams.paths, streams.seats, streams.filling, streams.standing)
     for index in range(changed):
         _change_rate(streams, state, wide(streams.filling.changed[index]), now)
@@ -211,7 +220,7 @@ def solve(streams: Streams, state: State, now: int) -> None:
 
 @inlined
 def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
-    """Count the work of a class up to now; all its flows are in step from here on."""
+    """Count the work of a class up to now; from here on all its flows are in step."""
     rate = streams.rate[number]
     streams.work[number] += moved(rate, now - streams.since[number])
     streams.since[number] = now
@@ -225,7 +234,7 @@ def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
 
 @inlined
 def _fall_in_step(streams: Streams, berth: int) -> None:
-    """Let a flow that is up to date be counted with its class."""
+    """Put a flow that is up to date among the flows in step of its class."""
     number = wide(streams.number[berth])
     streams.left[berth] += streams.work[number]  # may pass 64 bits: only differences are used
     streams.child[berth] = NO_OP
@@ -234,7 +243,7 @@ def _fall_in_step(streams: Streams, berth: int) -> None:
 
 @inlined
 def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
-    """Let a flow be loose, with an end of its own."""
+    """Put a flow among the loose flows of its class, with an end of its own."""
     number, classes = wide(streams.number[berth]), len(streams.root)
     first = wide(streams.loose[number])
     streams.loose[number] = berth
@@ -247,7 +256,7 @@ def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
 
 @inlined
 def _unchain(streams: Streams, state: State, berth: int) -> None:
-    """Take a flow out of those that are loose."""
+    """Take a flow out of the loose flows of its class."""
     after, before = wide(streams.after[berth]), wide(streams.before[berth])
     if before == NO_OP:
         streams.loose[streams.number[berth]] = after
@@ -260,7 +269,7 @@ def _unchain(streams: Streams, state: State, berth: int) -> None:
 
 @inlined
 def _plan(streams: Streams, state: State, number: int) -> None:
-    """Plan when the first of the flows in step of a class ends."""
+    """Update when the first of the flows in step of a class ends."""
     berth = wide(streams.root[number])
     if berth == NO_OP:
         if streams.place[number] != NO_OP:
@@ -272,14 +281,14 @@ def _plan(streams: Streams, state: State, number: int) -> None:
 
 @inlined
 def _end(left: int, rate: int, since: int) -> int:
-    """Instant at which so much work is done [ps]; UNKNOWN_PS for none, or past the horizon."""
+    """Instant at which work is done [ps]; UNKNOWN_PS without a rate or past the horizon."""
     duration = UNKNOWN_PS if rate == 0 else time_for(left, rate)
     return UNKNOWN_PS if duration > HORIZON_PS - since else since + duration
 
 
 @inlined
 def _meld(streams: Streams, one: int, other: int) -> int:
-    """Make one heap of two of a class; siblings are linked by ``after``."""
+    """Merge two heaps of a class, whose siblings are linked by ``after``; return the root."""
     if one == NO_OP:
         return other
     if other == NO_OP:
@@ -293,7 +302,7 @@ def _meld(streams: Streams, one: int, other: int) -> int:
 
 @internal
 def _without_root(streams: Streams, root: int) -> int:
-    """Make one heap of a root's children: by pairs, then the pairs from the last to the first."""
+    """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
     pairs = NO_OP
     child = wide(streams.child[root])
     streams.child[root] = NO_OP
@@ -316,7 +325,7 @@ def _without_root(streams: Streams, root: int) -> int:
 
 @inlined
 def _set_end(streams: Streams, state: State, item: int, end: int) -> None:
-    """Note when the next flow of a class, or a loose one, ends."""
+    """Set the end of an item of the heap: of a class's next flow, or of a loose flow."""
     place = wide(streams.place[item])
     if place == NO_OP:
         place = state.notes[STREAMS]
@@ -326,7 +335,7 @@ def _set_end(streams: Streams, state: State, item: int, end: int) -> None:
 
 @internal
 def _remove(streams: Streams, state: State, item: int) -> None:
-    """Take a class, or a loose flow, out of those of which one ends."""
+    """Take an item, which is a class or a loose flow, out of the heap of ends."""
     place = wide(streams.place[item])
     streams.place[item] = NO_OP
     state.notes[STREAMS] -= 1
