@@ -28,7 +28,7 @@ class Load:
     Attributes
     ----------
     way : str
-        How the data goes: ``ring``, ``tree`` or ``exchange``.
+        Way in which the data goes: ``ring``, ``tree`` or ``exchange``.
     size : float or array
         Size of the buffer as nccl-tests counts it [B].
     ranks, domains : float or array

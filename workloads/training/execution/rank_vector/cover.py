@@ -24,7 +24,7 @@ ROOM = 2
 SIDES = 8
 """Intervals beside the chain that are remembered for each gap."""
 NOTHING, STARTS, IGNORE, RECORD, COMPARE = range(5)
-"""What an evaluation notes: nothing; the first start of each node; or the time that unions cover.
+"""Notes of an evaluation: nothing; the first start of each node; or the time that unions cover.
 With that, idle time before an op is ignored, recorded, or compared with the recorded time."""
 NONE = -1
 """Op of a place where nothing is remembered."""
@@ -114,7 +114,7 @@ class Question(NamedTuple):
     usual : Usual
         Idle times that are recorded, or compared with.
     mode : int
-        What is noted: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``.
+        Notes to take: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``.
     """
 
     top: IntArray

@@ -98,7 +98,7 @@ class Notes(NamedTuple):
     cover : Cover
         Coverage of time by the intervals of the block that is evaluated.
     question : Question
-        What is noted, by its ``mode``.
+        Notes to take, by its ``mode``.
     alone, place : int64 arrays
         See :class:`workloads.training.execution.rank_vector.unions.Unions`.
     first_start : int64 array (nodes,)
