@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME …]``: run all benchmarks, or those named, one after the other."""
+"""``python -m benchmarks [NAME …]`` runs the named benchmarks, or all, one after the other."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import benchmarks
 
 
 def main(names: list[str]) -> int:
-    """Run the named benchmarks, all when none is named; returns the exit status."""
-    known = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
-    known = [name for name in known if not name.startswith("_")]
-    unknown = [name for name in names if name not in known]
+    """Run the named benchmarks, or all if none is named, and return the exit status."""
+    modules = [module.name for module in pkgutil.iter_modules(benchmarks.__path__)]
+    available = [name for name in modules if not name.startswith("_")]
+    unknown = [name for name in names if name not in available]
     if unknown:
-        sys.stderr.write(f"no benchmark {unknown[0]}; there are {', '.join(known)}\n")
+        sys.stderr.write(f"no benchmark {unknown[0]}; there are {', '.join(available)}\n")
         return 2
-    for name in names or known:
+    for name in names or available:
         begun = time.perf_counter()
         print(f"\n== {name}", flush=True)
         importlib.import_module(f"benchmarks.{name}").main()

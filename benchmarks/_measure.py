@@ -1,4 +1,4 @@
-"""Processor time, wall time and memory: of this process, and of commands in their own."""
+"""Processor time, wall time and memory of this process, and of commands in their own processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 REPEATS = 3
+"""Runs of a command after its first one, which finds files and caches cold."""
 LONG_S = 5.0
 """Processor time from which a command is not repeated [s]."""
 NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
@@ -28,8 +29,9 @@ class Used:
     Attributes
     ----------
     user_s, system_s, wall_s : float
-        [s].
+        Processor time in the program and in the system, and wall time [s].
     peak_bytes : int
+        Largest resident memory [B].
     """
 
     user_s: float
@@ -44,7 +46,7 @@ class Used:
 
 
 def show(what: str, ops: int, used: Used, more: str = "") -> None:
-    """Print one line."""
+    """Print one line: the name, the rate of ops if there are any, times and memory."""
     rate = f"{ops:12,} ops {ops / used.cpu_s / 1e6:6.2f} M ops/s" if ops else " " * 31
     print(
         f"{what:>20} {rate}  cpu {used.cpu_s:6.2f} s ({used.system_s:.2f} of the system)  "
@@ -54,7 +56,7 @@ def show(what: str, ops: int, used: Used, more: str = "") -> None:
 
 
 def least(*command: str) -> Used:
-    """Run a command a few times; the run with the least processor time."""
+    """Run a command a few times, and return the run with the least processor time."""
     runs = [measured(*command)]  # the first finds files and caches cold
     while len(runs) <= REPEATS and runs[-1].cpu_s < LONG_S:
         runs.append(measured(*command))
@@ -62,9 +64,9 @@ def least(*command: str) -> Used:
 
 
 def measured(*command: str, output: Path = Path(os.devnull)) -> Used:
-    """Run a command in a process of its own, which writes its standard output to a file.
+    """Run a command in a process of its own, with its standard output in a file.
 
-    Python may keep its byte code, which it does by default and in every installation.
+    The command may keep Python's byte code on disk, as in every installation.
     """
     environment = {name: value for name, value in os.environ.items() if name != NO_BYTE_CODE}
     with output.open("wb") as file:
@@ -79,5 +81,5 @@ def measured(*command: str, output: Path = Path(os.devnull)) -> Used:
 
 
 def clocks() -> npt.NDArray[np.float64]:
-    """Wall clock, and the time that this process has worked [s]: less, on a busy machine."""
+    """Wall clock and processor time of this process [s]; on a busy machine the latter is less."""
     return np.array([time.perf_counter(), time.process_time()])

@@ -1,8 +1,9 @@
-"""Building collectives, and the per-axis work that other simulators are measured on.
+"""Speed of building and running collectives.
 
-Ops built and run per second for each algorithm at 64, 512 and 4,096 ranks and the memory of an op,
-on plain tori and on Trn2, whose messages also draw on memory; then per-axis ring all-reduces on 16,
-32 and 64 cubed chips, each ring of them written, run and dropped by itself.
+The first table has the ops built and run per second, and the memory of an op, for each algorithm at
+64, 512 and 4,096 ranks, on plain tori and on Trn2, whose messages also use memory bandwidth. The
+second has per-axis ring all-reduces, the work on which other simulators are measured, on 16, 32 and
+64 cubed chips; each ring is written, run and dropped by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from topologies.shapes.tiered import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
 MOST_OPS = 40_000_000
+"""Most ops of a schedule that fits in the memory of a common machine."""
 GIB = 2**30
 
 
@@ -29,7 +31,7 @@ def torus(text: str) -> Group:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     ring_of_1024()
     every_algorithm()
     on_trainium()
@@ -39,13 +41,13 @@ def main() -> None:
 
 
 def ring_of_1024() -> None:
-    """The ring all-reduce of 1,024 ranks: at least 5 million ops a second."""
+    """Print the speed of the ring all-reduce of 1,024 ranks, three times."""
     for _ in range(3):
         row("all-reduce", "ring", whole(cluster("ring:1024", bandwidth="100GB/s", latency="1us")))
 
 
 def every_algorithm() -> None:
-    """Ops built and run a second, by algorithm and ranks."""
+    """Print the ops that each algorithm builds and runs per second, for each number of ranks."""
     for ranks, text in RANKS.items():
         group = torus(text)
         for op in ("all-reduce", "all-to-all"):
@@ -55,7 +57,10 @@ def every_algorithm() -> None:
 
 
 def on_trainium() -> None:
-    """The same on 64 chips of Trn2: one rank a chip, and four, whose memory binds."""
+    """Print the same on 64 chips of Trn2 with one rank on each chip, and with four.
+
+    Four ranks share the memory bandwidth of their chip, which then limits the collective.
+    """
     for cores in (1, 4):
         group = whole(cluster("trn2-ultraserver"), cores)
         for name in ("multi-ring", "rdh", *(("kangaring",) if cores > 1 else ("torus", "mesh"))):
@@ -63,14 +68,14 @@ def on_trainium() -> None:
 
 
 def _ops(name: str, ranks: int) -> int:
-    """Roughly how many ops an algorithm has, to leave out what does not fit in memory."""
+    """Approximate number of ops of an algorithm, to leave out runs that do not fit in memory."""
     square = {"ring": 2, "bidirectional-ring": 4, "multi-ring": 12, "mesh": 24, "direct": 12}
     square |= {"single-step-mesh": 12, "dimension-ordered": 80}
     return square.get(name, 0) * ranks**2
 
 
 def row(op: str, name: str, group: Group) -> None:
-    """Build and run once; print ops a second of processor time."""
+    """Build and run a collective once; print the ops per second of processor time."""
     begun = clocks()
     schedule = build(CollectiveCall(op, group, GIB), name)
     built = clocks()
@@ -86,30 +91,30 @@ def row(op: str, name: str, group: Group) -> None:
 
 
 def per_axis_all_reduce() -> None:
-    """Per-axis ring all-reduce, one order of axes, one way round, every ring by itself."""
+    """Print the speed of per-axis ring all-reduces, with every ring run by itself."""
     for side in (16, 32, 64):
         call = CollectiveCall("all-reduce", torus(f"torus:{side}x{side}x{side}"), GIB)
         costs = wire(call.group.cluster)
         begun = clocks()
         total_ps = ring_by_ring_ps(call, costs)
-        wall, own = clocks() - begun
+        wall_s, cpu_s = clocks() - begun
         ops = PER_AXIS.message_count(call, costs) + call.ranks
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         print(
-            f"{side}x{side}x{side} per-axis all-reduce: {ops:,} ops in {wall:.2f} s "
-            f"({own:.2f} s of cores), peak {peak:.1f} GB so far, "
+            f"{side}x{side}x{side} per-axis all-reduce: {ops:,} ops in {wall_s:.2f} s "
+            f"({cpu_s:.2f} s of cores), peak {peak:.1f} GB so far, "
             f"simulated {(total_ps or 0) / 1e9:.3f} ms",
             flush=True,
         )
 
 
 def per_axis_all_to_all() -> None:
-    """All-to-all of 4,096 chips along one axis after the other, built and run."""
+    """Print the speed of an all-to-all of 4,096 chips along one axis after the other."""
     all_to_all("16x16x16 per-axis", CollectiveCall("all-to-all", torus("torus:16x16x16"), GIB))
 
 
 def direct_all_to_all() -> None:
-    """All-to-all of 64 x 128 chips, directly from chip to chip along one axis after the other."""
+    """Print the speed of an all-to-all of 64 x 128 chips, each linked to all others of an axis."""
     plain = cluster("ring:8", bandwidth="100GB/s", latency="1us")
     axes = (Tier("column", 128, 100 * 10**9, 10**6), Tier("row", 64, 100 * 10**9, 10**6))
     chips = whole(replace(plain, name="64x128", shape=Tiered(axes), chips_per_server=8192))
@@ -117,7 +122,7 @@ def direct_all_to_all() -> None:
 
 
 def all_to_all(what: str, call: CollectiveCall) -> None:
-    """Build and run once, one axis after the other; print the processor time of both."""
+    """Build and run an all-to-all along one axis after the other; print both processor times."""
     begun = clocks()
     schedule = build(call, "torus")
     built = clocks()

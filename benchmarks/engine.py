@@ -1,8 +1,7 @@
-"""Both engines beside rings written by hand in SimPy, all in one run.
+"""Speed of both engines, compared in one run with rings written by hand in SimPy.
 
-The hand-written rings do what a ring all-reduce does, with the same wire time and latency, and know
-that nothing queues: with a store as each rank's inbox and a process for each delivery; with stores
-and one wait for wire and latency; and as lean as SimPy's events allow.
+The hand-written rings do the work of a ring all-reduce with the same wire time and latency, but
+without queues, which a ring does not need; see :mod:`benchmarks._by_hand` for the three ways.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def main() -> None:
 
 
 def ring(ranks: int) -> Schedule:
-    """Ring all-reduce of one chunk a rank and step."""
+    """Schedule of a ring all-reduce in which each rank sends one chunk in each step."""
     group = whole(cluster(f"ring:{ranks}", bandwidth="100GB/s", latency="1us"))
     return build(CollectiveCall("all-reduce", group, ranks * CHUNK_BYTES), "ring")
 
 
 def assert_same_time() -> None:
-    """Refuse to compare what does not simulate the same thing."""
+    """Check that the rings by hand take the same simulated time as the engine."""
     expected = simulate(ring(16)).total_ps
     for name, by_hand in BY_HAND.items():
         if by_hand(16) != expected:
@@ -55,7 +54,7 @@ def assert_same_time() -> None:
 
 
 def beside_hand_written(ranks: int, engine: str) -> None:
-    """One line: time an op on an engine and by hand, best of a few runs, and their ratios."""
+    """Print one line: the time of an op on an engine and by hand, best of a few runs."""
     ops = len(ring(ranks))
     if engine == "fast":
         ours = best(lambda: simulate(ring(ranks), engine=engine))
@@ -81,8 +80,8 @@ def best(run: Callable[[], object]) -> float:
 
 
 def build_and_run(ranks: int) -> str:
-    """One line: build and run once, with the memory of both."""
-    simulate(ring(4))
+    """Build and run a ring once, and return a line with the time and memory of both."""
+    simulate(ring(4))  # loads the machine code
     begun = clocks()
     schedule = ring(ranks)
     built = clocks()

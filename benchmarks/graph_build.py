@@ -1,4 +1,4 @@
-"""Time, memory and edges of the networkx graph of 4,096 and of 499,968 chips, each in a process."""
+"""Time and memory of building the networkx graphs of three clusters, each in its own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDS = 5
 
 
 def main() -> None:
-    """Print the table, and how much faster than ``add_edge`` the graph is built."""
+    """Print a table of graphs, and the speed compared with a loop of ``add_edge``."""
     print(
         f"{'cluster':<20} {'chips':>9} {'nodes':>9} {'edges':>9} {'build':>8} {'peak memory':>12}"
     )
@@ -64,7 +64,7 @@ def _seconds(build: Callable[[], object]) -> float:
 
 
 def _by_add_edge(name: str) -> None:
-    """The same graph with one call an edge."""
+    """Build the same graph with one call of ``add_edge`` for each edge."""
     table = edge_table(cluster(name))
     names, kinds = node_names(table), [asdict(kind) for kind in table.kinds]
     multigraph: nx.MultiDiGraph[int | str] = nx.MultiDiGraph()

@@ -1,8 +1,8 @@
-"""Other simulators that are on the path, beside ours: the same messages, process to process.
+"""Comparison with other simulators that are on the path: the same messages, process to process.
 
-Each piece of work is given to every simulator in turn, a few times over, so that all see the same
-load from whatever else the machine does; the run with the least processor time counts. Simulated
-times must agree as far as the models are equal.
+The simulators run each piece of work by turns, a few times over, so that other load on the machine
+affects all alike; the run with the least processor time counts. Simulated times must agree as far
+as the models are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORK = (
 
 
 class Runner(NamedTuple):
-    """A simulator that has its input."""
+    """A simulator whose input is written, with the command that runs it."""
 
     name: str
     command: tuple[str, ...]
@@ -44,7 +44,7 @@ def main() -> None:
         print(f"{work.kind} of 1 GiB, {work.shape}, process to process", flush=True)
         with tempfile.TemporaryDirectory() as name:
             runners = [ours(work)]
-            measured(*runners[0].command)  # finds byte code and machine code made, or makes them
+            measured(*runners[0].command)  # writes byte code and machine code, if they are missing
             for number, peer in enumerate(suited):
                 folder = Path(name) / str(number)
                 folder.mkdir()
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def present(peers: Sequence[Peer]) -> list[Peer]:
-    """Peers that can run here; print a line for each of the others."""
+    """Return the simulators that can run here, and print a line for each that cannot."""
     for peer in peers:
         if peer.missing():
             print(f"{peer.name} is left out: no {' and no '.join(peer.missing())} on the path")
@@ -62,14 +62,16 @@ def present(peers: Sequence[Peer]) -> list[Peer]:
 
 
 def ours(work: Work) -> Runner:
-    """The command line of this simulator."""
+    """Return the runner of this simulator's own command line."""
     algorithm = "ring" if len(work.sides) == 1 else "per-axis"
     command = (*COMMAND, "collective", work.kind, work.shape, *PLAIN, "--algorithm", algorithm)
-    return Runner("cluster-sim", command, lambda told: json.loads(told)["rows"][0]["time_s"], 0.0)
+    return Runner(
+        "cluster-sim", command, lambda output: json.loads(output)["rows"][0]["time_s"], 0.0
+    )
 
 
 def compare(work: Work, runners: list[Runner], output: Path) -> None:
-    """Run all by turns; print processor time, memory, and how many times as long each takes."""
+    """Run all simulators by turns; print times and memory, and each time relative to ours."""
     used: dict[str, list[Used]] = {runner.name: [] for runner in runners}
     simulated_s: dict[str, float] = {}
     for _ in range(REPEATS):
@@ -79,12 +81,15 @@ def compare(work: Work, runners: list[Runner], output: Path) -> None:
                 continue
             runs.append(measured(*runner.command, output=output))
             simulated_s[runner.name] = runner.simulated_s(output.read_text())
-    own, own_s = min(run.cpu_s for run in used["cluster-sim"]), simulated_s["cluster-sim"]
+    our_cpu_s, expected_s = (
+        min(run.cpu_s for run in used["cluster-sim"]),
+        simulated_s["cluster-sim"],
+    )
     for runner in runners:
-        best, found_s = min(used[runner.name], key=lambda run: run.cpu_s), simulated_s[runner.name]
-        if abs(found_s - own_s) > runner.tolerance * own_s:
-            raise ValueError(f"{runner.name} simulates {found_s} s, cluster-sim {own_s} s")
-        ratio = f"  {best.cpu_s / own:6.1f} x  simulated {found_s * 1e3:.6f} ms"
+        best, time_s = min(used[runner.name], key=lambda run: run.cpu_s), simulated_s[runner.name]
+        if abs(time_s - expected_s) > runner.tolerance * expected_s:
+            raise ValueError(f"{runner.name} simulates {time_s} s, cluster-sim {expected_s} s")
+        ratio = f"  {best.cpu_s / our_cpu_s:6.1f} x  simulated {time_s * 1e3:.6f} ms"
         show(runner.name, work.hops, best, ratio)
 
 

@@ -1,8 +1,8 @@
-"""Commands from the first keystroke to the prompt: processor time, wall time and memory of each.
+"""Commands from their start to the prompt: processor time, wall time and memory of each.
 
-A command runs in a process of its own, several times, and the least is shown, since whatever else
-the machine does only adds. Beside it stands a ring written by hand in SimPy, in a process of its
-own as well, and how many times as fast the command is, by processor time.
+Each command runs several times in a process of its own. The least time is shown, because other work
+of the machine can only add to it. Rings are compared with one written by hand in SimPy, which runs
+in its own process too: the ratio is that of the processor times.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FIRST = (
     ("lend", "--cluster", "trn2-ultraserver:20", "--demand", "azure-code"),
     ("fleet", "--cluster", "trn2-ultraserver:64", "--demand", "azure-code", "--days", "2"),
 )  # fmt: skip
-"""Small commands of every kind, as the README and the tutorial have them."""
+"""Small commands of every kind, from the README and the tutorial."""
 RINGS = (22, 71, 224, 512, 1024, 2237)
 """Ranks of rings of about 10³, 10⁴, 10⁵, 5·10⁵, 2·10⁶ and 10⁷ ops."""
 SIDES = (16, 32, 64)
 """Sides of tori whose all-reduce per axis is 4·10⁵, 6·10⁶ and 10⁸ ops."""
 UNITS = (1, 4, 16)
-"""UltraServers of training steps that are followed message by message."""
+"""Numbers of UltraServers of training steps that are simulated message by message."""
 STEP = ("train", "--model", "llama-3.1-8b", "--tp", "16", "--microbatch", "1", "--level", "chunk")
 BY_HAND = (22, 71, 224)
 """Ranks of the rings that SimPy runs in less than a minute."""
@@ -58,12 +58,12 @@ def main() -> None:
     for units in UNITS:
         command = (*COMMAND, *STEP, "--cluster", f"trn2-ultraserver:{units}",
                    "--global-batch", str(4 * units), "--json", "--quiet")  # fmt: skip
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        show(f"{64 * units:,} chips", json.loads(told)["ops"], least(*command))
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        show(f"{64 * units:,} chips", json.loads(output)["ops"], least(*command))
 
 
 def start_up() -> None:
-    """Print what it takes to do nearly nothing."""
+    """Print the time and memory of commands that do nearly nothing."""
     print("start-up, process to process")
     for what, command in (
         ("python", (sys.executable, "-c", "pass")),
@@ -77,7 +77,7 @@ def start_up() -> None:
 
 
 def first_commands() -> None:
-    """Print the time of the commands that a user types first, the demo with its report."""
+    """Print the time of the commands that a user types first, and of the demo with its report."""
     print("first commands, process to process")
     with tempfile.TemporaryDirectory() as folder:
         for words in FIRST:
@@ -87,7 +87,7 @@ def first_commands() -> None:
 
 
 def _simpy_ring(ranks: int) -> tuple[str, ...]:
-    """A process that runs the leanest of the rings by hand."""
+    """Command that runs the leanest of the rings by hand."""
     code = f"from benchmarks._by_hand import with_events; print(with_events({ranks}))"
     return sys.executable, "-c", code
 

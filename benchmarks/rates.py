@@ -1,8 +1,8 @@
-"""Max-min rates: of many flows at once, and of flows that start and end one by one.
+"""Speed of solving max-min rates, for many flows at once and for flows that come and go.
 
-At once: a random permutation on a torus, all-to-all over a Clos. One by one: random flows over a
-Clos, run by the compiled engine, which solves what each start and end changes, beside the same run
-that solves the whole component each time.
+Many flows at once are a random permutation on a torus, and an all-to-all over a Clos. Flows that
+come and go are random flows over a Clos. The compiled engine solves only the rates that each start
+and end changes, and is compared with the same run that solves the whole component each time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ GB = 10**9
 
 
 def main() -> None:
-    """Print one line for each."""
-    max_min_rates([1], [0, 1], [0])  # compiled, or loaded from disk
+    """Print one line for each case."""
+    max_min_rates([1], [0, 1], [0])  # compiles the solver, or loads it from disk
     for side in (16, 32):
         report(f"random permutation on a {side}x{side}x{side} torus", *permutation(side))
     report("all-to-all of 4,096 chips, 32 a leaf, 4:1", *all_to_all(4096, 32, 4))
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def beside_whole_solves(what: str, schedule: Schedule) -> None:
-    """Run with solves in part and whole, by turns; print the processor time of both."""
+    """Run with partial solves and with whole ones; print the processor times and their ratio."""
     took, ends = [], []
     for most in (None, -1):
         run = new_run(schedule, Faults.none(), ())
@@ -61,9 +61,10 @@ def beside_whole_solves(what: str, schedule: Schedule) -> None:
 def flows_over_clos(
     flows: int, chips: int, leaf: int, oversubscription: int, spines: int = 1, within_s: float = 0
 ) -> Schedule:
-    """Flows of 1 MB to 1 GB between chips picked at random, over one spine each, same seed.
+    """Schedule flows of 1 MB to 1 GB between random chips, each over one spine.
 
-    Each starts at a random instant within the given span. Ports give 100 GB/s.
+    Each flow starts at a random instant within ``within_s`` seconds. Ports have 100 GB/s, and the
+    seed is always the same.
     """
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, chips, flows), rng.integers(0, chips, flows)
@@ -94,7 +95,7 @@ def flows_over_clos(
 
 
 def report(what: str, capacity: IntArray, ptr: IntArray, crossed: IntArray) -> None:
-    """Solve, exactly, and print how long it took."""
+    """Solve the rates of all flows exactly, and print the time."""
     begun, worked = time.perf_counter(), time.process_time()
     rate = max_min_rates(capacity, ptr, crossed)
     took, cpu = time.perf_counter() - begun, time.process_time() - worked
@@ -109,7 +110,13 @@ def report(what: str, capacity: IntArray, ptr: IntArray, crossed: IntArray) -> N
 
 
 def permutation(side: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Every chip sends to another one, picked at random, by the shortest way."""
+    """Flows of a random permutation, in which every chip sends to another by the shortest way.
+
+    Returns
+    -------
+    capacity, ptr, crossed : int64 arrays
+        Capacity of each link [B/s], and the links that each flow crosses.
+    """
     shape = cluster(f"torus:{side}x{side}x{side}", bandwidth="64GB/s", latency="1us").shape
     chips = side**3
     paths = routes(shape, np.arange(chips), np.random.default_rng(0).permutation(chips))
@@ -119,9 +126,10 @@ def permutation(side: int) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def all_to_all(chips: int, leaf: int, oversubscription: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Every chip to every other: out, up and down where the leaf is another, and in.
+    """Flows from every chip to every other over a Clos; see :func:`permutation` for the result.
 
-    The up-links of a leaf are one resource, for the flows are spread evenly over them.
+    A flow crosses the sender's port, the receiver's port, and between different leaves an up-link
+    and a down-link. The up-links of a leaf are one resource, as flows spread evenly over them.
     """
     leaves = chips // leaf
     src, dst = np.divmod(np.arange(chips * chips, dtype=np.int64), chips)

@@ -1,7 +1,7 @@
-"""A training iteration: folded, every rank by the engine and as a vector, and half a million ranks.
+"""Speed of a training iteration in each way that it can be simulated, up to half a million ranks.
 
-Seconds and ratios of one run: how much faster the rank vector is than the engine on all ranks, what
-jitter adds, what folding saves. Times are compared, so that nothing fast is wrong.
+All in one run, a folded program is compared with the engine on every rank, with the rank vector,
+and with the rank vector under jitter. The simulated times of all ways must be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED = 1
 
 
 def main() -> None:
-    """Print the demo's plan on 1,024 chips, then plans for all of Rainier."""
+    """Print the speed of the demo's plan on 1,024 chips, then of plans for all of Rainier."""
     first_use()
     demo()
     for pp in (9, 14):
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def first_use() -> None:
-    """Compile, or load what is kept on disk."""
+    """Print the time of compiling the engines, or of loading their kept machine code."""
     begun = time.perf_counter()
     small = training_program("trn2-ultraserver:16", pp=2, global_batch=16, overlap="all")
     noisy(small)
@@ -39,27 +39,27 @@ def first_use() -> None:
 
 
 def demo() -> None:
-    """All ways to run the demo's plan, which have to agree."""
-    asked = {"pp": 2, "global_batch": 256, "overlap": "all"}
+    """Print the speed of each way to run the demo's plan, all of which must agree."""
+    fields = {"pp": 2, "global_batch": 256, "overlap": "all"}
     name = "1,024 chips"
-    step = training_program("trn2-ultraserver:16", **asked)
+    step = training_program("trn2-ultraserver:16", **fields)
     folded, folded_s = measured(
         f"{name}, built, folded, engine",
-        lambda: by_folding(training_program("trn2-ultraserver:16", **asked)),
+        lambda: by_folding(training_program("trn2-ultraserver:16", **fields)),
     )
-    calm, calm_s = measured(f"{name}, rank vector", lambda: vector(step))
+    quick, vector_s = measured(f"{name}, rank vector", lambda: vector(step))
     _, noisy_s = measured(f"{name}, rank vector, jitter {JITTER}", lambda: noisy(step))
     whole, whole_s = measured(f"{name}, all ranks, engine", lambda: by_engine(step))
-    _, told_s = measured(f"{name}, where their time goes", lambda: told(whole))
-    print(f"{'same time each way':>42}: {folded.total_ps == calm.total_ps == whole.total_ps}")
-    ratio("the rank vector is faster than the engine by", whole_s, calm_s)
-    ratio("to tell where time goes is faster by", whole_s, told_s)
-    ratio("jitter takes longer by", noisy_s, calm_s)
+    _, breakdown_s = measured(f"{name}, where their time goes", lambda: broken_down(whole))
+    print(f"{'same time each way':>42}: {folded.total_ps == quick.total_ps == whole.total_ps}")
+    ratio("the rank vector is faster than the engine by", whole_s, vector_s)
+    ratio("to tell where time goes is faster by", whole_s, breakdown_s)
+    ratio("jitter takes longer by", noisy_s, vector_s)
     ratio("folding is faster than the engine on all by", whole_s, folded_s)
 
 
 def rainier(pp: int) -> None:
-    """Rainier folded, building included, and every rank with jitter."""
+    """Print the speed of a folded plan on Rainier with its building, and of every rank jittered."""
     begun = time.perf_counter()
     step = training_program("rainier", pp=pp, overlap="dp")
     built_s = time.perf_counter() - begun
@@ -72,8 +72,11 @@ def rainier(pp: int) -> None:
     ratio("all ranks with jitter take longer by", noisy_s, built_s + run_s)
 
 
-def training_program(cluster: str, **asked: Any) -> Program:
-    """Program of a step of Llama 3.1 405B with 32 ranks of tensor parallelism."""
+def training_program(cluster: str, **fields: Any) -> Program:
+    """Program of a step of Llama 3.1 405B with 32 ranks of tensor parallelism.
+
+    ``fields`` are the other fields of the plan.
+    """
     from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import named
@@ -83,13 +86,13 @@ def training_program(cluster: str, **asked: Any) -> Program:
     from workloads.training.program.program import program
 
     model, fabric = named("llama-3.1-405b"), machine(cluster)
-    plan = complete({"tp": 32, "seq": 8192, **asked}, model, fabric)
+    plan = complete({"tp": 32, "seq": 8192, **fields}, model, fabric)
     shapes = RankShapes(model, plan, fabric.chip, fabric.catalogue or shipped_catalogue())
     return program(shapes, place(plan, fabric))
 
 
 def by_engine(program: Program) -> Any:
-    """Run all rows of a program by the compiled engine."""
+    """Run every rank of a program by the compiled engine."""
     from cluster_sim.trace.trace import run
     from workloads.training.execution.lower import lower
 
@@ -97,14 +100,14 @@ def by_engine(program: Program) -> Any:
 
 
 def by_folding(program: Program) -> Any:
-    """Run one of each kind of equal ranks by the compiled engine."""
+    """Run one rank of each set of equal ranks by the compiled engine."""
     from workloads.training.program.fold import fold
 
     return by_engine(fold(program))
 
 
-def told(trace: Any) -> Any:
-    """Give every picosecond of every rank to a category, and return the trace."""
+def broken_down(trace: Any) -> Any:
+    """Attribute every picosecond of every rank to a category, and return the trace."""
     from workloads.training.program.breakdown import hidden_and_exposed
 
     hidden_and_exposed(trace)
@@ -112,14 +115,14 @@ def told(trace: Any) -> Any:
 
 
 def vector(program: Program) -> RankVector:
-    """Evaluate all ranks, undisturbed."""
+    """Evaluate all ranks as a vector, undisturbed."""
     from workloads.training.execution.rank_vector import evaluate
 
     return evaluate(program)
 
 
 def noisy(program: Program) -> RankVector:
-    """Evaluate all ranks with jitter."""
+    """Evaluate all ranks as a vector, with jitter."""
     from workloads.training.execution.jitter import Disturbance
     from workloads.training.execution.rank_vector import evaluate
 
@@ -127,9 +130,9 @@ def noisy(program: Program) -> RankVector:
 
 
 def measured(name: str, work: Callable[[], Any]) -> tuple[Any, float]:
-    """Print how long some work takes; return its result and that time [s].
+    """Print the time of some work, and return its result and wall time [s].
 
-    The time of all cores together tells how much of it was waiting, as on a busy machine.
+    The processor time of all cores is printed too, as on a busy machine wall time includes waiting.
     """
     begun, before = time.perf_counter(), time.process_time()
     result = work()
@@ -144,7 +147,7 @@ def measured(name: str, work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def ratio(name: str, longer_s: float, shorter_s: float) -> None:
-    """Print one time over another."""
+    """Print the ratio of two times."""
     print(f"{name:>42}: {longer_s / shorter_s:6.2f} x", flush=True)
 
 

@@ -1,10 +1,10 @@
 """ASTRA-sim's analytical network backends: a ring in every dimension, one chunk.
 
-It begins with its first dimension, which is our last. An execution trace of each rank (Chakra,
-protocol buffers behind their lengths) holds one node, the collective. All ranks have the same
-trace, so all names lead to one file. ASTRA-sim counts a gigabyte as 2³⁰ bytes, and time in whole
-nanoseconds. The backend that is unaware of congestion is not given an all-to-all, whose messages
-share links.
+ASTRA-sim begins with its first dimension, which is our last. The execution trace of a rank (Chakra:
+protocol buffers, each behind its length) holds a single node, the collective. All ranks have the
+same trace, so their file names are links to one file. ASTRA-sim counts a gigabyte as 2³⁰ bytes, and
+time in whole nanoseconds. The backend that is unaware of congestion does not run the all-to-all,
+whose messages share links.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ AWARE = "AstraSim_Analytical_Congestion_Aware"
 UNAWARE = "AstraSim_Analytical_Congestion_Unaware"
 IMPLEMENTATIONS = {"all-reduce": "ring", "all-to-all": "direct"}
 OTHER_FILES = 100
-"""Files that it has open beside the traces, at most."""
+"""Most files that ASTRA-sim has open besides the traces."""
 MOST_HOPS = 10_000_000
+"""Most messages on links that ASTRA-sim runs within minutes."""
 ROUNDING = 1e-4
-"""Part of the time that is lost in whole nanoseconds, at most."""
+"""Largest share of the time that is lost by rounding to whole nanoseconds."""
 
 
 def suits(work: Work) -> bool:
-    """Whether it ends in minutes, and may have open a trace for each rank at once."""
+    """Return whether a run ends within minutes and may open a trace for each rank at once."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return work.hops <= MOST_HOPS and work.ranks + OTHER_FILES <= most
 
 
 def prepare(binary: str, work: Work, folder: Path) -> tuple[str, ...]:
-    """Write the inputs of a run; returns its command."""
+    """Write the inputs of a run, and return its command."""
     trace = folder / "trace"
     facts = {
         "is_cpu_op": False, "comm_type": COLLECTIVES.index(work.kind), "comm_size": SIZE_BYTES,
@@ -68,5 +69,5 @@ def prepare(binary: str, work: Work, folder: Path) -> tuple[str, ...]:
 
 
 def simulated_s(output: str) -> float:
-    """When the last rank has finished [s]."""
+    """Time at which the last rank finishes, read from ASTRA-sim's output [s]."""
     return max(map(int, re.findall(r"finished, (\d+) cycles", output))) / 1e9

@@ -1,7 +1,8 @@
-"""LogGOPSim: a schedule of sends and receives (GOAL), in picoseconds.
+"""LogGOPSim: a schedule of sends and receives (GOAL), with times in picoseconds.
 
-The latency is L, a byte's time G, and nothing else takes time; a message of n bytes takes n - 1
-times G there, so it is given one byte more. Making the binary schedule is not measured.
+The latency is the parameter L, the time of a byte is G, and nothing else takes time. A message of n
+bytes takes n - 1 times G in that model, so that each message gets one byte more. The conversion of
+the schedule to its binary form is not measured.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, PS_PER_S, 
 
 BINARY, CONVERTER = "LogGOPSim", "txt2bin"
 LARGEST_EAGER = 2**31 - 1
-"""Bytes up to which a send does not wait for its receive: all."""
+"""Largest size of a send that does not wait for its receive [B]; no message is larger."""
 MOST_HOPS = 7_000_000
-"""Messages of which the text of the schedule stays below 700 MB, and its run below 2 GB."""
+"""Most messages, with which the text of the schedule stays below 700 MB and its run below 2 GB."""
 
 
 def prepare(work: Work, folder: Path) -> tuple[str, ...]:
-    """Write the schedule; returns the command that runs it."""
+    """Write the schedule, and return the command that runs it."""
     text, binary = folder / "ring.goal", folder / "ring.bin"
     with text.open("w") as file:
         file.writelines(_schedule(work))
@@ -38,7 +39,7 @@ def prepare(work: Work, folder: Path) -> tuple[str, ...]:
 
 
 def _schedule(work: Work) -> Iterator[str]:
-    """Every rank sends a chunk on when it has received the one before."""
+    """Yield the lines of a schedule in which a rank sends each chunk on after receiving it."""
     yield f"num_ranks {work.ranks}\n"
     for rank in range(work.ranks):
         lines, step = [f"rank {rank} {{"], 0
@@ -55,6 +56,6 @@ def _schedule(work: Work) -> Iterator[str]:
 
 
 def simulated_s(output: str) -> float:
-    """When the last rank has finished [s]; LogGOPSim takes our picoseconds for its nanoseconds."""
+    """Time at which the last rank finishes [s]; LogGOPSim prints our picoseconds as nanoseconds."""
     (last,) = re.findall(r"finishing time at host \d+: (\d+)", output)
     return int(last) / PS_PER_S

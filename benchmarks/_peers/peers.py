@@ -1,4 +1,4 @@
-"""The other simulators: what each needs on the path, what it is given, and how close it comes."""
+"""The other simulators: programs that each needs, work that it can run, and its tolerance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.work import Work
 
 FLOAT_ERROR, STARTED_MPI_CALL = 1e-9, 1e-5
-"""Parts of the time by which floating point, and SMPI's time for a call, may move a result."""
+"""Shares of the time by which floating point, and SMPI's time for a call, may change a result."""
 OTHER_ORDER = 0.25
-"""Part of the time by which chunks in another order on the links may move a result."""
+"""Share of the time by which another order of chunks on the links may change a result."""
 
 
 class Peer(NamedTuple):
@@ -26,13 +26,13 @@ class Peer(NamedTuple):
     needs : tuple of str
         Programs that must be on the path.
     suits : function of Work
-        Whether it can be given this work, in reasonable time and memory.
+        Returns whether the simulator can run this work in reasonable time and memory.
     prepare : function of (Work, folder)
-        Writes the input files; returns the command to measure.
+        Writes the input files, and returns the command to measure.
     simulated_s : function of str
-        Simulated time [s], from what the command printed.
+        Reads the simulated time from the command's output [s].
     tolerance : function of Work
-        Part of the time by which it may differ from ours.
+        Returns the share of the time by which the result may differ from ours.
     """
 
     name: str
@@ -43,11 +43,12 @@ class Peer(NamedTuple):
     tolerance: Callable[[Work], float]
 
     def missing(self) -> list[str]:
-        """Programs that it needs and that are not on the path."""
+        """Programs that the simulator needs and that are not on the path."""
         return [program for program in self.needs if shutil.which(program) is None]
 
 
 def _ring(most_hops: int, work: Work) -> bool:
+    """Return whether work is a ring all-reduce of at most so many messages."""
     return work.kind == "all-reduce" and len(work.sides) == 1 and work.hops <= most_hops
 
 

@@ -1,6 +1,6 @@
 """SimGrid: the ring as an MPI program under SMPI, and as actors with mailboxes (S4U).
 
-Both programs stand beside this file and are compiled against the SimGrid that is installed. Links
+Both programs are in the folder of this file and are compiled against the installed SimGrid. Links
 have exactly their bandwidth and latency: no TCP, no cross traffic, no rounding to 10 µs.
 """
 
@@ -21,7 +21,7 @@ EXACT = (
 
 
 def prepare_smpi(work: Work, folder: Path) -> tuple[str, ...]:
-    """Compile the MPI program and write the platform; returns the command that runs it."""
+    """Compile the MPI program, write the platform, and return the command that runs both."""
     program, platform, hosts = folder / "ring", folder / "ring.xml", folder / "hosts"
     subprocess.run(["smpicc", "-O3", HERE / "simgrid_ring.c", "-o", program], check=True)
     platform.write_text(_platform(work.ranks))
@@ -32,7 +32,7 @@ def prepare_smpi(work: Work, folder: Path) -> tuple[str, ...]:
 
 
 def prepare_s4u(work: Work, folder: Path) -> tuple[str, ...]:
-    """Compile the program of actors; returns the command that runs it."""
+    """Compile the program of actors, and return the command that runs it."""
     program = folder / "ring"
     source = HERE / "simgrid_ring.cpp"
     subprocess.run(["c++", "-O3", "-std=c++17", source, "-o", program, "-lsimgrid"], check=True)
@@ -46,7 +46,7 @@ def prepare_s4u(work: Work, folder: Path) -> tuple[str, ...]:
 
 
 def _platform(ranks: int) -> str:
-    """A ring of hosts, each with a link to the next."""
+    """Platform file of a ring of hosts, each with a link to the next."""
     lines = ['<?xml version="1.0"?>',
              '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">',
              '<platform version="4.1">', '<zone id="ring" routing="Full">']  # fmt: skip

@@ -1,4 +1,4 @@
-"""The work that all simulators are given: a collective along one axis after the other."""
+"""The work that all simulators run: a collective along one axis after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE_BYTES = 2**30
 
 
 class Stage(NamedTuple):
-    """Rings along one axis, all at once.
+    """Stage of an all-reduce in which all rings along one axis work at the same time.
 
     Attributes
     ----------
@@ -21,6 +21,7 @@ class Stage(NamedTuple):
     steps : int
         Messages that each rank sends to the next on its ring, one after the other.
     message_bytes : int
+        Size of each message [B].
     """
 
     axis: int
@@ -30,12 +31,12 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """A collective of 1 GiB a rank on a ring (one side) or a torus (several).
+    """A collective of 1 GiB per rank on a ring, which has one side, or on a torus.
 
     Attributes
     ----------
     sides : tuple of int
-        Powers of two, so that every message is a whole number of bytes.
+        Chips along each axis, powers of two, so that every message is a whole number of bytes.
     kind : str
         ``all-reduce`` by rings along each axis, or ``all-to-all`` straight along each axis.
     """
@@ -45,24 +46,24 @@ class Work:
 
     @property
     def shape(self) -> str:
-        """The shape as the command line takes it."""
+        """Text of the shape for the command line."""
         return ("ring:" if len(self.sides) == 1 else "torus:") + "x".join(map(str, self.sides))
 
     @property
     def ranks(self) -> int:
-        """Chips, one rank each."""
+        """Number of chips, with one rank each."""
         return math.prod(self.sides)
 
     @property
     def hops(self) -> int:
-        """Messages on links."""
+        """Number of messages on links, each link of a message's way counted."""
         if self.kind == "all-reduce":
             return self.ranks * sum(stage.steps for stage in self.stages())
-        ways = sum(min(step, side - step) for side in self.sides for step in range(side))
-        return self.ranks * ways
+        distance = sum(min(step, side - step) for side in self.sides for step in range(side))
+        return self.ranks * distance
 
     def stages(self) -> list[Stage]:
-        """Reduce-scatter along each axis, the last first, then all-gather the other way round."""
+        """Stages of a reduce-scatter along each axis from the last, then of the all-gather back."""
         scatter, left = [], SIZE_BYTES
         for axis, side in reversed(list(enumerate(self.sides))):
             left //= side
@@ -70,7 +71,7 @@ class Work:
         return scatter + scatter[::-1]
 
     def neighbour(self, rank: int, axis: int, step: int) -> int:
-        """The rank that is so many steps along an axis from another one."""
+        """Rank that is ``step`` places along an axis from another rank."""
         stride = math.prod(self.sides[:axis])
         side = self.sides[axis]
         place = rank // stride % side
