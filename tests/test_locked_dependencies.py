@@ -1,4 +1,4 @@
-"""Every dependency is pinned with the digests of its files; set-up installs nothing else."""
+"""Every dependency is pinned by the digests of its files, and set-up installs nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every notebook runs, with its parameters replaced by toy ones where it has such a cell."""
+"""Every notebook runs, with toy parameters where it has a cell for them."""
 
 from __future__ import annotations
 

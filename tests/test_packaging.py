@@ -1,4 +1,4 @@
-"""Source distribution and wheel, and a wheel in a fresh environment beside a user's own folders."""
+"""Source distribution and wheel, and a wheel in a fresh environment with a user's own folders."""
 
 from __future__ import annotations
 

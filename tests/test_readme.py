@@ -1,4 +1,4 @@
-"""The README names commands and experiments that exist; tests/docs runs its code."""
+"""The README names commands and experiments that exist; its code is run by tests/docs."""
 
 from __future__ import annotations
 

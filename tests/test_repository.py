@@ -1,4 +1,4 @@
-"""The house rules that a program can check."""
+"""House rules of the repository that a program can check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other simulators are given our messages and are understood; none of them need be installed."""
+"""Input that is written for other simulators, and their output; none of them need be installed."""
 
 from __future__ import annotations
 

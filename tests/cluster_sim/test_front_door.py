@@ -1,4 +1,4 @@
-"""The names of ``import cluster_sim as cs``: few, lazy, typed, listed and documented."""
+"""Names of ``import cluster_sim as cs``: few, loaded lazily, typed, listed and documented."""
 
 from __future__ import annotations
 

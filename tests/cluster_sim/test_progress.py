@@ -1,4 +1,4 @@
-"""Bars of what takes long: for people at a terminal, and for nobody else."""
+"""Progress bars appear at a terminal only."""
 
 from __future__ import annotations
 

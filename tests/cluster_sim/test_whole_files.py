@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, also where a writer is killed or the disk is full."""
+"""Files appear whole or not at all, even if a writer is killed or the disk is full."""
 
 from __future__ import annotations
 

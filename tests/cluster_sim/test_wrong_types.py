@@ -1,4 +1,4 @@
-"""Arguments of the front door that are of another type than it takes: one line, no traceback."""
+"""Arguments of a wrong type at the front door are refused in one line, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents say what their code prints."""
+"""The documents show the output that their code prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gallery: pictures are small, carry their finding, and are compared by what is seen."""
+"""Pictures of the gallery are small, carry their finding, and are compared pixel by pixel."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A fuzzer that stays: input formats, options, random plans and collectives, killed sweeps."""
+"""A fuzzer of input formats, options, random plans and collectives, and killed sweeps."""

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --seconds N``: draw cases, run them under limits, save what fails."""
+"""``python -m tests.fuzz --seconds N`` draws cases, runs them under limits and saves failures."""
 
 from __future__ import annotations
 

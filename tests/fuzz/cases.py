@@ -1,4 +1,4 @@
-"""Cases: a command line and its files, mutated from valid ones by a seed that makes them again."""
+"""Cases of the fuzzer: a command line and its files, mutated from valid ones by a seed."""
 
 from __future__ import annotations
 

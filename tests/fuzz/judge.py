@@ -1,4 +1,4 @@
-"""Answers that a command may give: everything else is a defect."""
+"""Answers that a command may give; every other answer is a defect."""
 
 from __future__ import annotations
 

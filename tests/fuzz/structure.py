@@ -1,4 +1,4 @@
-"""Structured documents with one value replaced or left out, wherever one stands."""
+"""Structured documents with one value replaced or left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some minutes of the fuzzer, and random plans and collectives against what always holds."""
+"""A short run of the fuzzer, and invariants of random plans and collectives."""
 
 from __future__ import annotations
 

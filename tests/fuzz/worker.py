@@ -1,4 +1,4 @@
-"""One process that runs cases one after another, with limits on memory and time."""
+"""A process that runs cases one after another, with limits on memory and time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Recorded answers of the command line, so that a change of shape cannot move a result."""
+"""Recorded answers of the command line, which a change of the code's shape must not move."""

@@ -1,4 +1,4 @@
-"""Recorded answers: the same command gives the same document, to the last digit."""
+"""Commands give the documents that were recorded, to the last digit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands as functions of their options, called in this process without a command line."""
+"""Commands as functions of their options, which run in this process without a command line."""
 
 from __future__ import annotations
 

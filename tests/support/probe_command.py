@@ -1,4 +1,4 @@
-"""A command and a runner that sweeps are tested with, in this process and in others."""
+"""A command and a runner with which sweeps are tested, in this process and in others."""
 
 from __future__ import annotations
 

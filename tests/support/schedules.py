@@ -1,4 +1,4 @@
-"""Schedules to try engines on: drawn by hypothesis, small and full of ties."""
+"""Small schedules with many ties to test engines, drawn by hypothesis."""
 
 from __future__ import annotations
 

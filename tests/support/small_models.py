@@ -1,4 +1,4 @@
-"""Fields of a ``config.json`` of models that are small enough for a test."""
+"""Fields of ``config.json`` files of models that are small enough for a test."""
 
 from __future__ import annotations
 

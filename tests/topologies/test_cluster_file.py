@@ -1,4 +1,4 @@
-"""Clusters from YAML files: what they may say, and one clear line for what they may not."""
+"""Clusters from YAML files: keys that they may have, and one clear line for every mistake."""
 
 from __future__ import annotations
 

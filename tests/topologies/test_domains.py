@@ -1,4 +1,4 @@
-"""Domains: what a quantity may be, in overlays, cluster files and the shipped rows alike."""
+"""Domains of quantities hold in overlays, cluster files and the shipped rows alike."""
 
 from __future__ import annotations
 

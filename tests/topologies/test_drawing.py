@@ -1,4 +1,4 @@
-"""Drawings show every chip, switch, rate and layer that they should."""
+"""Drawings show every chip, switch, rate and layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chip families: read from the catalogue, for chips of the user's own as well."""
+"""Chip families are read from the catalogue, for a user's own chips as well."""
 
 from __future__ import annotations
 

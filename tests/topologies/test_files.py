@@ -1,4 +1,4 @@
-"""Text from strangers' files."""
+"""Reading text from foreign files."""
 
 from __future__ import annotations
 

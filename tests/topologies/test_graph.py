@@ -1,4 +1,4 @@
-"""The networkx graph: equal to one made edge by edge, with every attribute on every edge."""
+"""The networkx graph equals one built edge by edge, with every attribute on every edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The how-to page of a chip: its rows are enough for every command that needs a chip."""
+"""The rows of the how-to page on chips are enough for every command that needs a chip."""
 
 from __future__ import annotations
 

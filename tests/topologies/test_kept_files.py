@@ -1,4 +1,4 @@
-"""Files kept from run to run: read back whole, or made again."""
+"""Files kept between runs are read back whole, or written again."""
 
 from __future__ import annotations
 

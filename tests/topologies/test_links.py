@@ -1,4 +1,4 @@
-"""Link arrays: exact small cases, and what holds for every shape."""
+"""Arrays of links: exact small cases, and properties of every shape."""
 
 from __future__ import annotations
 

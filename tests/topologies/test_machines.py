@@ -1,4 +1,4 @@
-"""Every form of a cluster's name, and what the named machines come to."""
+"""Every form of a cluster's name, and the sizes of the named machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closed forms against brute force, and the figures that must hold."""
+"""Closed forms of measures equal brute force and published figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that a process may use, and work that is refused because it would need more."""
+"""The memory that a process may use, and the refusal of work that would need more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about files that are not there."""
+"""Messages about files that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes are continuous and shortest, ties follow their rule, splits conserve traffic."""
+"""Routes are continuous and shortest, ties follow their rule, and splits conserve traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes describe themselves rightly and refuse what cannot be."""
+"""Shapes describe themselves correctly and refuse impossible sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables without pandas: the same files, values and texts as pandas writes and reads."""
+"""Tables without pandas have the same files, values and texts as with pandas."""
 
 from __future__ import annotations
 

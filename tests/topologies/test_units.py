@@ -1,4 +1,4 @@
-"""Quantities: exact reading, one-line refusals, and text for people that reads back."""
+"""Quantities: exact parsing, one-line refusals, and formatted text that parses again."""
 
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""YAML from strangers: bounded in what it comes to, and without types, merges or functions."""
+"""YAML from strangers is limited in size and has no types, merges or functions."""
 
 from __future__ import annotations
 

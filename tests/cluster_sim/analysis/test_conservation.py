@@ -1,4 +1,4 @@
-"""The conservation checks find what the engines must never do."""
+"""Checks of conservation report what an engine must never do."""
 
 from __future__ import annotations
 

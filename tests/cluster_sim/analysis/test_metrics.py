@@ -1,4 +1,4 @@
-"""Metrics, the algebra of intervals, time by category, the critical path."""
+"""Metrics of a trace: algebra of intervals, time by category, and the critical path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of every algorithm agrees with the schedule that is built from its messages."""
+"""Every field of every algorithm agrees with the schedule built from its messages."""
 
 from __future__ import annotations
 

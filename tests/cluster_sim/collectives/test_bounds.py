@@ -1,4 +1,4 @@
-"""Lower bounds: no algorithm beats them, on any shape; and what is too large is refused at once."""
+"""Lower bounds, which no algorithm beats on any shape, and refusal of sizes that are too large."""
 
 from __future__ import annotations
 

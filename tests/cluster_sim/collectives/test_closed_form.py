@@ -1,4 +1,4 @@
-"""Collectives whose time NCCL's measurements give: rows agree with what training is charged."""
+"""Closed forms of NCCL's times: rows of the command agree with the times that training uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups as text, what the Neuron runtime refuses, uneven exchanges, and the map of the links."""
+"""Groups as text, refusals of the Neuron runtime, uneven exchanges, and the map of links."""
 
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Collectives: exact times of small cases, proofs, bounds, groups, folding and refusals."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""Collectives over a Clos: incast, oversubscribed racks, and flows that stand for messages."""
+
 from dataclasses import replace
 from fractions import Fraction
 

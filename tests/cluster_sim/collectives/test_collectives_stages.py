@@ -1,3 +1,5 @@
+"""Collectives in stages along axes and domains, and the runtime's choice of algorithms."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Rates across cuts, summed by where stretches of an axis begin, as summed link by link."""
+"""Rates across cuts, computed from stretches of an axis, equal those summed link by link."""
 
 from __future__ import annotations
 

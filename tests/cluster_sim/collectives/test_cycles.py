@@ -1,3 +1,5 @@
+"""Hamiltonian cycles of tori and other shapes: they share out the links by their rates."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

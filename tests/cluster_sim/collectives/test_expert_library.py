@@ -1,4 +1,4 @@
-"""Exchanges of experts by a library's kernels, and the rows of validation that they made."""
+"""Exchanges of experts by a library's kernels, and the validation rows that they were fitted to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a schedule is known before it is built."""
+"""The memory of a schedule is estimated before it is built."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The how-to page's own algorithm, registered from a temporary module, is known everywhere."""
+"""The algorithm of the how-to page, registered from a temporary module, works everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops of messages against the rules read aloud: one message, one hop and one edge at a time."""
+"""Ops of messages follow the rules of lowering, for one message, one hop and one edge at a time."""
 
 from collections.abc import Iterator
 

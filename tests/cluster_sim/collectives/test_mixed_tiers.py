@@ -1,4 +1,4 @@
-"""Collectives on a product of a ring, direct links and switches, as an ASTRA-sim network may be."""
+"""Collectives on a product of a ring, direct links and switches, as in ASTRA-sim's networks."""
 
 from __future__ import annotations
 

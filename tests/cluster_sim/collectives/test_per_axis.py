@@ -1,4 +1,4 @@
-"""Rings along one axis after the other: run ring by ring as in one schedule, and to the formula."""
+"""Rings along one axis after the other equal one schedule of all rings, and the formula."""
 
 from __future__ import annotations
 

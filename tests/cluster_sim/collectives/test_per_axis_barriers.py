@@ -1,4 +1,4 @@
-"""Collectives axis by axis with barriers: closed forms, proofs, and nobody ahead of the others."""
+"""Collectives axis by axis with barriers: closed forms, proofs, and no rank ahead of the others."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The proof of a collective finds every kind of damage to its schedule."""
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Clocks of links in place of messages: the picoseconds of the run, and where there are none."""
+"""Clocks of links in place of messages: the run's picoseconds, and cases that they do not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of the orders of a torus: solved once, then read, and solved again where damaged."""
+"""Shares of the axis orders of a torus are solved once, kept, and solved again if damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives among the logical cores of one chip, as they were measured on Trn2."""
+"""Collectives among the logical cores of one chip take the times measured on Trn2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of a schedule, run one after the other in the same buffers: as if each were run alone."""
+"""Copies of a schedule run one after the other in the same buffers, each as if run alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of time (docs/design.md), one small schedule each, on both engines."""
+"""The rules of time (docs/design.md), with one small schedule for each, on both engines."""
 
 from __future__ import annotations
 

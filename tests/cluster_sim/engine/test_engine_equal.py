@@ -1,4 +1,4 @@
-"""Both engines, and the naive telling of the rules, give the same integers for every schedule."""
+"""Both engines and the naive engine of the tests give the same integers for every schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates that are solved only where they change are those of whole solves, to the last bit."""
+"""Rates solved only where they change equal those of whole solves, to the last bit."""
 
 from __future__ import annotations
 

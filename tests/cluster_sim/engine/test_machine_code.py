@@ -1,4 +1,4 @@
-"""Machine code: made once, known by all that it follows from, and never trusted unread."""
+"""Kept machine code: compiled once, named by a digest of its inputs, and checked when loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Max-min fair rates (rule 7): hand-made cases, an independent linear program, and no bit moved."""
+"""Max-min fair rates (rule 7) equal hand-made cases and those of an independent linear program."""
 
 from __future__ import annotations
 

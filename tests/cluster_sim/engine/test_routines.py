@@ -1,4 +1,4 @@
-"""A routine that is run in place has the times of one that is written out once a call."""
+"""A routine that runs in place has the times of one that is written out for each call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives, and kernels, at once on the same chips."""
+"""Several collectives and kernels at once on the same chips."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Columns of bytes beside Python's own texts, over rows of several blocks and of none."""
+"""Columns of bytes equal the texts of Python, over rows of several blocks and of none."""
 
 from __future__ import annotations
 

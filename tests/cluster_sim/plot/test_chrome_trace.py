@@ -1,4 +1,4 @@
-"""Timeline files keep the rules of the Chrome trace-event format; the checker can go red."""
+"""Timeline files keep the rules of the Chrome trace-event format, and the checker finds faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Perfetto file: structure, exact times, nothing lost, the same bytes twice."""
+"""The Perfetto JSON file: structure, exact times, every op, and the same bytes each time."""
 
 from __future__ import annotations
 

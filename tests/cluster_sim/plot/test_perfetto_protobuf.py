@@ -1,4 +1,4 @@
-"""The Perfetto protobuf: read back by Perfetto's own schema, nothing lost, nothing twice."""
+"""The Perfetto protobuf, read back by Perfetto's own schema: every op once, with exact times."""
 
 from __future__ import annotations
 

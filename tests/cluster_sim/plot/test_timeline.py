@@ -1,4 +1,4 @@
-"""The timeline figure: what is drawn, and that it says what it is."""
+"""The timeline figure: bars, labels, legend and description."""
 
 from __future__ import annotations
 

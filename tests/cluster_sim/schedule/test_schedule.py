@@ -1,4 +1,4 @@
-"""Schedules as tables: names, edges, sizes, and what a builder may not put into one."""
+"""Schedules as tables: names, edges, sizes, and values that a builder refuses."""
 
 from __future__ import annotations
 

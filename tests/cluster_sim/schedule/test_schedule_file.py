@@ -1,4 +1,4 @@
-"""Schedules on disk: there and back the same, strangers' files refused by name."""
+"""Schedules on disk are read back unchanged, and foreign files are refused by name."""
 
 from __future__ import annotations
 

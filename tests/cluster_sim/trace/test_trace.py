@@ -1,4 +1,4 @@
-"""Trace: frames, selections, Parquet, the report of blocked work, conservation."""
+"""Traces: frames, selections, Parquet files, the report of blocked work, and conservation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration: the NCCL closed form, its fit, reading the tools' output, overlays."""
+"""Calibration: NCCL's closed form and its fit, output of measurement tools, and overlays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit of an owner of hardware, and constants fitted to what it measures."""
+"""The measurement kit for owners of hardware, and constants fitted to its results."""
 
 from __future__ import annotations
 

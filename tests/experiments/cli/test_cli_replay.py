@@ -1,4 +1,4 @@
-"""``cluster-sim replay``: its document, its table, its run directory and its refusals."""
+"""The command ``replay``: its document, table, run directory and refusals."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The command ``collective``: its rows, files, comparisons and refusals."""
+
 import json as jsons
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Faults of ``collective``: links and adapters slow down on both engines, or say why not."""
+"""Faults of ``collective``: links and adapters slow down on both engines, or are refused."""
 
 from __future__ import annotations
 

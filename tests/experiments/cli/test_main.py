@@ -1,4 +1,4 @@
-"""The frame of the command line: what a mistake on it is answered with."""
+"""The frame of the command line: answers to mistakes in commands and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of at most the terminal's width, whose words stay whole."""
+"""Tables are at most as wide as the terminal, and their words stay whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that cannot be are refused before they are printed, whichever command they come from."""
+"""Impossible results are refused before they are printed, for every command."""
 
 from __future__ import annotations
 

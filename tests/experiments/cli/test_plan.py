@@ -1,4 +1,4 @@
-"""The plan command: its keys, its files, its refusals."""
+"""The command ``plan``: its keys, files and refusals."""
 
 from __future__ import annotations
 

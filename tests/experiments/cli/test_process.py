@@ -1,4 +1,4 @@
-"""The process around a command: closed and full streams, readers that go, faults of the program."""
+"""The process of a command: closed or full streams, readers that leave, internal faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A refusal names the nearest plan that works, and only then is the search loaded."""
+"""A refusal names the nearest plan that works; only then is the search loaded."""
 
 import subprocess
 import sys

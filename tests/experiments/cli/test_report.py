@@ -1,4 +1,4 @@
-"""``cluster-sim report``."""
+"""The command ``report``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run-job command: its keys, its pictures, a study of it, and its refusals."""
+"""The command ``run-job``: its keys, pictures, sweeps and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--sensitivity`` on each command that has it: JSON keys, table, picture."""
+"""The option ``--sensitivity`` of each command that has it: JSON keys, table and picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several clusters in one command: the rows of each alone, one table, one picture, one refusal."""
+"""Several clusters in one command: rows as of each alone, one table, picture and refusal."""
 
 from __future__ import annotations
 

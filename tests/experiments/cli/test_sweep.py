@@ -1,4 +1,4 @@
-"""``cluster-sim sweep``."""
+"""The command ``sweep``."""
 
 from __future__ import annotations
 

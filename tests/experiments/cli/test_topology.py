@@ -1,4 +1,4 @@
-"""The topology command: its JSON, its table, its run directory, its refusals."""
+"""The command ``topology``: its JSON, table, run directory and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train command: its keys, its files, its refusals."""
+"""The command ``train``: its keys, files and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands validate and calibrate: exit status, JSON, run directories, one line of refusal."""
+"""The commands ``validate`` and ``calibrate``: status, JSON, run directories and refusals."""
 
 from __future__ import annotations
 

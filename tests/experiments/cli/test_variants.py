@@ -1,4 +1,4 @@
-"""Every alternative of the catalogue changes a result, or is refused as kept for reference only."""
+"""Every alternative of the catalogue changes a result, or is refused as kept for reference."""
 
 from __future__ import annotations
 

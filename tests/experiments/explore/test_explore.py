@@ -1,4 +1,4 @@
-"""The explorer: recorded runs are answered again, and moved numbers move them."""
+"""The explorer repeats recorded runs, and moved sliders change their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that were hard to read stay readable."""
+"""Figures that once had overlapping texts stay readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: it says nothing on the console, and its controls work."""
+"""The report in a real browser: its controls work, and the console stays empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Titles of report pages: the finding of each command, from its results."""
+"""Titles of report pages state the finding of each command's results."""
 
 from __future__ import annotations
 

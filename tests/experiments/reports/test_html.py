@@ -1,4 +1,4 @@
-"""The report page: stands alone, says everything, and trusts nothing that it shows."""
+"""The report page stands alone, shows every result, and escapes all that it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories: written whole or not at all, never over anything else, the same twice."""
+"""Run directories are written whole or not at all, and equally for equal runs."""
 
 from __future__ import annotations
 

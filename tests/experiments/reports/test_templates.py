@@ -1,4 +1,4 @@
-"""Templates of pages: compiled once, then read from kept files."""
+"""Templates of pages are compiled once and then read from kept files."""
 
 from __future__ import annotations
 

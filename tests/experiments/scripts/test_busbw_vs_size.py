@@ -1,3 +1,5 @@
+"""The experiment on bus bandwidth against size, at toy size."""
+
 from experiments.scripts.busbw_vs_size import plot, run
 
 

@@ -1,4 +1,4 @@
-"""The experiments that compare training steps, at toy size: rows, figures, findings as titles."""
+"""Experiments that compare training steps, at toy size: rows, figures and titles."""
 
 from __future__ import annotations
 

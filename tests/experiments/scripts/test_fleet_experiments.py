@@ -1,4 +1,4 @@
-"""The fleet's experiments and commands at toy sizes."""
+"""Experiments and commands of the fleet at toy size."""
 
 from __future__ import annotations
 

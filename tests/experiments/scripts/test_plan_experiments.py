@@ -1,4 +1,4 @@
-"""The experiments on plans at toy size: comparison, models side by side, weak scaling."""
+"""Experiments on plans at toy size: comparison, models side by side, and weak scaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps under attack: killed workers, damaged rows, studies from outside."""
+"""Sweeps under attack: killed workers, damaged rows, and studies from strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies: what a file may say, the command lines it comes to, each run once and never lost."""
+"""Studies: their files, and the command lines that they expand to, each run exactly once."""
 
 from __future__ import annotations
 

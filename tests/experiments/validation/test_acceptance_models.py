@@ -1,4 +1,4 @@
-"""Configs as they stand on the model hub, against the parameters counted there."""
+"""Configs from the model hub have the parameter counts that are stated there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of measurements as strangers write them: separators, spellings, lengths."""
+"""Files of measurements with other separators, spellings and lengths are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes typed at ``train``: one line and exit status 2, never a traceback."""
+"""Mistakes typed at ``train`` give one line and exit status 2, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving frameworks out: closed forms of the fit, and a constant on rows that are its own."""
+"""Fits with a framework left out: closed forms, and a constant that one framework alone has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions that a row may state: each moves its prediction, and only where it should."""
+"""Conditions that a validation row may state change its prediction, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of how true answers are leaves nothing out that was measured."""
+"""The page of errors lists every kind of answer that was measured."""
 
 from importlib.resources import files
 from pathlib import Path

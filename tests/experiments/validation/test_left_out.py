@@ -1,4 +1,4 @@
-"""Coverage with tables, chips, degrees and operations left out, and pairs of plans."""
+"""Coverage with tables, chips, degrees and operations left out, and of pairs of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that state memory: how much a rank needs, and whether a plan fits."""
+"""Validation rows about memory: the need of a rank, and whether a plan fits."""
 
 from __future__ import annotations
 

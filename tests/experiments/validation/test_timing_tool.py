@@ -1,4 +1,4 @@
-"""What the tool that timed a row adds, and the interval of such a row."""
+"""Time that the tool of a measurement adds, and the interval of such a row."""
 
 from __future__ import annotations
 

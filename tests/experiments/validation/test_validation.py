@@ -1,4 +1,4 @@
-"""Validation: reading rows of strangers, errors and summaries, shipped tables, predictors."""
+"""Validation: reading foreign rows, errors, summaries, shipped tables and predictors."""
 
 from __future__ import annotations
 

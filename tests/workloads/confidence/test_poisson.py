@@ -1,4 +1,4 @@
-"""Quantiles of counts: closed form, and scipy's."""
+"""Quantiles of counts equal closed forms and scipy's."""
 
 from __future__ import annotations
 

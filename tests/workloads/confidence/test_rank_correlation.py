@@ -1,4 +1,4 @@
-"""Kendall's tau against scipy's, to the last digit."""
+"""Kendall's tau equals scipy's, to the last digit."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Sensitivity: exact elasticities of a known answer, ranges, and numbers that do not matter."""
+"""Sensitivity: exact elasticities of a known answer, ranges, and numbers without effect."""
 
 from __future__ import annotations
 

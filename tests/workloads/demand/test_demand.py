@@ -1,4 +1,4 @@
-"""Demand: traces as published, files of every documented form, what-ifs, noise."""
+"""Demand: published traces, files of every documented form, what-ifs and noise."""
 
 from __future__ import annotations
 

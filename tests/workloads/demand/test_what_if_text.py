@@ -1,4 +1,4 @@
-"""What-ifs as text, and files that are what they say."""
+"""What-ifs as text, and demand files that are checked for what they claim to be."""
 
 from __future__ import annotations
 

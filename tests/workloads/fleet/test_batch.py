@@ -1,4 +1,4 @@
-"""The batch tier: exact accounts, closed forms, deadlines, and whom it takes units from."""
+"""The batch tier: exact accounts, closed forms, deadlines, and where its units come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefill and decode apart in the fleet: capacity, role changes and failures of whole groups."""
+"""Prefill and decode apart in the fleet: capacity, role changes and failures of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every machine by name serves, trains and tells what it rests on, from the command line."""
+"""Every named machine serves, trains and states its grades on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed form of what a fleet lends against a simulated policy that knows the demand."""
+"""The closed form of a fleet's lending agrees with a simulated policy that knows the demand."""
 
 from __future__ import annotations
 

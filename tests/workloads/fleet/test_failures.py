@@ -1,4 +1,4 @@
-"""Failures of a fleet beside the published record of a training run."""
+"""Failures of a fleet agree with the published record of a training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet as a whole: what must be reproduced, conservation, limits, storms, failures."""
+"""The fleet as a whole: published results, conservation, limits, storms and failures."""
 
 from __future__ import annotations
 

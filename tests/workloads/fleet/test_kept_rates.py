@@ -1,4 +1,4 @@
-"""Training rates that are kept: the same from the file, another name for other inputs."""
+"""Kept training rates are equal to computed ones, and are named by all their inputs."""
 
 from __future__ import annotations
 

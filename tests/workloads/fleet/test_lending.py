@@ -1,4 +1,4 @@
-"""The night question: windows, calibration on unseen traces, loans, and the command."""
+"""Lending for a night: windows, calibration on unseen traces, loans, and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stated confidence of a loan on traces of many kinds, none of which it was fitted to."""
+"""The stated confidence of a loan holds on traces of many kinds, to none of which it was fitted."""
 
 from __future__ import annotations
 

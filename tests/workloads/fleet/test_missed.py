@@ -1,4 +1,4 @@
-"""Which quarter of an hour missed the SLO, and the headroom that keeps it."""
+"""Quarters of an hour that missed the SLO, and the headroom that keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of the fleet's night jobs: lost work and time as in a job of weeks."""
+"""Failures of the fleet's night jobs lose work and time as in a job of weeks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services of the same weights share their units; services of other weights move them at a cost."""
+"""Services with the same weights share units; others move units at the cost of a load."""
 
 from __future__ import annotations
 

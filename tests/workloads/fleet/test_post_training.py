@@ -1,4 +1,4 @@
-"""Post-training: the steady state beside a SimPy run of its phases, its split, and the fleet."""
+"""Post-training: its steady state equals a SimPy run of its phases; its split; the fleet."""
 
 from __future__ import annotations
 

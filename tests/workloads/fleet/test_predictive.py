@@ -1,4 +1,4 @@
-"""``mpc`` beside other policies: valleys, prices, deadlines, power, and the bound of foresight."""
+"""Policy ``mpc`` against other policies: valleys, prices, deadlines, power, and foresight."""
 
 from __future__ import annotations
 

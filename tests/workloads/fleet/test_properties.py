@@ -1,4 +1,4 @@
-"""Properties of every policy on small fleets with random demand: sums, scale, growth."""
+"""Properties of every policy on small fleets with random demand: sums, scale and growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies recomputed in plain numpy from what their page says, and laws for any demand."""
+"""Policies equal a plain numpy version of their description, and laws for any demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of the catalogue about fleets is read by a run, or is marked as kept for reference."""
+"""Every catalogue row about fleets is read by a run, or is marked as kept for reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Demand is what it says: absolute, scaled only when asked, and stated against the fleet."""
+"""Demand is absolute, is scaled only on request, and is compared with the fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of failures: Llama 3's by cause, in proportion to chips, and those of a user's file."""
+"""Failure rates: Llama 3's by cause, in proportion to chips, and those of a user's file."""
 
 from __future__ import annotations
 

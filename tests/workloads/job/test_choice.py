@@ -1,4 +1,4 @@
-"""The plan of a job for which no degree of parallelism is stated."""
+"""The plan that a job takes if no degree of parallelism is stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goodput by closed forms: near the simulation, and smooth where that has luck."""
+"""Goodput by closed forms is near the simulated one, and smooth where that is random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of weeks: exact small cases, closed forms, conservation, more of one thing or another."""
+"""A job of weeks: exact small cases, closed forms, conservation and monotonicity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precisions: which chip has which, what an element takes, and what that does to answers."""
+"""Precisions: the chips that have them, the bytes of an element, and their effect on answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of decoders: published parameter counts, kinds of layers, parts left out."""
+"""Families of decoders: published parameter counts, kinds of layers, and parts left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The precision of stored weights: quantization as published configs state it, used or refused."""
+"""The precision of stored weights, as published configs state it, is used or refused."""
 
 from __future__ import annotations
 

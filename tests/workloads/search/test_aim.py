@@ -1,4 +1,4 @@
-"""Searches for the cheapest and the thriftiest plan, with memory to spare, in several processes."""
+"""Searches for the plan of least cost or energy, with memory to spare, in several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nearest plan that works: it does work, and nothing nearer is passed over."""
+"""The nearest plan that works does work, and no nearer one is passed over."""
 
 from __future__ import annotations
 

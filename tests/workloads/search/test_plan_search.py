@@ -1,4 +1,4 @@
-"""The search for plans: candidates, what fits, communication, closed forms, the estimate."""
+"""The search for plans: candidates, memory, communication, closed forms and estimates."""
 
 from __future__ import annotations
 

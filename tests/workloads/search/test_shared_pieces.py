@@ -1,4 +1,4 @@
-"""What plans and stages share, worked out once, against the same worked out for each."""
+"""Parts that plans and stages share equal those computed for each plan alone."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Room for cached keys and values, and their precision."""
+"""The cache of keys and values: its room and its precision."""
 
 from __future__ import annotations
 

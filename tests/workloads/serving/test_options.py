@@ -1,4 +1,4 @@
-"""Ways to serve through the front door: the same as through the parts, and as by the command."""
+"""Ways to serve give the same results by the front door, the parts and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefix cache: hits of least recent use, shares, traces, and what is left of a prompt."""
+"""Prefix cache: least-recently-used hits, shares, traces, and the rest of a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals of a served replica: first tokens, later ones, the rate and what follows from it."""
+"""Intervals of a served replica: first tokens, later tokens, the rate and its price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces from strangers: every value replaced, sizes that no memory holds, refused in advance."""
+"""Traces from strangers: replaced values, and sizes too large for memory, are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters, parts trained alone, the host's tracing and what is left unexplained."""
+"""Adapters, parts that are trained alone, the host's tracing and the unexplained time."""
 
 from __future__ import annotations
 

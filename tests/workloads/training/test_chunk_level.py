@@ -1,4 +1,4 @@
-"""An iteration in chunks has the times of one in whole collectives where nothing contends."""
+"""An iteration in chunks has the times of whole collectives where nothing contends."""
 
 from __future__ import annotations
 

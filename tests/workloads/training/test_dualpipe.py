@@ -1,4 +1,4 @@
-"""DualPipe: there and back, passes side by side, and exchanges of experts that suit it."""
+"""DualPipe: the way there and back, paired passes, and suitable exchanges of experts."""
 
 from __future__ import annotations
 

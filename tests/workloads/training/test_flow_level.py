@@ -1,4 +1,4 @@
-"""Collectives as flows on links: alone as fast as ever, together as fast as their links."""
+"""Collectives as flows on links: unchanged alone, and limited by their links together."""
 
 from __future__ import annotations
 

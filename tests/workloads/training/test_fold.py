@@ -1,4 +1,4 @@
-"""Equal ranks are those that a refinement told plainly, rank by rank, finds equal."""
+"""Equal ranks are those that a plain refinement, rank by rank, finds equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs of groups and their geometries are the same however many programs share them."""
+"""Costs of groups and their geometries are equal however many programs share them."""
 
 from __future__ import annotations
 

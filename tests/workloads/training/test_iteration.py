@@ -1,4 +1,4 @@
-"""Iterations: breakdown, efficiencies, and what a user's mistake says."""
+"""Iterations: breakdown, efficiencies, and messages about a user's mistakes."""
 
 from __future__ import annotations
 

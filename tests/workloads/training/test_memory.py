@@ -1,4 +1,4 @@
-"""Memory of a rank against published formulas."""
+"""The memory of a rank agrees with published formulas."""
 
 from __future__ import annotations
 

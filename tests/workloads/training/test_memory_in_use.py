@@ -1,4 +1,4 @@
-"""Memory in use over a step: its peak is what the closed form of memory says."""
+"""Memory in use over a step has the peak that the closed form of memory gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels and collectives that run beside each other share the memory of their rank."""
+"""Kernels and collectives that run at the same time share the memory of their rank."""
 
 from __future__ import annotations
 

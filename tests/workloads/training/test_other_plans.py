@@ -1,4 +1,4 @@
-"""Plans as other tools write them: what carries over, and what is named as ignored."""
+"""Plans of other tools: fields that carry over, and fields that are named as ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement: the chips that a plan takes of a machine that it does not fill."""
+"""Placement: the chips that a plan takes from a machine that it does not fill."""
 
 from __future__ import annotations
 

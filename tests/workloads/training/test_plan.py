@@ -1,4 +1,4 @@
-"""Plans: what is refused, with the numbers and a remedy; and what is filled in."""
+"""Plans: refusals with numbers and a remedy, and defaults of fields."""
 
 from __future__ import annotations
 

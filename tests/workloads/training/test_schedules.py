@@ -1,4 +1,4 @@
-"""Pipeline schedules: one place each, and everything else follows from their passes."""
+"""Pipeline schedules are one place each; all else follows from their passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that share passes and costs are those that share nothing, and passes are built once."""
+"""Programs that share passes and costs equal those that share none; passes are built once."""
 
 from __future__ import annotations
 

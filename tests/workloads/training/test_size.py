@@ -1,4 +1,4 @@
-"""Runs that would not fit are refused before anything is built, with what would do."""
+"""Runs that would not fit are refused before they are built, with a level that would fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults and several iterations in a row."""
+"""Faults in training, and several iterations in a row."""
 
 from __future__ import annotations
 
