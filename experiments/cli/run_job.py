@@ -175,8 +175,8 @@ def _step(
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
     from dataclasses import asdict
 
+    from workloads.job.keywords import plan_with
     from workloads.job.plan import JobPlan
-    from workloads.job.words import plan_with
 
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 

@@ -21,7 +21,7 @@ from workloads.fleet.from_options import (
     run_under,
     scenario_on,
 )
-from workloads.fleet.keywords import FleetWords, question_of
+from workloads.fleet.keywords import FleetKeywords, question_of
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import regret, summary
@@ -107,7 +107,7 @@ def run_fleet(
     days: float | None = None,
     scale_to_peak: float | None = None,
     seed: int = 0,
-    **words: Unpack[FleetWords],
+    **keywords: Unpack[FleetKeywords],
 ) -> FleetResult:
     """Run a fleet that serves by day and trains by night.
 
@@ -130,9 +130,9 @@ def run_fleet(
         of requests runs as it is, and a bundled one is scaled to 0.9.
     seed : int
         The only source of randomness.
-    **words
+    **keywords
         Other options of ``cluster-sim fleet``, such as ``training="jobs.csv"``, ``power_cap=300``
-        [MW] or ``slo="tpot=50ms"``; see :class:`workloads.fleet.keywords.FleetWords`.
+        [MW] or ``slo="tpot=50ms"``; see :class:`workloads.fleet.keywords.FleetKeywords`.
 
     Returns
     -------
@@ -150,9 +150,9 @@ def run_fleet(
     >>> fleet.summary["chips"]
     1280
     """
-    options = list(FleetWords.__annotations__)
+    options = list(FleetKeywords.__annotations__)
     named = policy if isinstance(policy, str) else None
-    question = question_of(words, options, policy=named, days=days, scale_to_peak=scale_to_peak)
+    question = question_of(keywords, options, policy=named, days=days, scale_to_peak=scale_to_peak)
     check_question(question)
     requests, models = read_demand(demand, question), read_models(model)
     base = scenario_on(as_cluster(cluster), requests, models, question, seed)

@@ -31,7 +31,7 @@ TAKEN = ("cluster", "demand", "model", "policy", "days", "scale_to_peak", "peak"
 Inputs = TypeVar("Inputs")
 
 
-class LendWords(TypedDict, total=False):
+class LendKeywords(TypedDict, total=False):
     """Options of ``cluster-sim lend`` as keywords, each as on the command line.
 
     A time may be a number of seconds, and a share a number: ``hold=600``, ``prefix_cache=0.5``.
@@ -67,7 +67,7 @@ class LendWords(TypedDict, total=False):
     prefix_share: float
 
 
-class FleetWords(LendWords, total=False):
+class FleetKeywords(LendKeywords, total=False):
     """Options of ``cluster-sim fleet`` as keywords, each as on the command line."""
 
     what_if: str | Sequence[str]
@@ -110,7 +110,7 @@ def question_of(words: Mapping[str, Any], options: Sequence[str], **stated: Any)
 
     Examples
     --------
-    >>> question_of({"hold": 600, "tp": 8}, FleetWords.__annotations__).policy.hold
+    >>> question_of({"hold": 600, "tp": 8}, FleetKeywords.__annotations__).policy.hold
     '600s'
     """
     for name in words:

@@ -18,12 +18,12 @@ from workloads.job.closed_form import daly_interval_s
 from workloads.job.expectation import smooth_goodput
 from workloads.job.intervals import search_interval
 from workloads.job.job import Job, Recovery, Stragglers
+from workloads.job.keywords import plan_with
 from workloads.job.peers import PeerCopies, peer_copies
 from workloads.job.plan import JobPlan
 from workloads.job.result import DAY_S, JobResult
 from workloads.job.simulate import Outcome, simulate
 from workloads.job.state import State, job_state
-from workloads.job.words import plan_with
 from workloads.training.iteration import Iteration
 
 LARGEST_UNIT_CHIPS = 144
@@ -37,7 +37,7 @@ WITHIN = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
 
-def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobResult:
+def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> JobResult:
     """Simulate a training job of weeks, with failures, checkpoints, spares and slow servers.
 
     Parameters
@@ -46,10 +46,10 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobRe
         One optimizer step of the job, as :func:`cluster_sim.train` returns it.
     plan : JobPlan, optional
         Length of the job, checkpoints and spares.
-    **words
+    **keywords
         Fields of the plan, such as ``days=30`` or ``spares=4``, or options of
         ``cluster-sim run-job`` by their names, such as ``checkpoint="peer"`` or ``repair="4h"``;
-        see :func:`workloads.job.words.plan_with`.
+        see :func:`workloads.job.keywords.plan_with`.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **words: Any) -> JobRe
     (1.0, True)
     """
     check_type("step", step, Iteration, "Pass the step that the job repeats, from cs.train.")
-    settings = plan_with(plan or JobPlan(), words, step.cluster, step.chips)
+    settings = plan_with(plan or JobPlan(), keywords, step.cluster, step.chips)
     state = job_state(step.model, step.plan, step.cluster)
     unit = unit_chips(step.cluster)
     job = _job(step, settings, state, unit)

@@ -6,6 +6,7 @@ from workloads.serving.deployment import Deployed, Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
 from workloads.serving.options import ServingOptions
+from workloads.serving.parsing import batching_from, requests_from
 from workloads.serving.predict import Steady, steady
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
@@ -22,7 +23,6 @@ from workloads.serving.requests import (
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation, parse_speculation
 from workloads.serving.table import TableRuns, capacity_table, saturated_rate
-from workloads.serving.words import batching_from, requests_from
 
 __all__ = [
     "BUCKETS",

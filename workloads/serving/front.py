@@ -18,21 +18,21 @@ from workloads.models.model import Model
 from workloads.serving.capacity import Slo
 from workloads.serving.deployment import Deployed
 from workloads.serving.metrics import parse_slo
-from workloads.serving.options import ServeWords, ServingOptions
+from workloads.serving.options import ServeKeywords, ServingOptions
+from workloads.serving.parsing import batching_from, requests_from
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests, drawn_rate
 from workloads.serving.served import Served
 from workloads.serving.sureness import with_intervals
-from workloads.serving.words import batching_from, requests_from
 
 if TYPE_CHECKING:
     import pandas as pd
 
 USUAL_SLO = "ttft=6s,tpot=175ms"
 DRAWING = ("count", "rate", "prompt", "output", "service")
-"""Words about requests that are drawn or read."""
+"""Keywords about requests that are drawn or read."""
 BATCHING = ("prefill", "chunk", "slots")
-"""Words about the batching of a replica."""
+"""Keywords about the batching of a replica."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ def serve(
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: int = 0,
-    **words: Unpack[ServeWords],
+    **keywords: Unpack[ServeKeywords],
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
 
@@ -170,9 +170,9 @@ def serve(
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0
         Seed of drawn requests and accepted proposals.
-    **words
+    **keywords
         Other options of ``cluster-sim serve``, such as ``count=500`` or ``prefix_cache="50%"``; see
-        :class:`workloads.serving.options.ServeWords`.
+        :class:`workloads.serving.options.ServeKeywords`.
 
     Returns
     -------
@@ -194,19 +194,19 @@ def serve(
     True
     """
     decoder, machine = as_model(model), as_cluster(cluster)
-    options = _options(words, machine)
+    options = _options(keywords, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
-    arrivals, log = _requests(requests, words, seed)
+    arrivals, log = _requests(requests, keywords, seed)
     deployed = deployment.run(options.cached(arrivals, deployment.profile, log), seed)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
     return ServingResult(decoder, machine, deployed, limits)
 
 
 def _requests(
-    requests: Requests | str, words: ServeWords, seed: int
+    requests: Requests | str, keywords: ServeKeywords, seed: int
 ) -> tuple[Requests, Path | None]:
-    """Requests as they are, or drawn or read as words say, and the log that they were read from."""
-    drawing: dict[str, Any] = {name: value for name, value in words.items() if name in DRAWING}
+    """Requests that are passed, drawn or read, and the log that they were read from."""
+    drawing: dict[str, Any] = {name: value for name, value in keywords.items() if name in DRAWING}
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
         return requests_from(requests, seed=seed, **drawing), log
@@ -218,14 +218,14 @@ def _requests(
     return requests, None
 
 
-def _options(words: ServeWords, cluster: Cluster) -> ServingOptions:
+def _options(keywords: ServeKeywords, cluster: Cluster) -> ServingOptions:
     """Options of keywords, which must all be known."""
-    for name in words:
-        if name not in ServeWords.__annotations__:
-            near = suggestion(name, ServeWords.__annotations__)
-            names = ", ".join(ServeWords.__annotations__)
+    for name in keywords:
+        if name not in ServeKeywords.__annotations__:
+            near = suggestion(name, ServeKeywords.__annotations__)
+            names = ", ".join(ServeKeywords.__annotations__)
             raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {names}.")
-    stated = dict(words)
+    stated = dict(keywords)
     batching = {name: stated[name] for name in BATCHING if name in stated}
     if batching and stated.get("batching") is not None:
         raise InputError(f"batching and {', '.join(batching)}; give one or the other.")

@@ -12,14 +12,14 @@ from workloads.models.model import Model
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
+from workloads.serving.parsing import batching_from
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
 from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.serving.words import batching_from
 
 
-class ServeWords(TypedDict, total=False):
+class ServeKeywords(TypedDict, total=False):
     """Options of ``cluster-sim serve`` and fields of :class:`ServingOptions` as keywords."""
 
     batching: Batching | None
@@ -46,7 +46,7 @@ class ServingOptions:
     ----------
     batching : Batching, optional
         By default the batching of the chip's serving library, see
-        :func:`~workloads.serving.words.batching_from`.
+        :func:`~workloads.serving.parsing.batching_from`.
     ep : int, default 1
         Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
     cache_precision : str, optional

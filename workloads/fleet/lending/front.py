@@ -22,7 +22,7 @@ from workloads.fleet.from_options import (
     read_models,
     scenario_on,
 )
-from workloads.fleet.keywords import LendWords, question_of, read_options
+from workloads.fleet.keywords import LendKeywords, question_of, read_options
 from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.night_options import limits_only, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
@@ -35,7 +35,7 @@ NIGHT = ("until", "begin", "confidence", "window")
 """Keywords that describe the night."""
 
 
-class NightWords(LendWords, total=False):
+class NightKeywords(LendKeywords, total=False):
     """Options of ``cluster-sim lend`` as keywords, those of the night among them."""
 
     until: str
@@ -99,7 +99,7 @@ def lend(
     model: Model | str | None = None,
     days: float | None = None,
     scale_to_peak: float | None = None,
-    **words: Unpack[NightWords],
+    **keywords: Unpack[NightKeywords],
 ) -> LendResult:
     """Return how many units can be lent tonight, at a stated confidence.
 
@@ -119,7 +119,7 @@ def lend(
         Length of the history [days]; by default all of it.
     scale_to_peak : float, optional
         As for :func:`cluster_sim.run_fleet`.
-    **words
+    **keywords
         Other options of ``cluster-sim lend`` by their names, such as ``until="07:00"``,
         ``reserve=10`` or ``disaggregate="1:3"``.
 
@@ -139,11 +139,11 @@ def lend(
     >>> tonight.summary["units"], tonight.summary["confidence"]
     (40, 0.9)
     """
-    stated = {name: value for name, value in words.items() if name in NIGHT}
+    stated = {name: value for name, value in keywords.items() if name in NIGHT}
     if night is not None and stated:
         raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
-    options, slo = list(NightWords.__annotations__), str(words.get("slo", FleetInputs.slo))
-    every = question_of(words, options, days=days, scale_to_peak=scale_to_peak)
+    options, slo = list(NightKeywords.__annotations__), str(keywords.get("slo", FleetInputs.slo))
+    every = question_of(keywords, options, days=days, scale_to_peak=scale_to_peak)
     fleet_question = _for_the_fleet(every, slo)
     question = night or night_from(read_options(NightInputs, stated), slo)
     check_question(fleet_question)

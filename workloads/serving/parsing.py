@@ -1,4 +1,4 @@
-"""Parser of the words of ``cluster-sim serve`` about requests and batching."""
+"""Requests and batching from the texts of options of ``cluster-sim serve``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def requests_from(
 def batching_from(
     cluster: Cluster, prefill: str = "auto", chunk: int | None = None, slots: int = 64
 ) -> Batching:
-    """Return the batching that these words name.
+    """Return the batching that these options describe.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a command can be asked, its Python function can be asked with the same words."""
+"""Every option of a command is a keyword of its Python function, with the same meaning."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from experiments.cli.main import app
 from experiments.cli.run_job import JobInputs
 from experiments.cli.serve import DeploymentInputs, ReplicaInputs, RequestInputs
 from topologies.options import described
-from workloads.fleet.keywords import OLDER, TAKEN, FleetWords, LendWords, question_of
-from workloads.fleet.lending.front import NightWords
+from workloads.fleet.keywords import OLDER, TAKEN, FleetKeywords, LendKeywords, question_of
+from workloads.fleet.lending.front import NightKeywords
 from workloads.fleet_options import (
     DemandInputs,
     FleetInputs,
@@ -26,10 +26,10 @@ from workloads.fleet_options import (
     MoneyInputs,
     PolicyInputs,
 )
+from workloads.job.keywords import KEYWORDS, plan_with
 from workloads.job.plan import JobPlan
-from workloads.job.words import WORDS, plan_with
 from workloads.lend_options import HistoryInputs, NightInputs
-from workloads.serving.options import ServeWords
+from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"
 
@@ -40,7 +40,7 @@ def _options(*kinds: Any) -> set[str]:
 
 def test_every_option_of_a_fleet_is_a_word() -> None:
     asked = _options(FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
-    assert asked == (set(FleetWords.__annotations__) | set(TAKEN)) - set(OLDER)
+    assert asked == (set(FleetKeywords.__annotations__) | set(TAKEN)) - set(OLDER)
     assert set(inspect.signature(cs.run_fleet).parameters) >= set(TAKEN) - {"peak", "compare"}
 
 
@@ -53,20 +53,20 @@ def test_every_option_of_lending_is_a_word() -> None:
     # A what-if changes the run after the history, which lending does not have.
     assert "what_if" not in options
     assert options == (
-        set(NightWords.__annotations__) | (set(TAKEN) - {"policy", "compare"})
+        set(NightKeywords.__annotations__) | (set(TAKEN) - {"policy", "compare"})
     ) - set(OLDER)
-    assert set(LendWords.__annotations__) < set(NightWords.__annotations__)
+    assert set(LendKeywords.__annotations__) < set(NightKeywords.__annotations__)
 
 
 def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
     asked = _options(RequestInputs, ReplicaInputs, DeploymentInputs)
-    stated = set(inspect.signature(cs.serve).parameters) | set(ServeWords.__annotations__)
+    stated = set(inspect.signature(cs.serve).parameters) | set(ServeKeywords.__annotations__)
     assert asked <= stated
-    assert _options(JobInputs) <= {*WORDS, *_options(JobPlan)}
+    assert _options(JobInputs) <= {*KEYWORDS, *_options(JobPlan)}
 
 
 @pytest.mark.parametrize(
-    ("words", "options"),
+    ("keywords", "options"),
     [
         (
             {"start_day": 2.0, "power_cap": 1.0, "policy": "power-cap", "failures": "off"},
@@ -78,9 +78,11 @@ def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
         ),
     ],
 )
-def test_a_word_says_what_the_option_says(words: dict[str, Any], options: list[str]) -> None:
+def test_a_keyword_means_what_the_option_means(
+    keywords: dict[str, Any], options: list[str]
+) -> None:
     common = {"policy": "threshold", "unit_rate": 5.0, "days": 0.2}
-    done = cs.run_fleet(FLEET, **{**common, **words})
+    done = cs.run_fleet(FLEET, **{**common, **keywords})
     line = ["fleet", f"--cluster={FLEET}", "--unit-rate=5", "--days=0.2", "--policy=threshold"]
     printed = CliRunner().invoke(app, [*line, *options, "--no-compare", "--json"])
     document = json.loads(printed.stdout)
@@ -91,11 +93,11 @@ def test_a_word_says_what_the_option_says(words: dict[str, Any], options: list[s
 def test_a_night_in_words_is_a_night() -> None:
     from workloads.fleet.lending import Night
 
-    words = cs.lend(FLEET, "burstgpt", unit_rate=9.0, until="07:00", confidence=0.9, window=1800)
+    result = cs.lend(FLEET, "burstgpt", unit_rate=9.0, until="07:00", confidence=0.9, window=1800)
     night = cs.lend(
         FLEET, "burstgpt", unit_rate=9.0, night=Night("07:00", confidence=0.9, window_minutes=30)
     )
-    assert words.summary == night.summary
+    assert result.summary == night.summary
     with pytest.raises(cs.InputError, match="a night and until"):
         cs.lend(FLEET, "burstgpt", night=Night(), until="07:00")
 
@@ -111,7 +113,7 @@ def test_a_fleet_states_its_regret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("keywords", "error"),
     [
         ({"powercap": 3}, "Did you mean power_cap"),
         ({"weights": "disk"}, "choose from store, nvme, host, peer"),
@@ -122,9 +124,9 @@ def test_a_fleet_states_its_regret() -> None:
         ({"policy": "treshold"}, "Did you mean threshold"),
     ],
 )
-def test_wrong_words_are_refused(words: dict[str, Any], error: str) -> None:
+def test_wrong_keywords_are_refused(keywords: dict[str, Any], error: str) -> None:
     with pytest.raises(cs.InputError, match=error):
-        cs.run_fleet(FLEET, **{"unit_rate": 5.0, "days": 0.05, "policy": "threshold", **words})
+        cs.run_fleet(FLEET, **{"unit_rate": 5.0, "days": 0.05, "policy": "threshold", **keywords})
 
 
 def test_words_about_names_need_names() -> None:
@@ -135,7 +137,7 @@ def test_words_about_names_need_names() -> None:
 
 
 def test_plain_numbers_are_seconds_and_shares() -> None:
-    known = list(FleetWords.__annotations__)
+    known = list(FleetKeywords.__annotations__)
     asked = question_of({"lease": 90, "notice": np.inf, "prefix_cache": 0.5, "noise": 0.1}, known)
     assert (asked.policy.lease, asked.policy.notice) == ("90s", "inf")
     assert (asked.fleet.prefix_cache, asked.demand.noise) == ("0.5", "0.1")
@@ -145,8 +147,14 @@ def test_plain_numbers_are_seconds_and_shares() -> None:
 
 def test_a_job_takes_words_and_fields(tmp_path: Path) -> None:
     cluster = cs.cluster("trn2-ultraserver:2")
-    words = {"checkpoint": "peer", "standby": "warm", "repair": "2h", "restart": 300, "spares": 3}
-    plan = plan_with(JobPlan(), {**words, "standby": "cold"}, cluster, 128)
+    keywords = {
+        "checkpoint": "peer",
+        "standby": "warm",
+        "repair": "2h",
+        "restart": 300,
+        "spares": 3,
+    }
+    plan = plan_with(JobPlan(), {**keywords, "standby": "cold"}, cluster, 128)
     assert (plan.peers, plan.warm, plan.repair_s, plan.restart_s) == (True, False, 7200.0, 300.0)
     every = plan_with(JobPlan(interval_s=5.0), {"checkpoint_interval": "auto"}, cluster, 128)
     assert every.interval_s is None

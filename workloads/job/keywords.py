@@ -16,17 +16,17 @@ AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
 LARGEST_SPARES = 10**6
-WORDS = ("checkpoint_interval", "checkpoint", "standby", "failures", "repair", "restart")
+KEYWORDS = ("checkpoint_interval", "checkpoint", "standby", "failures", "repair", "restart")
 """Options that are not fields of a plan."""
 
 
-def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
+def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
     """Return a plan with some fields changed, by their names or as options of ``run-job``.
 
     Parameters
     ----------
     plan : JobPlan
-    words : mapping of str to object
+    keywords : mapping of str to object
         Fields of the plan, or options as on the command line: ``checkpoint_interval="30min"``,
         ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or a file, ``repair="4h"``,
         ``restart="10min"``, ``spares="auto"``. A plain number for a time means seconds; None leaves
@@ -40,15 +40,15 @@ def plan_with(plan: JobPlan, words: Mapping[str, Any], cluster: Cluster, chips: 
     InputError
         For a keyword that is neither, and a value that its option refuses.
     """
-    names = [*(field.name for field in fields(JobPlan)), *WORDS]
+    names = [*(field.name for field in fields(JobPlan)), *KEYWORDS]
     changes: dict[str, Any] = {}
-    for name, value in words.items():
+    for name, value in keywords.items():
         if name not in names:
             raise InputError(
                 f"a job has no option {shown(name)!r}.{suggestion(name, names)} Options are "
                 f"{', '.join(names)}."
             )
-        if name not in WORDS and name != "spares":
+        if name not in KEYWORDS and name != "spares":
             changes[name] = value
         elif value is not None:
             changes |= _read(name, value, cluster, chips)
