@@ -167,9 +167,10 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
     "experiments/precompile.py": {"experiments.cli.main"},
-    "experiments/reports/html.py": {"pandas"},
     "experiments/reports/hover.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
+    "experiments/reports/plan_rows.py": {"pandas"},
+    "experiments/reports/run_files.py": {"pandas"},
     "experiments/reports/run_directory.py": {
         "cluster_sim.plot",
         "pyarrow",

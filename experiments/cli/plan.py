@@ -151,7 +151,8 @@ def _search(
 
 
 def _print(search: Search, top: int, model: str, ranking: Ranking | None) -> None:
-    from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
+    from experiments.reports.plan import train_command
+    from experiments.reports.plan_text import headline, remarks, shared, sifted, table
 
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))

@@ -9,47 +9,48 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from cluster_sim.files import whole_file
 from experiments.reports.blocks import (
-    LARGEST_SHOWN_BYTES,
     Block,
     document_blocks,
-    frame_blocks,
     parts_table,
     plain_text,
     stack,
     table,
 )
 from experiments.reports.certainty import basis, interval_band
-from experiments.reports.findings import FAULTS, TABLED, answers, finding
+from experiments.reports.findings import TABLED, answers, finding
 from experiments.reports.formatting import value_text
 from experiments.reports.reproduce import changed_inputs, command_line
+from experiments.reports.run_files import (
+    SHOWN_FAULTS,
+    figure_blocks,
+    file_name,
+    first_table,
+    merged_documents,
+    path_inside,
+    read_document,
+    table_blocks,
+)
 from experiments.reports.run_record import read_record, sha256_of
 from experiments.reports.templates import packaged, render
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
     import click
-    import pandas as pd
 
 REPORT = "report.html"
 LONGEST_IN_LEAD = 40
-LARGEST_DATA_BYTES = 2**22
-"""Largest values of a figure, or slices of a timeline, that are included in the page."""
-SVG_AT_MOST_BYTES = 2**21
-"""Largest drawing that is shown as SVG; larger ones are shown as PNG."""
+"""Most characters of an input that is shown in the line below the title."""
 UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")
 """Pattern of a number and its unit, between which a line must not break."""
-SHOWN_FAULTS = (*FAULTS, OSError, RecursionError)
 REDRAWN = "step_time_breakdown"
 """Figure that the page draws itself if the results have the breakdown."""
 PROVENANCE_TABLES = ("inputs.csv",)
@@ -87,8 +88,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     """
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
-    results = _results(folder, contents)
-    rows = _first_table(folder, contents) if command in TABLED else None
+    results = merged_documents(folder, contents)
+    rows = first_table(folder, contents) if command in TABLED else None
     title = finding(command, results, rows) or _drawn_finding(contents) or command
     script = packaged("report.js")
     sections = [
@@ -109,31 +110,8 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     return render("report.html.j2", page)
 
 
-def _results(folder: Path, contents: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge all documents of a run; those that cannot be read are left out."""
-    merged: dict[str, Any] = {}
-    for item in contents:
-        if item.get("kind") == "json":
-            try:
-                merged |= _document(_inside(folder, str(item.get("file", ""))))
-            except SHOWN_FAULTS:
-                continue
-    return merged
-
-
-def _first_table(folder: Path, contents: list[dict[str, Any]]) -> pd.DataFrame | None:
-    """Read the first table of a run; None if it has none that can be read."""
-    import pandas as pd
-
-    first = next((item for item in contents if item.get("kind") == "table"), None)
-    try:
-        return None if first is None else pd.read_csv(_inside(folder, _name(first)))
-    except SHOWN_FAULTS:
-        return None
-
-
 def _drawn_finding(contents: list[dict[str, Any]]) -> str:
-    """Title of the first figure with a title."""
+    """Return the title of the first figure that has one."""
     drawn = (item.get("finding") for item in contents if item.get("kind") == "figure")
     return next((str(text) for text in drawn if text), "")
 
@@ -164,24 +142,25 @@ def _sections(
     yield _section("Where the time goes", _whole("breakdown_s", results))
     yield _section("Where the chip-hours go", _whole("chip_hours_by_role", results))
     for item in contents:
-        drawn = Path(_name(item)).stem == REDRAWN and "breakdown_s" in results
+        drawn = Path(file_name(item)).stem == REDRAWN and "breakdown_s" in results
         if item.get("kind") == "figure" and not drawn:
-            yield _shown(item, lambda item: _figure(folder, item))
+            yield _shown(item, lambda item: figure_blocks(folder, item))
     yield _section("Memory of a rank", _memory(results))
     command = str(record.get("command"))
     yield _section("How sure it is", _band(command, results), basis(command, results))
     sources = []
     for item in contents:
         if item.get("kind") == "table":
-            part = _shown(item, lambda item: _table(folder, item, results))
-            if _name(item) in PROVENANCE_TABLES:
+            part = _shown(item, lambda item: table_blocks(folder, item, results))
+            if file_name(item) in PROVENANCE_TABLES:
                 sources.append(part)
             else:
                 yield part
     for item in contents:
         if item.get("kind") == "json":
             part = _shown(
-                item, lambda item: document_blocks(_document(_inside(folder, _name(item))))
+                item,
+                lambda item: document_blocks(read_document(path_inside(folder, file_name(item)))),
             )
             part["blocks"] = [{"kind": "more", "text": "all of them", "blocks": part["blocks"]}]
             yield part
@@ -189,16 +168,8 @@ def _sections(
     yield from sources
 
 
-def _table(folder: Path, item: Mapping[str, Any], results: Mapping[str, Any]) -> Iterator[Block]:
-    return frame_blocks(_inside(folder, _name(item)), results=bool(results))
-
-
 def _section(title: str, blocks: list[Block], note: str = "") -> dict[str, Any]:
     return {"title": title, "note": note, "blocks": blocks}
-
-
-def _name(item: Mapping[str, Any]) -> str:
-    return str(item.get("file", ""))
 
 
 def _shown(item: Mapping[str, Any], blocks: Any) -> dict[str, Any]:
@@ -238,7 +209,7 @@ def _memory(results: Mapping[str, Any]) -> list[Block]:
 
 
 def _band(command: str, results: Mapping[str, Any]) -> list[Block]:
-    """The interval of the number that stands first."""
+    """Return a bar with the interval of the main result."""
     try:
         return [interval_band(command, results)]
     except SHOWN_FAULTS:
@@ -278,63 +249,6 @@ def _reproduce(record: Mapping[str, Any], program: click.Command | None) -> Iter
         yield {"kind": "more", "text": "all inputs", "blocks": blocks}
 
 
-def _inside(folder: Path, name: str) -> Path:
-    """Return the path of a file directly in the folder that is not too large to show.
-
-    A name with a path, and a link, could lead outside of the folder and are refused.
-    """
-    path = folder / name
-    if Path(name).name != name or path.is_symlink() or not path.is_file():
-        raise InputError(f"there is no file {name}")
-    if path.stat().st_size > LARGEST_SHOWN_BYTES:
-        raise InputError(f"{name} is over {LARGEST_SHOWN_BYTES:,} bytes")
-    return path
-
-
-def _document(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text())
-    if not isinstance(document, dict):
-        raise InputError(f"{path.name} holds no object")
-    return document
-
-
-def _figure(folder: Path, item: Mapping[str, Any]) -> Iterator[Block]:
-    """Yield a drawing with its values, after a zoomable timeline if the figure has slices."""
-    path = _inside(folder, _name(item))
-    drawing, media = path, "image/svg+xml"
-    if path.stat().st_size > SVG_AT_MOST_BYTES or path.suffix != ".svg":
-        drawing, media = _inside(folder, f"{path.stem}.png"), "image/png"
-    data = base64.b64encode(drawing.read_bytes()).decode()
-    slices = _data(folder, item, "slices", ("lanes", "categories", "colors", "slices", "end_s"))
-    if slices is not None:
-        yield {"kind": "timeline", "data": slices}
-    yield {
-        "kind": "figure",
-        "alt": str(item.get("alt") or path.stem),
-        "source": f"data:{media};base64,{data}",
-        "hover": _data(folder, item, "hover", ("points", "boxes")),
-        "replaced": slices is not None,
-    }
-
-
-def _data(
-    folder: Path, item: Mapping[str, Any], key: str, wanted: tuple[str, ...]
-) -> Markup | None:
-    """Return the values of a drawing as JSON that is safe in a page; None if they do not fit."""
-    if not item.get(key):
-        return None
-    try:
-        path = _inside(folder, str(item[key]))
-        if path.stat().st_size > LARGEST_DATA_BYTES:
-            return None
-        document = _document(path)
-    except SHOWN_FAULTS:
-        return None
-    if not all(name in document for name in wanted):
-        return None
-    return htmlsafe_json_dumps(document, separators=(",", ":"), allow_nan=False)
-
-
 def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     """Return the stated inputs as text, and the names of the others."""
     inputs = record.get("inputs")
@@ -357,7 +271,7 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Block:
     for name, stored in record["files"].items():
         note = holds.get(Path(name).stem, "")
         try:
-            path = _inside(folder, str(name))
+            path = path_inside(folder, str(name))
             size = value_text("size_bytes", path.stat().st_size)
             note += "" if sha256_of(path) == stored else " (changed since the run)"
         except InputError:

@@ -48,7 +48,7 @@ def run(
         One row a plan, the fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
         ``memory_total_bytes``, and ``<part>_s`` for each part [s].
     """
-    from experiments.reports.plan import brief
+    from experiments.reports.plan_rows import brief
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.search import search

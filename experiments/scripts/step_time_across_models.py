@@ -49,7 +49,7 @@ def run(
         One row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
         ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
     """
-    from experiments.reports.plan import brief
+    from experiments.reports.plan_rows import brief
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.search import search

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from experiments.cli.main import run as run_line
-from experiments.reports.plan import ALWAYS, FIELDS
+from experiments.reports.plan_rows import FIELDS
+from experiments.reports.plan_text import ALWAYS
 from experiments.reports.run_record import read_record
 from tests.support.small_models import SMALL_CONFIG, config_file
 from workloads.training.program.breakdown import PARTS

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from experiments.cli.main import run as run_line
-from experiments.reports.plan import BRIEF
+from experiments.reports.plan_rows import BRIEF
 from experiments.scripts import (
     plan_comparison,
     plan_ranking,

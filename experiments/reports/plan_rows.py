@@ -1,0 +1,125 @@
+"""Plans of a search as rows of a table, with times, memory, breakdown and interval."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from workloads.confidence import Interval, Prediction, margin, training_features
+from workloads.confidence.answers import training_interval
+from workloads.search import Finalist, Search
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.breakdown import PARTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+FIELDS = (
+    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers", "microbatch", "zero",
+    "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
+    "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor", "routed_nodes",
+    "fp8_exchange", "reshard", "lora_rank", "lora_on", "train_only", "runtime", "ranks_per_chip",
+    "global_batch", "seq",
+)  # fmt: skip
+"""Fields of a plan that a row contains."""
+
+
+def plan_interval(search: Search, finalist: Finalist) -> Interval:
+    """Interval of the time of one plan."""
+    return training_interval(search.model, finalist.plan, search.cluster.chip, finalist.iteration_s)
+
+
+def ranked(search: Search, top: int) -> list[dict[str, Any]]:
+    """Return the best plans as rows, each with its interval and whether it ties with the first.
+
+    Plans of one search share the errors of machine, model and kernels, so their ratio is more
+    certain than either time. A plan is ``tied`` if its ratio to the first plan is within the error
+    of a ratio.
+    """
+    best = search.finalists[0]
+
+    def features(finalist: Finalist) -> Prediction:
+        return training_features(search.model, finalist.plan, search.cluster.chip)
+
+    rows = []
+    for place, finalist in enumerate(search.finalists[:top], start=1):
+        ends = plan_interval(search, finalist)
+        apart = math.log(finalist.iteration_s / best.iteration_s)
+        tied = apart <= margin(features(best), features(finalist))
+        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": tied})
+    return rows
+
+
+def row(finalist: Finalist, place: int) -> dict[str, Any]:
+    """Return one plan as a row: its place, its fields, both times, memory and breakdown."""
+    plan = finalist.plan
+    return {
+        "rank": place,
+        **fields_of(plan),
+        "microbatches": plan.microbatches,
+        "estimate_rank": finalist.estimate_rank,
+        "estimate_s": finalist.estimate_s,
+        "iteration_s": finalist.iteration_s,
+        "estimate_error": finalist.estimate_error,
+        "tokens_per_s": finalist.tokens_per_s,
+        "mfu": finalist.mfu,
+        "hfu": finalist.hfu,
+        "cost_usd": finalist.cost.cost_usd,
+        "energy_joules": finalist.cost.energy_joules,
+        "usd_per_million_tokens": finalist.cost.usd_per_million_tokens,
+        "memory_bytes": {
+            **finalist.memory.parts(),
+            "total": finalist.memory.total,
+            "capacity": finalist.memory.capacity,
+        },
+        "breakdown_s": dict(finalist.breakdown_s),
+    }
+
+
+def fields_of(plan: ParallelPlan) -> dict[str, Any]:
+    """Return the fields of a plan that a row contains, each as a number or a word."""
+    values = {name: getattr(plan, name) for name in FIELDS}
+    joined = {name: "-".join(map(str, values[name])) for name in ("order", "stage_layers")}
+    return values | joined | {"etp": plan.expert_tp}
+
+
+def estimates(search: Search) -> pd.DataFrame:
+    """Return a table of all estimated plans, the fastest first: fields, time and memory."""
+    import pandas as pd
+
+    rows = pd.DataFrame([fields_of(plan) for plan in search.plans])
+    rows["estimate_s"], rows["memory_total_bytes"] = search.estimate_s, search.total_bytes
+    return rows.sort_values(["estimate_s", "memory_total_bytes"], kind="stable")
+
+
+def frame(search: Search, top: int) -> pd.DataFrame:
+    """Return the ranked plans as a table, with breakdown and memory in columns of their own."""
+    import pandas as pd
+
+    rows = []
+    for row in ranked(search, top):
+        memory, parts = row.pop("memory_bytes"), row.pop("breakdown_s")
+        row |= {f"memory_{name}_bytes": size for name, size in memory.items()}
+        rows.append(row | {f"{part}_s": seconds for part, seconds in parts.items()})
+    return pd.DataFrame(rows)
+
+
+BRIEF = (
+    "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "sequence_parallel", "schedule",
+    "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s",
+    "low_s", "high_s", "mfu", "memory_total_bytes", *(f"{part}_s" for part in PARTS),
+)  # fmt: skip
+"""Most important columns of :func:`frame`."""
+
+
+def brief(search: Search, top: int) -> pd.DataFrame:
+    """Return the most important columns of :func:`frame`, after ``model`` and ``cluster``."""
+    rows = frame(search, top).rename(columns={"low": "low_s", "high": "high_s"})[[*BRIEF]]
+    rows.insert(0, "cluster", search.cluster.name)
+    rows.insert(0, "model", search.model.name)
+    return rows
+
+
+DEFAULTS = ParallelPlan()
+"""Plan with every field at its default."""
