@@ -52,8 +52,9 @@ def run(
     from workloads.fleet.policy_by_name import policy_of
     from workloads.fleet.results.summary import summary
     from workloads.fleet.results.timeline import timeline
-    from workloads.fleet.scenario import Period, scenario
     from workloads.fleet.scenario import run as run_scenario
+    from workloads.fleet.scenario import scenario
+    from workloads.fleet.setup.period import Period
     from workloads.models.huggingface import model as read_model
 
     machine = named_cluster(cluster)

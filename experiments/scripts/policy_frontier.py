@@ -60,8 +60,9 @@ def run(
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
     from workloads.fleet.results.summary import summary
-    from workloads.fleet.scenario import Period, scenario
     from workloads.fleet.scenario import run as run_scenario
+    from workloads.fleet.scenario import scenario
+    from workloads.fleet.setup.period import Period
     from workloads.models.huggingface import model as read_model
 
     scene = scenario(

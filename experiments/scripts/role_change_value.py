@@ -62,7 +62,8 @@ def run(
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
     from workloads.fleet.policies.headroom import lendable
-    from workloads.fleet.scenario import Operation, Period, scenario
+    from workloads.fleet.scenario import Operation, scenario
+    from workloads.fleet.setup.period import Period
     from workloads.fleet.setup.serving import Serving
 
     machine = named(cluster)

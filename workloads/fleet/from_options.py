@@ -22,9 +22,10 @@ from workloads.fleet.inputs.prices import Prices, read_prices
 from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policies.registry import check_name
 from workloads.fleet.policy_by_name import policy_of
-from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.scenario import Operation, Scenario, run, scenario
 from workloads.fleet.setup.mixture import Share
 from workloads.fleet.setup.night_work import host_memory_note
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
 from workloads.fleet_options import (

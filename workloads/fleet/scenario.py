@@ -1,4 +1,4 @@
-"""Scenario of a fleet: cluster, demand and model turned into everything that a run needs."""
+"""Scenario of a fleet: all inputs of a run, built from a cluster, a demand and a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.demand import Demand, Horizon, horizons, measured_noise, with_noise
-from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK
+from workloads.demand import Demand, Horizon, horizons, measured_noise
+from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.economics import Economics
 from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.inputs.costs import ChangeCosts
@@ -26,41 +26,14 @@ from workloads.fleet.setup.batch import batch_work, interactive
 from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
+from workloads.fleet.setup.period import Period, cut_to_period, draw_noise, scaled_to_fleet
 from workloads.fleet.setup.serving import Serving, services_from
-from workloads.fleet.setup.sizing import Sizing, scale_factor, scale_note, sizing
+from workloads.fleet.setup.sizing import Sizing, scale_note, sizing
 from workloads.fleet.setup.split import block_of
 from workloads.fleet.simulate import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model
-
-
-@dataclass(frozen=True)
-class Period:
-    """The part of a demand that is run, and its size.
-
-    Attributes
-    ----------
-    days : float, optional
-        Length [days]; by default up to a week, infinity for all of the demand.
-    start_day : float
-        Day of the demand on which the run begins [days]. Earlier days are history, which policies
-        know.
-    scale_to_peak : float, optional
-        Share of the fleet that the busiest hour of the run is scaled to need. By default a demand
-        with counts of requests runs as it is, and one that is only a shape is scaled to 0.9.
-    noise : float or "measured"
-        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is,
-        "measured" the spread of the demand itself.
-    seed : int
-        Seed of the noise.
-    """
-
-    days: float | None = None
-    start_day: float = 0.0
-    scale_to_peak: float | None = None
-    noise: float | str = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +84,13 @@ class Scenario:
     spread : float array (services,) or float
         Relative spread of the noise on the demand; 0 for none.
     sizing : Sizing
-        The demand without noise against the fleet.
+        Size of the demand without noise, compared with the fleet.
     demand : Demand
         The requests that arrive, noise included.
     services : tuple of Service
     jobs : tuple of TrainingJob
     fleet : Fleet
-        Its units, the costs and limits of their changes, their failures.
+        Units of the cluster, with the costs and limits of their changes and their failures.
     economics : Economics
     tariff : function of (start, minutes), optional
         See :class:`Operation`; ``prices`` are what it returns for this run.
@@ -173,7 +146,7 @@ class Scenario:
 
     def at(self, horizon: Horizon) -> Scenario:
         """Return the same fleet under another demand, such as a what-if's."""
-        demand = _noisy(horizon.demand, self.spread, self.period.seed)
+        demand = draw_noise(horizon.demand, self.spread, self.period.seed)
         scale = self.sizing.demand_scale
         return replace(
             self,
@@ -200,9 +173,9 @@ def scenario(
     Parameters
     ----------
     cluster : Cluster
-        Its scale-up domains are the units that change role.
+        Cluster whose scale-up domains are the units that change role.
     demand : Demand
-        Counts of requests are taken as they are; a shape is scaled, see :class:`Period`.
+        Counts of requests, which are kept, or a shape, which is scaled; see :class:`Period`.
     model : Model, or sequence of Share, optional
         The model that is served and trained. Several models divide the demand, see
         :func:`workloads.fleet.setup.mixture.divided`; the default jobs train the largest.
@@ -223,10 +196,10 @@ def scenario(
     """
     period, operation = period or Period(), operation or Operation()
     serving, (demand, models) = serving or Serving(), _divided(demand, model)
-    window = _window(interactive(demand, operation.batch), period)
+    window = cut_to_period(interactive(demand, operation.batch), period)
     services = services_from(window.demand, cluster, models, serving)
     jobs = night_work(cluster, models, training, services, window.demand, operation.post_training)
-    horizon, sized = _scaled(window, services, cluster.domains, period)
+    horizon, sized = scaled_to_fleet(window, services, cluster.domains, period)
     without_noise = Scenario(
         cluster,
         horizon,
@@ -259,7 +232,7 @@ def _own_batch(tier: BatchTier | None, period: Period, factor: float) -> Demand 
     """Return the requests of a batch tier with a demand of its own, scaled if it is a shape."""
     if tier is None or tier.demand is None:
         return None
-    demand = _window(tier.demand, period).demand
+    demand = cut_to_period(tier.demand, period).demand
     return demand if demand.absolute else demand.times(factor)
 
 
@@ -335,42 +308,3 @@ def _prices_ahead(scenario: Scenario) -> FloatArray:
         return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY).usd_per_mwh
     except InputError:
         return scenario.prices.usd_per_mwh
-
-
-def _scaled(
-    horizon: Horizon, services: Sequence[Service], units: int, period: Period
-) -> tuple[Horizon, Sizing]:
-    """Scale the demand of a run and of the time before it, and compare it with the fleet."""
-    factor = scale_factor(horizon.demand, services, units, scale_to_peak=period.scale_to_peak)
-    history = None if horizon.history is None else horizon.history.times(factor)
-    demand = horizon.demand.times(factor)
-    return Horizon(demand, history), sizing(demand, services, units, scale=factor)
-
-
-def _window(demand: Demand, period: Period) -> Horizon:
-    """Cut the run, and the history before it, out of a demand."""
-    days, start_day = period.days, period.start_day
-    first = round(start_day * MINUTES_PER_DAY)
-    remaining = demand.minutes - first
-    if days is None:
-        length = min(remaining, MINUTES_PER_WEEK)
-    else:
-        length = remaining if math.isinf(days) else round(days * MINUTES_PER_DAY)
-    whole_weeks = demand.minutes % MINUTES_PER_WEEK == 0 and length % MINUTES_PER_WEEK == 0
-    if length > MINUTES_PER_WEEK and whole_weeks and first + length > demand.minutes:
-        demand = demand.repeated(first + length)
-    if length < 1 or first < 0 or first + length > demand.minutes:
-        raise InputError(
-            f"{length / MINUTES_PER_DAY:g} days from day {start_day:g} of a demand of "
-            f"{demand.minutes / MINUTES_PER_DAY:g} days; choose fewer days or an earlier start. "
-            "A demand of whole weeks is repeated for a run of whole weeks."
-        )
-    history = demand.between(0, first) if first else None
-    return Horizon(demand.between(first, first + length), history)
-
-
-def _noisy(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
-    """Draw the requests of each minute; the same seed draws the same noise for every what-if."""
-    if not np.any(spread):
-        return demand
-    return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)

@@ -1,20 +1,20 @@
-"""Time of one iteration of a replica: the roofline and collectives of training, plus overheads.
+"""Time of one iteration of a replica: the kernels and collectives of training, plus overheads.
 
 An iteration runs some tokens through all layers: one for each request that decodes, and a piece of
-a prompt for each that prefills. Its time is the sum of
+a prompt for each request that is prefilled. Its time is the sum of
 
 - the matrix products of those tokens on one rank (:func:`workloads.kernels.times.gemm_s`), which
   stream the weights once;
 - attention over the cached keys and values;
-- two all-reduces a layer over the tensor-parallel group: a floor and a rate;
-- an overhead for each iteration, and one for each prompt token and layer: what makes batch-1 decode
-  two to six times slower than a pure roofline. Part ``serving.<family>`` of the catalogue.
+- two all-reduces in each layer over the tensor-parallel group, with a floor and a rate;
+- an overhead for each iteration, and one for each prompt token and layer, because of which decode
+  at batch 1 is two to six times slower than a pure roofline. They are rows of the catalogue's part
+  ``serving.<family>``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -38,13 +38,12 @@ from workloads.serving.rank.experts import EXPERT_BLOCK
 from workloads.serving.rank.layers import products_s, small_kernels_s
 from workloads.serving.rank.reduces import reduces_s
 from workloads.serving.rank.share import RankShare, check_cache
+from workloads.serving.replica_size import check_groups, check_mixers, replica_share
 
 MAX_TOKENS = 131_072
 """Most tokens of one iteration."""
 Tokens = TypeVar("Tokens", float, FloatArray)
-"""Cached tokens: a number, or an array with one for each of several iterations, as their times."""
-LNC1 = "lnc1"
-"""Variant of a Trainium chip whose logical cores are single physical ones."""
+"""Cached tokens of one iteration, or an array of those of several; times have the same type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +56,23 @@ class Profile:
     chips : int
         Chips of one replica.
     tokens : float array (sizes,)
-        Tokens of an iteration at which ``linear_s`` is known, ascending.
+        Numbers of tokens of an iteration for which ``linear_s`` is computed, ascending.
     linear_s : float array (sizes,)
-        Matrix products, all-reduces and the overhead of an iteration [s].
+        Time of matrix products, all-reduces and the overhead of an iteration [s].
     decode_kv_s : float
-        Per cached token of each decoding request [s].
+        Attention time for each cached token of each decoding request [s].
     prefill_token_s : float
-        Overhead per prompt token, all layers [s].
+        Overhead of each prompt token, over all layers [s].
     prefill_square_s : float
-        Attention per prompt token and token before it [s].
+        Attention time of a prompt token for each token before it [s].
     weights_bytes, kv_bytes_per_token, kv_budget_bytes : float
-        Sizes of the whole replica [B].
+        Weights, cache of a token, and room for the cache, of the whole replica [B].
     decode_request_s : float
-        Per decoding request beside its cached tokens [s].
+        Attention time of each decoding request that does not depend on its cached tokens [s].
     request_s : float
-        Network, tokenizer and scheduler before the engine sees a request [s].
+        Time in network, tokenizer and scheduler before the engine sees a request [s].
     prompt_linear_s : float array (sizes,), optional
-        The same as ``linear_s`` of an iteration in which prompts run, where that differs [s].
+        Times as in ``linear_s`` of an iteration with prompts, where they differ [s].
     expert_groups : int
         Groups of ranks that divide the experts of a mixture while prompts run.
     """
@@ -99,16 +98,16 @@ class Profile:
         return int(self.kv_budget_bytes / self.kv_bytes_per_token)
 
     def linear(self, tokens: float) -> float:
-        """Time that depends on the number of tokens alone [s]."""
+        """Time of an iteration of decode without attention [s]."""
         return float(np.interp(tokens, self.tokens, self.linear_s))
 
     def prompt_linear(self, tokens: float) -> float:
-        """Time that depends on the number of tokens alone, where some are of prompts [s]."""
+        """Time of an iteration with prompts without attention and prompt overheads [s]."""
         seconds = self.linear_s if self.prompt_linear_s is None else self.prompt_linear_s
         return float(np.interp(tokens, self.tokens, seconds))
 
     def prefill_s(self, tokens: int, before: int = 0) -> float:
-        """Time of a prompt, or of a piece of it after ``before`` tokens, alone [s]."""
+        """Time of an iteration with one prompt, or a piece of it after ``before`` tokens [s]."""
         return self.prompt_linear(tokens) + self.prefill_extra_s(tokens, before)
 
     def prefill_extra_s(self, tokens: int, before: int) -> float:
@@ -117,15 +116,15 @@ class Profile:
         return self.prefill_token_s * tokens + self.prefill_square_s * square
 
     def decode_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
-        """Time of one token for each of so many requests with so many cached tokens in all [s]."""
+        """Time of a token for each of some requests, which have these cached tokens in all [s]."""
         return self.linear(requests) + self.attention_s(requests, cached_tokens)
 
     def attention_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
-        """Attention of one token for each of so many requests over their cached tokens [s]."""
+        """Attention time of one token for each of some requests over all cached tokens [s]."""
         return self.decode_request_s * requests + self.decode_kv_s * cached_tokens
 
     def digest(self) -> str:
-        """Hash of every number in it."""
+        """Hash of all fields, in hexadecimal."""
         state = hashlib.sha256()
         for item in fields(self):
             value = getattr(self, item.name)
@@ -151,49 +150,51 @@ def profile(
     model : Model
     cluster : Cluster
     tp : int, optional
-        Chips of the replica: its tensor-parallel group, every rank of every chip in it. By default
-        one server. More than a domain has counts cores, as Neuron does: 64 on a trn2.48xlarge.
-        As many as a chip has physical cores, where one chip is all there is, sets LNC=1.
+        Number of chips of the replica, whose ranks form one tensor-parallel group; by default the
+        chips of one server. A number above the chips of a domain counts logical cores instead, as
+        Neuron does: 64 on a trn2.48xlarge. On a single chip, the number of its physical cores sets
+        LNC=1.
     precision : str, optional
         Precision of weights and products; by default that of the model's stored weights.
     chips : int, optional
-        Chips that the replica lies on, where ``tp`` counts their cores.
+        Number of chips of the replica, where ``tp`` counts their cores.
     catalogue : Catalogue, optional
-        By default the cluster's.
+        Catalogue of the chip's constants; by default the cluster's.
     ep : int
-        Groups of ranks that divide the experts; on Trainium for prompts, decode holds them again.
+        Groups of ranks that divide the experts. On Trainium they are divided only while prompts
+        run, and held a second time for decode.
     cache_precision : str, optional
-        ``bf16`` or ``fp8``; by default that which comes with the weights'.
+        ``bf16`` or ``fp8``; by default the one that engines use with the precision of the weights.
 
     Raises
     ------
     InputError
-        For more chips than a scale-up domain has, degrees that do not divide them, a precision
-        that the chip lacks, weights that do not fit, a model without attention.
+        If there are more chips than a scale-up domain has, degrees do not divide them, the chip
+        lacks the precision, the weights do not fit, or the model has no attention.
     """
-    _check_mixers(model)
+    check_mixers(model)
     precision = precision or model.precision
     catalogue = catalogue or cluster.catalogue or shipped_catalogue()
     rank = replica_share(model, cluster, tp, precision, catalogue, chips=chips)
     rank = replace(rank, ep=ep, cache_precision=check_cache(cache_precision))
-    _check_groups(rank)
+    check_groups(rank)
     check_precision(precision, cluster.chip, rank.catalogue, SERVING, "serve")
     return _profile_of(rank)
 
 
 def _profile_of(rank: RankShare) -> Profile:
-    """Return the times and sizes of a replica of which every rank has such a share."""
+    """Return the times and sizes of a replica from the share of one rank."""
     model = rank.model
     weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[rank.precision]
     tokens = _token_counts(model)
-    beside_s = _beside_products_s(rank, tokens)
+    other_s = _other_than_products_s(rank, tokens)
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
         chips=rank.chips,
         tokens=tokens,
-        linear_s=beside_s + products_s(rank, tokens),
-        prompt_linear_s=_issued(beside_s + products_s(rank, tokens, prompts=True), rank),
+        linear_s=other_s + products_s(rank, tokens),
+        prompt_linear_s=_issued_by_host(other_s + products_s(rank, tokens, prompts=True), rank),
         decode_kv_s=decode_kv_s(rank),
         decode_request_s=decode_request_s(rank),
         prefill_token_s=_prompt_token_s(rank),
@@ -206,29 +207,34 @@ def _profile_of(rank: RankShare) -> Profile:
 
 
 def _prompt_token_s(rank: RankShare) -> float:
-    """Overhead and scan of a prompt's token, all layers [s]."""
+    """Overhead of a prompt token over all layers, and its scan by layers that keep a state [s]."""
     overhead = constant(rank.catalogue, rank.cluster.chip, "prompt_token_layer")
     return rank.model.layers * overhead + scan_token_s(rank)
 
 
-def _issued(seconds: FloatArray, rank: RankShare) -> FloatArray:
-    """Times of iterations with prompts, which a GPU's host issues kernel by kernel, (sizes,) [s].
+def _issued_by_host(seconds: FloatArray, rank: RankShare) -> FloatArray:
+    """Raise times of iterations with prompts to those of a GPU's host, (sizes,) [s].
 
-    Iterations of decode are captured as graphs; of prompts the host can be the slower part.
+    The host issues such iterations kernel by kernel, and may take longer than the chip. Iterations
+    of decode are captured as graphs, which take the host no time.
     """
     return np.maximum(seconds, rank.model.moe_layers * rank.overhead("expert_layer_host"))
 
 
-def _beside_products_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
+def _other_than_products_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
     """Overhead of an iteration, its small kernels and its all-reduces, (sizes,) [s]."""
-    model, chip, book = rank.model, rank.cluster.chip, rank.catalogue
-    family = chip_family(chip, book).serving
-    overhead = constant(book, chip, "iteration_overhead") * share_of_overhead(model, chip, book)
+    model, chip, catalogue = rank.model, rank.cluster.chip, rank.catalogue
+    family = chip_family(chip, catalogue).serving
+    share = share_of_overhead(model, chip, catalogue)
+    overhead = constant(catalogue, chip, "iteration_overhead") * share
     return overhead + small_kernels_s(rank, tokens, family) + reduces_s(rank, tokens, family)
 
 
 def _token_counts(model: Model) -> FloatArray:
-    """Tokens of an iteration at which its time is taken, ascending: closer where it jumps."""
+    """Numbers of tokens for which the time of an iteration is computed, ascending.
+
+    They include both sides of the jump at which experts begin to run in whole blocks.
+    """
     tokens = np.rint(np.geomspace(1, MAX_TOKENS, 120))
     if model.experts:
         first = -(-EXPERT_BLOCK // model.experts.per_token)
@@ -238,9 +244,9 @@ def _token_counts(model: Model) -> FloatArray:
 
 def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     """Memory that the weights leave to the cache [B]."""
-    chip, book = rank.cluster.chip, rank.catalogue
-    share = book.value(chip_family(chip, book).serving, "memory_share")
-    budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, book) * share
+    chip, catalogue = rank.cluster.chip, rank.catalogue
+    share = catalogue.value(chip_family(chip, catalogue).serving, "memory_share")
+    budget = rank.ranks / rank.per_chip * usable_hbm_bytes(chip, catalogue) * share
     if weights >= budget:
         raise InputError(
             f"{model.name} has {weights / 1e9:,.0f} GB of weights, {rank.chips} chips hold "
@@ -249,98 +255,23 @@ def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:
     return budget - weights
 
 
-def replica_share(
-    model: Model,
-    cluster: Cluster,
-    tp: int | None,
-    precision: str,
-    catalogue: Catalogue,
-    *,
-    chips: int | None = None,
-) -> RankShare:
-    """Return one rank's part of a model in a replica of a tensor-parallel degree.
-
-    Parameters as for :func:`profile`. The catalogue of the result has LNC=1 where the degree is
-    that of all physical cores of the chips.
-    """
-    if not cluster.chip:
-        raise InputError("nothing can be served on a cluster without chips; name a machine.")
-    logical = chip_family(cluster.chip, catalogue).ranks_per_chip
-    room = chips or cluster.chips_per_domain
-    physical = (
-        catalogue.integer(cluster.chip, "cores") if catalogue.has(cluster.chip, "cores") else 1
-    )
-    if tp and logical < physical and tp == room * physical and (room == 1 or chips):
-        catalogue = catalogue.with_variants({f"{cluster.chip}.ranks_per_chip": LNC1})
-        return RankShare(model, cluster, room, precision, catalogue, tp)
-    if tp and logical > 1 and (chips or room == 1) and room < tp <= room * logical:
-        return RankShare(model, cluster, -(-tp // logical), precision, catalogue, tp)
-    return RankShare(model, cluster, _chips(model, cluster, tp), precision, catalogue)
-
-
-def _chips(model: Model, cluster: Cluster, tp: int | None) -> int:
-    """Chips of a replica: a degree above a domain's chips counts cores, where there are so many."""
-    if tp is None:
-        return cluster.chips_per_server
-    domain = cluster.chips_per_domain
-    cores = chip_family(cluster.chip, cluster.catalogue).ranks_per_chip
-    if not 1 <= tp <= domain * cores:
-        also = f", or up to {domain * cores} cores" if cores > 1 else ""
-        raise InputError(
-            f"tp {tp}: a replica lies within one scale-up domain of {domain} chips. "
-            f"Use 1 to {domain} chips{also}."
-        )
-    chips = tp if tp <= domain else tp // cores
-    whole = tp <= domain or tp % cores == 0
-    if not whole or (domain % chips and model.heads % chips):
-        sizes = [str(size) for size in range(1, domain + 1) if domain % size == 0]
-        raise InputError(
-            f"tp {tp} divides neither the {model.heads} heads of {model.name} nor the {domain} "
-            f"chips of a domain evenly. Use {', '.join(sizes)} chips."
-        )
-    return chips
-
-
 def share_of_overhead(model: Model, chip: str, catalogue: Catalogue) -> float:
-    """Share of the overhead of an iteration: that of a program grows with its first layers."""
+    """Share of the overhead of an iteration that a model has.
+
+    The overhead of a compiled program grows with its layers up to ``overhead_layers``.
+    """
     family = chip_family(chip, catalogue).serving
     if not catalogue.has(family, "overhead_layers"):
         return 1.0
     return min(1.0, model.layers / constant(catalogue, chip, "overhead_layers"))
 
 
-def _check_mixers(model: Model) -> None:
-    """Refuse a model without any keys and values: requests would take no room."""
-    if model.recurrence is not None and all(
-        layer.mixer != "attention" for layer in model.each_layer
-    ):
-        raise InputError(
-            f"cannot serve {model.name}: all its mixers are {model.recurrence.name} layers, which "
-            "keep a state and no keys and values. Use a model with some attention."
-        )
-
-
 def _experts_held_again(rank: RankShare) -> int:
-    """Parameters of experts that lie in memory a second time, divided for prompts."""
+    """Count the parameters of experts that are in memory a second time, divided for prompts."""
     model = rank.model
     if rank.ep == 1 or model.experts is None or not rank.overhead("expert_block"):
         return 0
     return model.moe_layers * model.experts.count * expert_parameters(model)
-
-
-def _check_groups(rank: RankShare) -> None:
-    """Refuse groups of experts that leave some ranks or experts over."""
-    some, ep = rank.model.experts, rank.ep
-    if ep == 1:
-        return
-    if some is None:
-        raise InputError(f"ep {ep}: {rank.model.name} has no experts to divide. Use 1.")
-    most = math.gcd(rank.ranks, some.count)
-    if ep < 1 or most % ep:
-        raise InputError(
-            f"ep {ep}: groups must divide the {rank.ranks} ranks of the replica and the "
-            f"{some.count} experts of {rank.model.name}. Use a divisor of {most}."
-        )
 
 
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:
@@ -362,7 +293,7 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
 
 
 def constant(catalogue: Catalogue, chip: str, quantity: str) -> float:
-    """Constant of serving of a chip, of its own or of its family."""
+    """Serving constant of a chip, from its own part of the catalogue or from its family's."""
     part = f"serving.{chip}"
     in_part = part in catalogue.parts() and catalogue.has(part, quantity)
     return catalogue.value(part if in_part else chip_family(chip, catalogue).serving, quantity)

@@ -38,8 +38,9 @@ from workloads.fleet import (
 from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.lending import Night, lend_on
 from workloads.fleet.results.timeline import role_units, timeline
-from workloads.fleet.scenario import Operation, Period, scenario
+from workloads.fleet.scenario import Operation, scenario
 from workloads.fleet.setup.batch import batch_work, interactive
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.models.huggingface import named
 from workloads.serving import (

@@ -13,7 +13,8 @@ from workloads.fleet import Failures, summary
 from workloads.fleet.expectation import at, broken_share, expected, lent_units
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.processes.failures import Domain
-from workloads.fleet.scenario import Period, Scenario, run, scenario
+from workloads.fleet.scenario import Scenario, run, scenario
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 
 UNITS = 200

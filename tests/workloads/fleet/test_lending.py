@@ -18,7 +18,8 @@ from experiments.figures.lending import loan_figure
 from topologies.errors import InputError
 from workloads.demand import burstgpt
 from workloads.fleet.lending import Night, Terms, lend
-from workloads.fleet.lending.answer import at_confidence, whole_loans
+from workloads.fleet.lending.answer import at_confidence
+from workloads.fleet.lending.windows import whole_loans
 
 FloatArray = npt.NDArray[np.float64]
 DAY = 1440

@@ -18,7 +18,8 @@ from workloads.fleet.policies.kind import Settings, Situation
 from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import power_w, role_units, timeline
-from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.scenario import Operation, Scenario, run, scenario
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.state.roles import Role
 

@@ -37,7 +37,8 @@ from workloads.fleet.policies.predictive import (
 from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.policy_by_name import policy_of
-from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario
+from workloads.fleet.scenario import Operation, Scenario, run, scenario
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.serving import fixed_rate
 

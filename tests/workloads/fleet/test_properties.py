@@ -16,7 +16,8 @@ from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import role_units, timeline
-from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario, what_ifs
+from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.state.roles import Role
 

@@ -9,7 +9,8 @@ from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.results.summary import summary
-from workloads.fleet.scenario import Operation, Period, Scenario, run, scenario, what_ifs
+from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
+from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 
 FLEET = cluster("trn2-ultraserver:50")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from workloads.fleet.lending.backtest import Backtest, NightErrors, backtest, ni
 from workloads.fleet.lending.batch import BatchNeed
 from workloads.fleet.lending.calibration import surest
 from workloads.fleet.lending.nights import Nights, cut_nights
+from workloads.fleet.lending.windows import Window, merged, whole_loans
 
 HOUR_S = 3600.0
 
@@ -98,15 +98,6 @@ class Terms:
     def most_units(self) -> float:
         """Most units that can serve: all that are not in reserve."""
         return float(max(self.units - self.reserve_units, 0))
-
-
-@dataclass(frozen=True)
-class Window:
-    """Units that are free from minute ``first`` to minute ``last`` of the night."""
-
-    first: int
-    last: int
-    units: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,55 +313,10 @@ def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
 
 
 def free_units(terms: Terms, kept: FloatArray) -> npt.NDArray[np.int64]:
-    """Units that are free beside those kept for serving and the reserve, in whole blocks."""
+    """Units that neither serving nor the reserve keeps, in whole blocks."""
     serving = np.maximum(kept, terms.floor_units)
     blocks = np.floor((terms.units - terms.reserve_units - serving) / terms.block + 1e-9)
     return np.maximum(blocks, 0).astype(np.int64) * terms.block
-
-
-def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
-    """Join neighbouring windows with the same number of units.
-
-    Examples
-    --------
-    >>> merged([0, 60, 120, 180], [5, 5, 3])
-    [Window(first=0, last=120, units=5), Window(first=120, last=180, units=3)]
-    """
-    result: list[Window] = []
-    for first, last, count in zip(edges[:-1], edges[1:], units, strict=True):
-        if result and result[-1].units == count:
-            result[-1] = Window(result[-1].first, last, count)
-        else:
-            result.append(Window(first, last, count))
-    return result
-
-
-def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
-    """Divide a changing number of units into loans without a break, the longest first.
-
-    Units that were lent last are given back first.
-
-    Examples
-    --------
-    >>> whole_loans([0, 60, 120, 180], [2, 5, 3])
-    [Window(first=0, last=180, units=2), Window(first=60, last=180, units=1), \
-Window(first=60, last=120, units=2)]
-    """
-    result: list[Window] = []
-    open_loans: list[tuple[int, int]] = []  # begin and size, the last begun on top
-    level = 0
-    for moment, count in zip(edges, [*units, 0], strict=True):
-        while level > count:
-            first, size = open_loans.pop()
-            back = min(size, level - count)
-            result.append(Window(first, moment, back))
-            level -= back
-            if size > back:
-                open_loans.append((first, size - back))
-        if count > level:
-            open_loans.append((moment, count - level))
-            level = count
-    return sorted(result, key=lambda window: (window.first, -window.last))
 
 
 def minute_of_day(text: str) -> int:
