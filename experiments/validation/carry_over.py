@@ -31,12 +31,12 @@ from workloads.kernels.chip_share import family
 TABLES = (
     "megatron_sc21", "megatron_more", "moe_folding", "simumax", "vtrain_multi", "vtrain_single",
     "mlperf", "mlperf_lora", "nemo", "nemo_more", "nemo_experts", "fsdp_more", "torchtitan",
-    "mosaic",
+    "mosaic", "megatron_deepspeed",
 )  # fmt: skip
 """Steps on NVIDIA's chips; research code, which has constants of its own, is left out."""
 FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "Megatron-LM": ("images/scaling", "megatron-lm", "2205.05198", "2504.14960", "SimuMax"),
-    "DeepSpeed": ("vTrain", "megatron-turing"),
+    "DeepSpeed": ("vTrain", "megatron-turing", "bigscience"),
     "NeMo": ("NVIDIA/NeMo", "NVIDIA-NeMo", "training_results"),
     "PyTorch": ("pytorch/", "fms-fsdp"),
     "llm-foundry": ("llm-foundry",),

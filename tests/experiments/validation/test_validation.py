@@ -438,6 +438,35 @@ def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
     assert machines_for("dgx-h100", 12).domains == 2
 
 
+def test_a_source_that_repeats_another_gets_the_recipe_of_the_other():
+    """``llm-analysis`` carries rows of Megatron-LM in fp16 and of MT-NLG, summed in fp32."""
+    sums = {
+        row.values["name"]: dict(recipe(row.values).variants)["training.accumulation_bytes"]
+        for name in ("megatron_sc21", "megatron_more")
+        for row in table(name).rows().rows
+        if "llm-analysis" in row.cells["source"]
+    }
+    assert sums == {"GPT 174.6B": "separate", "GPT 529.6B": "separate", "MT-NLG 530B": "fp32"}
+
+
+def test_sums_in_fp32_cost_what_two_published_pairs_differ_by():
+    """Pairs of BLOOM's trials that differ in fp16 or bf16, and in nothing else."""
+    rows = [row.values for row in table("megatron_deepspeed").rows().rows]
+    for heads in (64, 96):
+        narrow, wide = (
+            next(
+                row
+                for row in rows
+                if (row["layers"], row["heads"], row["microbatch"]) == (106, heads, 2)
+                and row["source"].endswith(kind)
+            )
+            for kind in ("fp16", "bf16")
+        )
+        published = wide["iteration_s"] / narrow["iteration_s"]
+        first, second = (training.predict(row).predicted["iteration_s"] for row in (narrow, wide))
+        assert second / first == pytest.approx(published, abs=0.01)
+
+
 def test_recipes_name_variants_that_exist():
     for one in recipes():
         one.numbers()

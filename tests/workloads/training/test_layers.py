@@ -346,8 +346,11 @@ def test_the_output_layer_is_not_in_fp8() -> None:
     assert plain == eight
 
 
-def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not() -> None:
-    separate = shipped_catalogue().with_variants({"training.accumulation_bytes": "separate"})
+@pytest.mark.parametrize(("sums", "element_bytes"), [("separate", 6), ("fp32", 18)])
+def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not(
+    sums: str, element_bytes: int
+) -> None:
+    separate = shipped_catalogue().with_variants({"training.accumulation_bytes": sums})
     many, one = plan(tp=2), plan(tp=2, global_batch=1)
     fused, summed, first = (
         backward(RankShapes(TOY, how, "h100", parts))
@@ -356,7 +359,8 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
     assert first == fused
     assert summed[:-1] == fused
     held = layer_share(TOY, many).total
-    assert summed[-1].seconds == RankShapes(TOY, many, "h100", separate).passes(6 * held).seconds
+    moved = RankShapes(TOY, many, "h100", separate).passes(element_bytes * held)
+    assert summed[-1].seconds == moved.seconds
     assert weight_half(summed)[-1].name == summed[-1].name
 
 
