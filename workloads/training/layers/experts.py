@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
+from topologies.catalogue.families import NCCL, chip_family
 from workloads.kernels.chip_share import Timing
+from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.kernels.runtime import NEURON
 from workloads.models.model import Experts
 from workloads.training.layers.mlp import products, products_backward, up_width
@@ -80,11 +82,13 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.sort"),
+                *_cast(shapes, "experts.up.cast", h, arrives=True),
                 _product("experts.up", shapes, work.each, wide, h),
             ],
             dispatch,
         ),
         kernel("experts.activation", _activation(shapes, wide + work.inner)),
+        *_cast(shapes, "experts.down.cast", work.inner),
         _product("experts.down", shapes, work.each, h, work.inner),
         *_regroup(shapes, "experts.unsort"),
         *combine,
@@ -112,12 +116,14 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.unsort.data"),
+                *_cast(shapes, "experts.down.cast.data", h),
                 _product("experts.down.data", shapes, work.each, work.inner, h),
             ],
             dispatch,
         ),
         _product("experts.down.weight", shapes, work.inner, h, work.each),
         kernel("experts.activation.data", _activation(shapes, 2 * wide + work.inner)),
+        *_cast(shapes, "experts.up.cast.data", wide),
         _product("experts.up.data", shapes, work.each, h, wide),
         _product("experts.up.weight", shapes, h, wide, work.each),
         *_regroup(shapes, "experts.sort.data"),
@@ -162,10 +168,35 @@ def _experts(shapes: RankShapes) -> Experts:
 
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
-    local = load(shapes).local
-    # The host prepares the product of each expert, which takes longer the more experts there are.
-    issued = 1 + (local - 1) * shapes.catalogue.value("training", "expert_issue")
-    return replace(kernel(name, shapes.gemm(m, n, k, local)), issued=issued)
+    timing = shapes.gemm(m, n, k, load(shapes).local)
+    return replace(kernel(name, timing), issued=_issued(shapes))
+
+
+def _issued(shapes: RankShapes) -> float:
+    """Steps that the host issues for one kernel of each expert.
+
+    The host prepares that of each expert, which takes longer the more experts there are.
+    """
+    further = load(shapes).local - 1
+    return 1 + further * shapes.catalogue.value("training", "expert_issue")
+
+
+def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False) -> list[LayerOp]:
+    """Kernels that cast the tokens of each expert to fp8, by rows and by columns.
+
+    The tokens of every expert have a scale of their own, and what sorts them writes two bytes, so
+    Transformer Engine casts them one expert after the other (``split_quantize``). Tokens that are
+    sent in fp8 have it as they arrive. Recipes whose products cast both inputs count it there, and
+    compilers of whole programs fuse it.
+    """
+    width = ELEMENT_BYTES.get(shapes.plan.precision, TWO)
+    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
+    sent = arrives and shapes.plan.fp8_exchange
+    if width >= TWO or CASTS[shapes.plan.fp8_recipe] or sent or not eager:
+        return []
+    work = load(shapes)
+    moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
+    return [replace(kernel(name, moved), issued=_issued(shapes))]
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:
