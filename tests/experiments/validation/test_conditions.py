@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from experiments.validation.conditions import chosen
+from experiments.validation.machines import machines_for
 from experiments.validation.recipes import recipe
 from experiments.validation.training import predict
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
+from workloads.kernels.chip_share import family
 
 ROW: dict[str, Any] = {
     "cluster": "dgx-h100", "chips": 8, "layers": 4, "hidden": 4096, "heads": 32, "kv_heads": 8,
@@ -102,3 +105,14 @@ def test_software_of_later_years_has_fused_attention() -> None:
 def test_gpt_over_a_whole_server_of_trn1_has_separate_attention() -> None:
     row = {"cluster": "trn1.32xlarge", "gated_mlp": 0}
     assert [recipe({**row, "tp": tp}).attention for tp in (8, 32)] == ["fused", "unfused"]
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "gb200-nvl72"])
+def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
+    row = {"cluster": name, "zero": 1, "source": "mlcommons NVIDIA/results/llama2_70b_lora"}
+    part = f"kernels.{family(machines_for(name, 1).chip).name}"
+    eager, captured = (
+        catalogue.value(part, "host_dispatch")
+        for catalogue in (shipped_catalogue(), recipe(row).numbers())
+    )
+    assert captured < eager / 10

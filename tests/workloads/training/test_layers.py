@@ -443,6 +443,46 @@ def test_the_host_issues_the_product_of_every_expert() -> None:
     assert all(step.issued == 1 for step in alone)
 
 
+def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own() -> None:
+    how = plan(dp=8, ep=2, precision="fp8")
+    shapes = RankShapes(SPARSE, how, "h100", shipped_catalogue())
+    ahead, back = forward(shapes, moe=True), backward(shapes, moe=True)
+    casts = {step.name: step for step in [*ahead, *back] if ".cast" in step.name}
+    products = {step.name: step for step in ahead}
+    assert [*casts] == [
+        "experts.up.cast", "experts.down.cast", "experts.down.cast.data", "experts.up.cast.data",
+    ]  # fmt: skip
+    assert {step.issued for step in casts.values()} == {products["experts.up"].issued}
+    # Read in two bytes, written in one by rows and in one by columns.
+    experts = SPARSE.experts
+    assert experts
+    copies = how.microbatch * how.seq * experts.per_token
+    assert casts["experts.up.cast"].size_bytes == 4 * copies * SPARSE.hidden
+    assert casts["experts.down.cast"].size_bytes == 4 * copies * experts.ffn
+
+
+@pytest.mark.parametrize(
+    ("chip", "stated"),
+    [
+        ("h100", {"precision": "bf16"}),
+        ("h100", {"precision": "fp8", "fp8_recipe": "rowwise"}),
+        ("trn2", {"precision": "fp8"}),
+        ("tpu7x", {"precision": "fp8"}),
+    ],
+)
+def test_nothing_casts_the_tokens_of_experts_where_the_product_or_a_compiler_does(
+    chip: str, stated: dict[str, str]
+) -> None:
+    shapes = RankShapes(SPARSE, plan(dp=8, ep=2, **stated), chip, shipped_catalogue())
+    assert not [step for step in forward(shapes, moe=True) if ".cast" in step.name]
+
+
+def test_tokens_sent_in_fp8_are_not_cast_where_they_arrive() -> None:
+    how = plan(dp=8, ep=2, precision="fp8", fp8_exchange=True)
+    steps = forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
+    assert [step.name for step in steps if ".cast" in step.name] == ["experts.down.cast"]
+
+
 @pytest.mark.parametrize(("machine", "issues"), [("dgx-h100", True), ("tpu-v6e-pod", False)])
 def test_no_host_issues_the_kernels_of_a_compiled_program(machine: str, issues: bool) -> None:
     small = replace(TOY, layers=2, hidden=128, ffn=512, vocab=512)
