@@ -12,7 +12,8 @@ from cluster_sim.collectives.duration.duration import (
 from cluster_sim.collectives.duration.memory_traffic import hbm_bytes, hbm_bytes_per_s
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.lowering.collective import Collective
-from cluster_sim.collectives.results import bus_factor, measure, rows
+from cluster_sim.collectives.result_rows import bus_factor
+from cluster_sim.collectives.results import measure, rows
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound, lower_bound_ps
 from cluster_sim.collectives.verify.proof import ProofError, prove
 

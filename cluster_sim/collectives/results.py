@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -26,13 +26,13 @@ from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.timed import one_op_a_rank
-from cluster_sim.collectives.verify.bounds import Bound, lower_bound
+from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.hardware.fault_text import Fault, fault_table
-from cluster_sim.trace.trace import ENGINES, Trace, run
+from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,7 +173,7 @@ def measure(
     """
     check_engine(engine)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
-    first, frame = many[0], _row_frame(many, engine, ideal=ideal, sbuf=sbuf)
+    first, frame = many[0], row_frame(many, engine, ideal=ideal, sbuf=sbuf)
     if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
         _refuse_faults(faults, "NCCL's time is a closed form without links")
         return _measure_nccl(frame, many)
@@ -191,41 +191,6 @@ def measure(
     is_best = algorithm == BEST
     candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
     return min(map(measured, candidates), key=lambda result: int(result[1].total_ps))
-
-
-@dataclass(frozen=True, eq=False)
-class RowFrame:
-    """The part of a row that does not depend on the schedule.
-
-    Attributes
-    ----------
-    group : Group
-        Group whose ranks the row counts.
-    size_bytes : int
-        Size that is divided by the time to give algbw [B].
-    bound : Bound
-        Lower bound of the time.
-    factor : float
-        Ratio of busbw to algbw.
-    engine : str
-    """
-
-    group: Group
-    size_bytes: int
-    bound: Bound
-    factor: float
-    engine: str = "fast"
-
-
-def _row_frame(
-    calls: Sequence[CollectiveCall], engine: str, *, ideal: bool, sbuf: bool
-) -> RowFrame:
-    """Return the frame of the row of calls that run at once, with the largest of their bounds."""
-    first = calls[0]
-    bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in calls)
-    bound = max(bounds, key=lambda lower: lower.time_ps)
-    factor = bus_factor(first.kind, first.ranks)
-    return RowFrame(first.group, first.size_bytes, bound, factor, engine)
 
 
 def measure_built(
@@ -252,7 +217,7 @@ def measure_built(
     ready = time.perf_counter()
     changes = fault_table(built.schedule, faults) if faults else None
     trace = run(built.schedule, engine=frame.engine, faults=changes)
-    row = _row(frame, trace, (begun, ready, time.perf_counter()))
+    row = result_row(frame, trace, (begun, ready, time.perf_counter()))
     by_default = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS
     semantics = prove(built) if (by_default if proof is None else proof) else NOT_CHECKED
     named = {"collective": built.kind, "algorithm": built.algorithm}
@@ -331,49 +296,6 @@ def _measure_timed(
     times = [time_ps(call) for call in calls]
     timed = time.perf_counter()
     trace = run(one_op_a_rank(calls, times, name), engine=frame.engine)
-    row = _row(frame, trace, (begun, begun, timed))
+    row = result_row(frame, trace, (begun, begun, timed))
     named = {"collective": calls[0].kind, "algorithm": name}
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
-
-
-def _row(frame: RowFrame, trace: Trace, clock: tuple[float, float, float]) -> dict[str, Any]:
-    """Return the columns that come from the trace, and from the clock before and after stages."""
-    seconds = trace.total_s
-    rate = frame.size_bytes / seconds if seconds else 0.0
-    begun, built, done = clock
-    return {
-        "cluster": frame.group.cluster.name,
-        "ranks": frame.group.ranks,
-        "size_bytes": int(frame.size_bytes),
-        "time_s": seconds,
-        "algbw_bytes_per_s": rate,
-        "busbw_bytes_per_s": frame.factor * frame.size_bytes / seconds if seconds else 0.0,
-        "lower_bound_s": frame.bound.time_ps / 1e12,
-        "bound": frame.bound.what,
-        "steps": 0,
-        "ops": len(trace),
-        "engine": frame.engine,
-        "build_s": built - begun,
-        "simulate_s": done - built,
-    }
-
-
-def check_engine(engine: str) -> None:
-    """Refuse an engine that does not exist."""
-    if engine not in ENGINES:
-        raise InputError(
-            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
-        )
-
-
-def bus_factor(kind: str, ranks: int) -> float:
-    """Return the ratio of busbw to algbw (doc/PERFORMANCE.md of nccl-tests).
-
-    Examples
-    --------
-    >>> bus_factor("all-reduce", 8), bus_factor("all-gather", 8), bus_factor("broadcast", 8)
-    (1.75, 0.875, 1.0)
-    """
-    if kind == "all-reduce":
-        return 2 * (ranks - 1) / ranks
-    return 1.0 if kind in ("broadcast", "permute") else (ranks - 1) / ranks

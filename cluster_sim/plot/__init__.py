@@ -9,17 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cluster_sim.plot.bars import Legend, timeline
     from cluster_sim.plot.links import link_map
     from cluster_sim.plot.perfetto import write_timeline
+    from cluster_sim.plot.timeline_figure import Legend, timeline
 
 __all__ = ["Legend", "link_map", "timeline", "write_timeline"]
 
 # Module of each name, for __getattr__.
 _MODULES = {
-    "Legend": "bars",
+    "Legend": "timeline_figure",
     "link_map": "links",
-    "timeline": "bars",
+    "timeline": "timeline_figure",
     "write_timeline": "perfetto",
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from cluster_sim.plot.bars import Legend, timeline
 from cluster_sim.plot.links import link_map
 from cluster_sim.plot.palette import colors
+from cluster_sim.plot.timeline_figure import Legend, timeline
 from topologies.shapes.basic import Torus
 from topologies.units import format_bytes, format_rate
 

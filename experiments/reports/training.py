@@ -217,7 +217,7 @@ def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
 
 
 def _write_trace(out: Run, run: Iteration, trace: Trace) -> None:
-    from cluster_sim.plot.bars import timeline
+    from cluster_sim.plot.timeline_figure import timeline
     from experiments.reports.slices import slices
 
     title, ranks = f"{run.model.name} on {run.cluster.name}", _shown_ranks(run)

@@ -25,21 +25,18 @@ from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.verify.bounds import lower_bound
 from experiments.calibration.collectives import (
-    fit,
     fit_chips,
     fit_fabrics,
     held_out,
-    measured,
-    modelled,
-    of,
-    rows_of,
-    start_of,
-    with_fitted,
+    nccl_rows,
+    rows_on,
+    start_for,
 )
 from experiments.calibration.constants import overlay_text
 from experiments.calibration.fabric import constants_of
 from experiments.calibration.fabric import fit as fit_own
 from experiments.calibration.fit_rows import write
+from experiments.calibration.nccl_fit import fit, measured, modelled, with_fitted
 from experiments.cli.main import run as run_line
 from experiments.validation.nccl_tests import parse_measured, read_measured
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -251,7 +248,7 @@ def test_auto_on_nvidia_machines_is_this_model_and_plain_shapes_are_not():
 
 
 def a100_rows():
-    return of(rows_of("nccl_aic"), ["dgx-a100"], far=False)
+    return rows_on(nccl_rows("nccl_aic"), ["dgx-a100"], far=False)
 
 
 def test_the_fit_finds_the_constants_that_made_the_rows():
@@ -270,7 +267,7 @@ def test_the_fit_finds_the_constants_that_made_the_rows():
         "exchange_efficiency": 0.7,
         "exchange_copy_rate": 5e11,
     }
-    start, rows = start_of("dgx-a100"), measured(a100_rows())
+    start, rows = start_for("dgx-a100"), measured(a100_rows())
     times_s = modelled(with_fitted(start, truth), rows)
     fits = fit(replace(rows, time_s=times_s), CHIP, start)
     assert fits.value == pytest.approx(truth, rel=0.03)
@@ -293,13 +290,13 @@ def test_filling_a_tree_grows_until_its_chunks_are_whole(machine, whole_mib):
 
 
 def test_a_tree_over_other_servers_is_met_by_what_some_showed():
-    rows = of(rows_of("nccl_more"), ["dgx-h100"], far=True)
+    rows = rows_on(nccl_rows("nccl_more"), ["dgx-h100"], far=True)
     seen = measured([row for row in rows if row.values["chips"] == 32])
     unseen = measured(
         [row for row in rows if row.values["chips"] == 64 and row.values["size_bytes"] >= 2**22]
     )
     chip = constants(cluster("dgx-h100:2")).chip
-    start = with_fitted(start_of("dgx-h100"), chip)
+    start = with_fitted(start_for("dgx-h100"), chip)
     names = [name for name in FABRIC if name != "ll128_step"]
     fitted = fit(seen, names, start, fabric=True).value
     errors = np.abs(modelled(with_fitted(start, fitted, fabric=True), unseen) / unseen.time_s - 1)
@@ -308,7 +305,7 @@ def test_a_tree_over_other_servers_is_met_by_what_some_showed():
 
 
 def test_left_out_rows_are_met():
-    lines = held_out(a100_rows(), CHIP, start_of("dgx-a100"))
+    lines = held_out(a100_rows(), CHIP, start_for("dgx-a100"))
     assert len(lines) == 3
     for line in lines:
         medians = [float(part.split(": ")[-1]) for part in line.split("%, p90")[:-1]]
@@ -317,8 +314,8 @@ def test_left_out_rows_are_met():
 
 
 def test_the_shipped_rows_are_those_of_the_fits(tmp_path):
-    others = rows_of("nccl_tests", "nccl_more")
-    chips = fit_chips(rows_of("nccl_aic"), others)
+    others = nccl_rows("nccl_tests", "nccl_more")
+    chips = fit_chips(nccl_rows("nccl_aic"), others)
     written = write(tmp_path / "fits.csv", chips, fit_fabrics(others, chips))
     again, shipped = shipped_catalogue().with_overlay(tmp_path / "fits.csv"), shipped_catalogue()
     for row in written:

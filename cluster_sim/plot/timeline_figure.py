@@ -1,0 +1,202 @@
+"""The timeline figure: ops over time, legible with ten ops and with a hundred thousand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from cluster_sim.analysis.stretches import end_of_run_ps
+from cluster_sim.plot.bars import MOST_NAMED_LANES, Bars, trace_bars
+from cluster_sim.plot.palette import colors
+from cluster_sim.plot.pixel_shares import PIXELS, busy_share, smoothed
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.trace.trace import Picks, Trace
+
+MOST_BARS = 3_000
+"""Most ops that are drawn as bars; of more, the share of each pixel's time is drawn."""
+MOST_LANES = 480
+"""Most lanes that are drawn; with more, neighbours share a lane."""
+MOST_HEIGHTS = 64
+"""Most rows of pixels in a lane, more than a lane has in a printed figure."""
+WHITE = (1.0, 1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Colours and texts of a figure's categories that differ from the usual ones.
+
+    Attributes
+    ----------
+    colors : mapping of str to colour
+        By category, such as ``{"compute": "#ff0000"}``.
+    words : mapping of str to str
+        Text of the legend by category, in place of its name.
+    """
+
+    colors: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+def timeline(
+    trace: Trace,
+    *,
+    by: str = "resource",
+    what: str | None = None,
+    window_s: tuple[float, float] | None = None,
+    ranks: int | list[int] | None = None,
+    resources: Picks | None = None,
+    legend: Legend | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw ops over time, with a lane for each resource or each value of a label.
+
+    Up to a few thousand ops are drawn as bars. With more, the height of a colour in a lane is its
+    share of a pixel's time, averaged over lanes and ops that are too many to be told apart. White
+    is idle. A flow that holds no resource is drawn in the lane of the first that it shares.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace of a run.
+    by : str
+        Meaning of a lane: ``"resource"``, or a label such as ``"rank"``.
+    what : str, optional
+        Label that gives the colour; by default ``what``, or the kind of resource without one.
+    window_s : (float, float), optional
+        Beginning and end of the part that is drawn [s]; by default the whole run.
+    ranks, resources : optional
+        Ranks and resources that are drawn, as in :meth:`Trace.frame`; by default all of them.
+    legend : Legend, optional
+        Colours and words instead of the usual ones.
+    title : str, optional
+        Title of the figure; by default the facts of the schedule.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    InputError
+        When nothing is left to draw, or a label, rank or resource is unknown.
+
+    Examples
+    --------
+    >>> import cluster_sim as cs
+    >>> ring = cs.Group(cs.cluster("ring:4", bandwidth="100GB/s", latency="1us"), range(4))
+    >>> trace = cs.simulate(cs.collective("all-gather", ring, size_bytes="4MiB", algorithm="ring"))
+    >>> timeline(trace, by="rank").axes[0].get_xlabel()
+    'time [µs]'
+    """
+    bars = trace_bars(trace, by, what, window_s, trace.rows(ranks, resources))
+    window = window_s or (0.0, end_of_run_ps(trace) / PS_PER_S)
+    legend = legend or Legend()
+    shade = {**colors(bars.categories), **legend.colors}
+    figure, axes = _draw(bars, shade, window)
+    _label_axes(axes, bars, by, window)
+    axes.set_title(title or _title(trace), loc="left", fontsize=11)
+    _explain(axes, [(legend.words.get(name, name), shade[name]) for name in bars.categories])
+    return figure
+
+
+def _draw(bars: Bars, shade: Mapping[str, str], window: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Draw bars if they can be told apart, otherwise shares of the time of pixels."""
+    height = float(np.clip(1.3 + 0.26 * len(bars.lanes), 2.4, 10.0))
+    figure = Figure(figsize=(11, height), layout="constrained")
+    axes = figure.subplots()
+    if len(bars.op) <= MOST_BARS and len(bars.lanes) <= MOST_NAMED_LANES:
+        _draw_bars(axes, bars, shade)
+        axes.grid(axis="x", color="#dddddd", lw=0.6)
+    else:
+        _draw_shares(axes, bars, shade, window)
+    return figure, axes
+
+
+def _explain(axes: Axes, named: Sequence[tuple[str, str]]) -> None:
+    """Put a legend of categories to the right of the axes."""
+    handles = [Patch(color=color, label=words) for words, color in named]
+    axes.legend(
+        handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9
+    )
+
+
+def _draw_bars(axes: Axes, bars: Bars, shade: Mapping[str, str]) -> None:
+    low, high = bars.lane - 0.4, bars.lane + 0.4
+    corners = np.stack(
+        [
+            np.stack([bars.start_s, low], 1),
+            np.stack([bars.start_s, high], 1),
+            np.stack([bars.end_s, high], 1),
+            np.stack([bars.end_s, low], 1),
+        ],
+        axis=1,
+    )
+    face = [shade[bars.categories[k]] for k in bars.category.tolist()]
+    edge = "white" if len(bars.op) <= MOST_BARS // 4 else "none"
+    axes.add_collection(PolyCollection(list(corners), facecolors=face, edgecolors=edge, lw=0.4))
+
+
+def _draw_shares(
+    axes: Axes, bars: Bars, shade: Mapping[str, str], window_s: tuple[float, float]
+) -> None:
+    """Draw an image in which the height of each colour is its category's share of the time."""
+    lanes = min(len(bars.lanes), MOST_LANES)
+    row = bars.lane * lanes // len(bars.lanes)
+    members = np.bincount(np.arange(len(bars.lanes)) * lanes // len(bars.lanes), minlength=lanes)
+    share = np.stack(
+        [
+            busy_share(row[on], bars.start_s[on], bars.end_s[on], lanes, window_s)
+            for on in (bars.category == k for k in range(len(bars.categories)))
+        ]
+    )
+    share = smoothed(share / members[None, :, None], bars, window_s)
+    # Categories fill a lane from above, one below the other, so that no colour is a blend of two.
+    rows = min(1 + 2 * MOST_LANES // lanes, MOST_HEIGHTS)
+    filled = np.cumsum(share / np.maximum(share.sum(0), 1), axis=0)
+    level = (np.arange(rows) + 0.5) / rows
+    which = (filled[:, :, None] <= level[None, None, :, None]).sum(0)
+    # matplotlib scales images as opaque colours in single precision, and converts any other.
+    tint = np.array([*(to_rgba(shade[name]) for name in bars.categories), WHITE], np.float32)
+    image = tint[which.reshape(lanes * rows, PIXELS)]
+    extent = (*window_s, len(bars.lanes) - 0.5, -0.5)
+    axes.imshow(image, aspect="auto", extent=extent)
+    axes.set_xlabel("height of a colour in a lane: its share of the time · white: idle")
+
+
+def _label_axes(axes: Axes, bars: Bars, by: str, window_s: tuple[float, float]) -> None:
+    every = max(1, -(-len(bars.lanes) // MOST_NAMED_LANES))
+    shown = np.arange(0, len(bars.lanes), every)
+    axes.set_yticks(shown, [bars.lanes[k] for k in shown.tolist()], fontsize=8)
+    axes.set_ylim(len(bars.lanes) - 0.4, -0.6)
+    unit, scale = _time_unit(window_s[1])
+    axes.set_xlim(*window_s)
+    axes.xaxis.set_major_formatter(lambda instant, _: f"{instant * scale:,.6g}")
+    axes.set_xlabel("   ".join(text for text in (f"time [{unit}]", axes.get_xlabel()) if text))
+    if every > 1:
+        axes.set_ylabel(f"{len(bars.lanes):,} lanes by {by}, one in {every} named")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_axisbelow(True)
+
+
+def _time_unit(latest_s: float) -> tuple[str, float]:
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9)):
+        if latest_s * scale >= 1:
+            return unit, scale
+    return "ps", 1e12
+
+
+def _title(trace: Trace) -> str:
+    facts: Mapping[str, Any] = trace.schedule.facts
+    words = [
+        str(facts[key]) for key in ("collective", "algorithm", "cluster", "model") if key in facts
+    ]
+    return " · ".join([*words, f"{len(trace):,} ops"])
