@@ -5,9 +5,9 @@ errors on rows that were left out, and writes the catalogue rows (``collective_f
 
 Chips are fitted first, on groups inside one NVLink domain: launch, the step and rate of each
 protocol, slice, copy rate, exchanges, and reduction in the switch. Fabrics follow, on groups that
-span domains, with the constants of the chips held fixed. :mod:`~.nccl_fit` has the fit itself; its times are those of
-:mod:`cluster_sim.collectives.duration.nccl`. Residuals are logarithms, with a soft loss because
-several tools and releases are mixed.
+span domains, with the constants of the chips held fixed. The fit itself is in :mod:`~.nccl_fit`,
+its times are those of :mod:`cluster_sim.collectives.duration.nccl`. Residuals are logarithms, with
+a soft loss because several tools and releases are mixed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def held_out(rows: Sequence[Row], names: Sequence[str], start: Nccl) -> list[str
 
 
 def nccl_rows(*names: str) -> list[Row]:
-    """Return the rows of shipped tables that NCCL itself was measured in, without other libraries."""
+    """Return the rows of shipped tables that measure NCCL itself, not another library."""
     listed = [row for name in names for row in table(name).rows().rows]
     return [row for row in listed if "nvshmem" not in row.cells.get("source", "").lower()]
 
