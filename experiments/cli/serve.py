@@ -107,6 +107,25 @@ class ReplicaInputs:
         metadata=option("Tokens of an iteration with chunked prefill", least=1, default="512"),
     )
     slots: int = field(default=64, metadata=option("Requests that decode at once", least=1))
+    scheduler: str | None = field(
+        default=None,
+        metadata=option(
+            "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
+            choices=("vllm", "sglang", "tensorrt-llm"),
+        ),
+    )
+    poll: int = field(
+        default=1,
+        metadata=option("Passes of decode between two looks for new requests", least=1),
+    )
+    gather: str | None = field(
+        default=None,
+        metadata=option(
+            "Passes of decode for which prompts wait for others, unless they fill this share of an "
+            "iteration's tokens, as PASSES:SHARE",
+            default="no wait",
+        ),
+    )
     ep: int = field(
         default=1,
         metadata=option(
@@ -209,7 +228,15 @@ def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster)
     from workloads.serving import ServingOptions, batching_from
 
     return ServingOptions(
-        batching=batching_from(cluster, replica.prefill, replica.chunk, replica.slots),
+        batching=batching_from(
+            cluster,
+            replica.prefill,
+            replica.chunk,
+            replica.slots,
+            scheduler=replica.scheduler,
+            poll=replica.poll,
+            gather=replica.gather,
+        ),
         ep=replica.ep,
         cache_precision=replica.cache_precision,
         prefix_cache=faster.prefix_cache,

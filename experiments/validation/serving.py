@@ -17,12 +17,15 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.serving.batching import BUCKETS, Batching
+from workloads.serving.engines import engine_batching
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import Speculation, parse_speculation
 
 CATALOGUES = 16
 """Number of catalogues that are kept; rows of one software and chip share theirs."""
+SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "poll_passes", "gather")
+"""Columns of the scheduler of a serving engine."""
 REPLICAS = 32
 """Number of replicas whose profiles are kept: more than any shipped table has."""
 
@@ -50,9 +53,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         values.get("ep") or 1,
         values.get("cache_precision"),
     )
-    answer = _steady_state(
-        replica, values, neuron=chip_family(whole.chip, whole.catalogue).is_neuron
-    )
+    answer = _steady_state(replica, values, whole)
     predicted = {
         "ttft_s": answer.ttft_s,
         "tpot_s": answer.tpot_s,
@@ -106,23 +107,51 @@ def _with_variants(catalogue: Catalogue, variants: tuple[tuple[str, str], ...]) 
     return catalogue.with_variants(dict(variants))
 
 
-def _steady_state(replica: Profile, values: Mapping[str, Any], *, neuron: bool) -> Steady:
+def _steady_state(replica: Profile, values: Mapping[str, Any], cluster: Cluster) -> Steady:
     """Simulate the steady state with the row's batching, or else of the chip's usual engine."""
     prompt, output = values["prompt_tokens"], values["output_tokens"]
     users = values["concurrency"] or 1
     speculation = _speculation(values)
+    neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     static = neuron if values.get("batching") is None else values["batching"] == "static"
-    buckets = BUCKETS if neuron else ()
     if static and speculation is not None:
         raise InputError(f"speculate {values['speculate']}: a static batch has no proposals.")
     if static:
-        return static_batch(replica, prompt, output, users, buckets)
-    batching = Batching(users, 0 if neuron else max(GPU_CHUNK, users + 1), buckets)
+        _check_scheduler(values, "a static batch has no scheduler")
+        return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
+    batching = _batching(values, cluster, users, neuron=neuron)
     if values.get("rounds") is not None:
         shortest = values.get("shortest_lengths") or 1.0
         longest, rounds = (prompt, output), values["rounds"]
         return benchmark(replica, longest, shortest, rounds, batching, speculation)
     return continuous(replica, prompt, output, users, batching, speculation)
+
+
+def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron: bool) -> Batching:
+    """Batching of a row's engine, or of pieces of prompts beside decode where it states none."""
+    scheduler = values.get("scheduler")
+    if scheduler is None:
+        _check_scheduler(values, "the row states no scheduler")
+        return Batching(
+            users, 0 if neuron else max(GPU_CHUNK, users + 1), BUCKETS if neuron else ()
+        )
+    overlapped = values.get("overlapped")
+    return engine_batching(
+        cluster,
+        scheduler,
+        users,
+        chunk_tokens=values.get("chunk_tokens"),
+        overlapped=None if overlapped is None else bool(overlapped),
+        poll_passes=values.get("poll_passes") or 1,
+        gather=values.get("gather"),
+    )
+
+
+def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
+    """Refuse settings of a scheduler that would change nothing."""
+    for name in SCHEDULER:
+        if values.get(name) is not None:
+            raise InputError(f"{name} {values[name]}: {why}. Leave it empty.")
 
 
 def _speculation(values: Mapping[str, Any]) -> Speculation | None:

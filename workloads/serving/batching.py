@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 
 BUCKETS = (128, 256, 512, 1024, 2048, 4096, 8192, 10_240, 16_384, 32_768, 65_536, 131_072)
 """Lengths that a Neuron replica is compiled for; shorter prompts and caches are padded."""
 CHUNK_TOKENS = 512
 """Default number of tokens of an iteration with chunked prefill. From about this number on, the
 products of a dense model take longer than reading its weights."""
+
+BESIDE, WHOLE, FIRST = "beside", "whole", "first"
+PROMPTS = (BESIDE, WHOLE, FIRST)
+"""Make-up of iterations with prompts where those have ``chunk_tokens``: pieces of prompts beside
+decoding requests, whole prompts beside them, or pieces of prompts while decode pauses."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +34,50 @@ class Batching:
         for no padding.
     arrived : bool
         Whether prompts arrive with their keys and values, as at a decode replica, and take no time.
+    prompts : str
+        Make-up of iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0.
+    overlapped : bool
+        Whether an iteration is planned while the one before runs, so that a request that arrives
+        meanwhile waits for one more.
+    poll_passes : int
+        Passes of decode between two looks for new requests. After prompts the next look is at once.
+    gather_passes, gather_tokens : int
+        Passes of decode for which prompts wait for others, unless an iteration with those that wait
+        would have so many tokens; 0 for no wait.
     """
 
     slots: int = 64
     chunk_tokens: int = 0
     buckets: tuple[int, ...] = ()
     arrived: bool = False
+    prompts: str = BESIDE
+    overlapped: bool = False
+    poll_passes: int = 1
+    gather_passes: int = 0
+    gather_tokens: int = 0
 
     def __post_init__(self) -> None:
+        if self.prompts not in PROMPTS:
+            near = suggestion(self.prompts, PROMPTS)
+            names = ", ".join(PROMPTS)
+            raise InputError(f"unknown way to run prompts {self.prompts!r}; use {names}.{near}")
+        if not self.chunk_tokens and (self.prompts != BESIDE or self.gather_passes):
+            raise InputError(
+                f"prompts run {self.prompts}, gathered for {self.gather_passes} passes: separate "
+                "prompts run one at a time. State chunk_tokens."
+            )
+        if self.poll_passes < 1 or self.gather_passes < 0 or self.gather_tokens < 0:
+            raise InputError(
+                f"a look for requests every {self.poll_passes} passes, prompts that wait "
+                f"{self.gather_passes} passes for {self.gather_tokens} tokens; use at least 1, 0 "
+                "and 0."
+            )
         if self.slots < 1 or self.chunk_tokens < 0 or any(size < 1 for size in self.buckets):
             raise InputError(
                 f"batching with {self.slots} slots and pieces of {self.chunk_tokens} tokens; slots "
                 "and buckets are at least 1, pieces at least 0."
             )
-        if 0 < self.chunk_tokens <= self.slots:
+        if 0 < self.chunk_tokens <= self.slots and self.prompts != FIRST:
             raise InputError(
                 f"pieces of {self.chunk_tokens} tokens leave no room beside {self.slots} decoding "
                 "requests; use more tokens or fewer slots."

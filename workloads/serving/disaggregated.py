@@ -21,7 +21,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.measures import scale_up_bytes_per_s
-from workloads.serving.batching import Batching
+from workloads.serving.batching import BESIDE, Batching
 from workloads.serving.profile import Profile
 from workloads.serving.replica import serve
 from workloads.serving.requests import Requests
@@ -197,7 +197,7 @@ def _decoded(
         if not len(mine):
             continue
         part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
-        whole = replace(batching, chunk_tokens=0, arrived=True)
+        whole = replace(batching, chunk_tokens=0, prompts=BESIDE, gather_passes=0, arrived=True)
         runs.append(serve(profile, part, whole, speculation=speculation, seed=seed + replica))
         places.append(mine)
     return _joined(requests, runs, places)

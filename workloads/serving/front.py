@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 USUAL_SLO = "ttft=6s,tpot=175ms"
 DRAWING = ("count", "rate", "prompt", "output", "service")
 """Keywords about requests that are drawn or read."""
-BATCHING = ("prefill", "chunk", "slots")
+BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
 """Keywords about the batching of a replica."""
 
 

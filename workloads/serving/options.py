@@ -36,6 +36,9 @@ class ServeKeywords(TypedDict, total=False):
     prefill: str
     chunk: int
     slots: int
+    scheduler: str | None
+    poll: int
+    gather: str | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching
+from workloads.serving.engines import engine_batching, read_gather
 from workloads.serving.requests import (
     Requests,
     azure_lengths,
@@ -76,7 +77,14 @@ def requests_from(
 
 
 def batching_from(
-    cluster: Cluster, prefill: str = "auto", chunk: int | None = None, slots: int = 64
+    cluster: Cluster,
+    prefill: str = "auto",
+    chunk: int | None = None,
+    slots: int = 64,
+    *,
+    scheduler: str | None = None,
+    poll: int = 1,
+    gather: str | None = None,
 ) -> Batching:
     """Return the batching that these options describe.
 
@@ -90,12 +98,29 @@ def batching_from(
         Tokens of an iteration with chunked prefill.
     slots : int
         Requests that decode at once.
+    scheduler : str, optional
+        Serving engine whose scheduler runs the replica: ``vllm``, ``sglang`` or ``tensorrt-llm``
+        (:mod:`workloads.serving.engines`).
+    poll : int
+        Passes of decode between two looks for new requests.
+    gather : str, optional
+        ``PASSES:SHARE``: passes of decode for which prompts wait for others, unless they fill this
+        share of an iteration's tokens.
 
     Raises
     ------
     InputError
-        For an unknown kind of prefill, and for a chunk size of separate prefill.
+        For an unknown kind of prefill or scheduler, and for a chunk size or a gather of separate
+        prefill.
     """
+    if scheduler is not None:
+        if prefill != "auto":
+            raise InputError(
+                f"--scheduler {scheduler} states how prompts run; leave --prefill {prefill} out."
+            )
+        return engine_batching(
+            cluster, scheduler, slots, chunk_tokens=chunk, poll_passes=poll, gather=gather
+        )
     trainium = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if prefill not in PREFILLS:
         raise InputError(
@@ -103,10 +128,24 @@ def batching_from(
             + suggestion(prefill, PREFILLS)
         )
     if prefill == "chunked" or (prefill == "auto" and not trainium):
-        return Batching(slots, chunk or CHUNK_TOKENS)
+        tokens = chunk or CHUNK_TOKENS
+        passes, share = read_gather(gather) if gather else (0, 0.0)
+        return Batching(
+            slots, tokens, poll_passes=poll, gather_passes=passes, gather_tokens=int(share * tokens)
+        )
+    _check_separate(chunk, gather)
+    return Batching(slots, 0, BUCKETS if trainium else (), poll_passes=poll)
+
+
+def _check_separate(chunk: int | None, gather: str | None) -> None:
+    """Refuse settings of prompts in pieces where prompts run one at a time."""
     if chunk is not None:
         raise InputError(
             f"--chunk {chunk} cuts prompts, but prefill is separate here; "
             "add --prefill chunked, or leave --chunk out."
         )
-    return Batching(slots, 0, BUCKETS if trainium else ())
+    if gather is not None:
+        raise InputError(
+            f"--gather {gather} collects prompts, but they run one at a time here; "
+            "add --prefill chunked, or leave --gather out."
+        )

@@ -7,47 +7,29 @@ one step, and the times are those of the single iterations.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.serving.batch import Batch, Lockstep, Speculating
-from workloads.serving.batching import Batching
+from workloads.serving.batch import Lockstep, Speculating
+from workloads.serving.batching import FIRST, WHOLE, Batching
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
-
-
-@dataclass
-class _State:
-    """A replica in the middle of a run."""
-
-    profile: Profile
-    batching: Batching
-    requests: Requests
-    batch: Batch
-    speculation: Speculation | None = None
-    now: float = 0.0
-    next_arrival: int = 0
-    waiting: deque[int] = field(default_factory=deque)
-    cached: int = 0
-    reserved: int = 0
-    pieces: list[list[int]] = field(default_factory=list)
-    owed: float = 0.0
-    closed: bool = False
-    sent: int = 0
-    gaps: list[tuple[float, float]] = field(default_factory=list)
-    busy: float = 0.0
-    peak: int = 0
-    batch_sum: float = 0.0
-    decode_steps: int = 0
-    iterations: int = 0
+from workloads.serving.state import (
+    State,
+    admissible,
+    admit,
+    held_back,
+    look_for_arrivals,
+    most_passes,
+    passes_until,
+    passes_until_seen,
+)
 
 
 def serve(
@@ -87,12 +69,12 @@ def _state(
     batching: Batching | None,
     speculation: Speculation | None,
     seed: int,
-) -> _State:
+) -> State:
     if speculation is None:
-        return _State(profile, batching or Batching(), requests, Lockstep())
+        return State(profile, batching or Batching(), requests, Lockstep())
     ahead = Speculating(speculation, np.random.default_rng(seed))
     held = speculation.beside(profile)
-    return _State(held, batching or Batching(), requests, ahead, speculation)
+    return State(held, batching or Batching(), requests, ahead, speculation)
 
 
 def closed_loop(
@@ -124,7 +106,7 @@ def closed_loop(
     return _serve(state)
 
 
-def _serve(state: _State) -> Served:
+def _serve(state: State) -> Served:
     profile, requests = state.profile, state.requests
     largest = int((requests.prompt + requests.output).max(initial=0))
     if largest > profile.kv_tokens:
@@ -152,17 +134,24 @@ def _serve(state: _State) -> Served:
     )
 
 
-def _step(state: _State, first: FloatArray, end: FloatArray) -> bool:
+def _step(state: State, first: FloatArray, end: FloatArray) -> bool:
     """Advance to the next event; False when nothing is left to do."""
-    _arrivals(state)
-    if not state.batching.chunk_tokens and _admissible(state):
-        _prefill(state, _admit(state), first, end)
+    look_for_arrivals(state)
+    waiting = admissible(state)
+    if waiting and not state.batching.chunk_tokens:
+        _prefill(state, admit(state), first, end)
         return True
-    if state.pieces or (state.batching.chunk_tokens and _admissible(state)):
-        _mixed(state, first, end)
+    if state.pieces or (waiting and not held_back(state)):
+        begin_s, state.unseen_passes, state.gathering_passes = state.now, 0, 0
+        _with_prompts(state, first, end)
+        state.planned_s = begin_s
         return True
     if len(state.batch):
+        before = state.decode_steps
         _decode(state, end)
+        passes = state.decode_steps - before
+        state.unseen_passes += passes
+        state.gathering_passes += passes if waiting else 0
         return True
     if state.next_arrival < len(state.requests):
         state.now = float(state.requests.arrival_s[state.next_arrival])
@@ -170,28 +159,7 @@ def _step(state: _State, first: FloatArray, end: FloatArray) -> bool:
     return False
 
 
-def _arrivals(state: _State) -> None:
-    arrival = state.requests.arrival_s
-    while state.next_arrival < len(arrival) and arrival[state.next_arrival] <= state.now:
-        state.waiting.append(state.next_arrival)
-        state.next_arrival += 1
-
-
-def _admissible(state: _State) -> bool:
-    if not state.waiting or len(state.batch) + len(state.pieces) >= state.batching.slots:
-        return False
-    request = state.waiting[0]
-    tokens = int(state.requests.prompt[request] + state.requests.output[request])
-    return state.reserved + tokens <= state.profile.kv_tokens
-
-
-def _admit(state: _State) -> int:
-    request = state.waiting.popleft()
-    state.reserved += int(state.requests.prompt[request] + state.requests.output[request])
-    return request
-
-
-def _prefill(state: _State, request: int, first: FloatArray, end: FloatArray) -> None:
+def _prefill(state: State, request: int, first: FloatArray, end: FloatArray) -> None:
     """Run one whole prompt while decode stands still."""
     if state.batching.arrived:
         _started(state, request, first, end)
@@ -201,14 +169,11 @@ def _prefill(state: _State, request: int, first: FloatArray, end: FloatArray) ->
     took = state.profile.prefill_s(size, held)
     if state.speculation is not None:
         took += state.speculation.prefill_s(size, held)
-    state.now += took
-    state.busy += took
-    state.owed += took
-    state.iterations += 1
+    _stand_still(state, took)
     _started(state, request, first, end)
 
 
-def _started(state: _State, request: int, first: FloatArray, end: FloatArray) -> None:
+def _started(state: State, request: int, first: FloatArray, end: FloatArray) -> None:
     """Give a request its first token and let it decode the others."""
     prompt, output = int(state.requests.prompt[request]), int(state.requests.output[request])
     first[request] = state.now
@@ -221,41 +186,67 @@ def _started(state: _State, request: int, first: FloatArray, end: FloatArray) ->
     state.peak = max(state.peak, state.cached)
 
 
-def _mixed(state: _State, first: FloatArray, end: FloatArray) -> None:
-    """Run one iteration of decoding requests, and of pieces of prompts as far as they fit."""
-    batch, profile = len(state.batch), state.profile
+def _with_prompts(state: State, first: FloatArray, end: FloatArray) -> None:
+    """Run one iteration with prompts, or pieces of them, as far as they fit.
+
+    Decoding requests advance in the same iteration unless prompts run first.
+    """
+    profile = state.profile
+    batch = 0 if state.batching.prompts == FIRST else len(state.batch)
     verified = batch * state.batch.width
-    room = max(1, state.batching.chunk_tokens - verified)
-    taken, extra = 0, 0.0
-    for piece in state.pieces:
-        taken, extra = _take(state, piece, room, taken, extra)
-    while taken < room and _admissible(state):
-        request = _admit(state)
-        state.pieces.append([request, state.requests.held(request)])
-        taken, extra = _take(state, state.pieces[-1], room, taken, extra)
+    taken, extra = _taken_tokens(state, max(1, state.batching.chunk_tokens - verified))
     linear = profile.prompt_linear if taken else profile.linear
-    took = linear(verified + taken) + extra + profile.attention_s(batch, state.cached)
+    took = linear(verified + taken) + extra
+    if batch:
+        took += profile.attention_s(batch, state.cached)
     if state.speculation is not None:
         took += state.speculation.draft_s(profile, batch, state.cached) if batch else 0.0
         took += state.speculation.prefill_s(taken, 0) if taken else 0.0
-    _finished(state, _advance(state, took, 1), end)
+    if batch or not len(state.batch):
+        _finished(state, _advance(state, took, 1), end)
+    else:
+        _stand_still(state, took)
     done = [piece for piece in state.pieces if piece[1] >= state.requests.prompt[piece[0]]]
     state.pieces = [piece for piece in state.pieces if piece[1] < state.requests.prompt[piece[0]]]
     for request, _ in done:
         _started(state, request, first, end)
 
 
-def _take(
-    state: _State, piece: list[int], room: int, taken: int, extra: float
-) -> tuple[int, float]:
+def _taken_tokens(state: State, room: int) -> tuple[int, float]:
+    """Prompt tokens of an iteration, and the time that they add to its linear part [s]."""
+    taken, extra = 0, 0.0
+    for piece in state.pieces:
+        taken, extra = _take(state, piece, room, taken, extra)
+    whole = state.batching.prompts == WHOLE
+    while taken < room and admissible(state):
+        request = state.waiting[0]
+        held = state.requests.held(request)
+        if whole and taken and taken + int(state.requests.prompt[request]) - held > room:
+            break
+        state.pieces.append([admit(state), held])
+        taken, extra = _take(state, state.pieces[-1], room, taken, extra)
+    return taken, extra
+
+
+def _take(state: State, piece: list[int], room: int, taken: int, extra: float) -> tuple[int, float]:
     """Add what fits of one prompt to an iteration: its tokens and their extra time so far."""
     request, before = piece
-    tokens = min(int(state.requests.prompt[request]) - before, room - taken)
+    tokens = int(state.requests.prompt[request]) - before
+    if state.batching.prompts != WHOLE:
+        tokens = min(tokens, room - taken)
     piece[1] += tokens
     return taken + tokens, extra + state.profile.prefill_extra_s(tokens, before)
 
 
-def _decode(state: _State, end: FloatArray) -> None:
+def _stand_still(state: State, took: float) -> None:
+    """Let time pass in which decode waits for prompts."""
+    state.now += took
+    state.busy += took
+    state.owed += took
+    state.iterations += 1
+
+
+def _decode(state: State, end: FloatArray) -> None:
     """Decode until a request ends, one arrives that could be admitted, or the bucket is full."""
     if isinstance(state.batch, Speculating) and state.speculation is not None:
         _finished(state, _verify(state, state.batch, state.speculation), end)
@@ -268,12 +259,15 @@ def _decode(state: _State, end: FloatArray) -> None:
     if batch < state.batching.slots and state.next_arrival < len(state.requests):
         until = float(state.requests.arrival_s[state.next_arrival]) - state.now
         if until < float("inf"):
-            steps = min(steps, _steps_until(until, once, growth))
+            until = max(until, 0.0)
+            steps = min(steps, passes_until_seen(state, passes_until(until, once, growth)))
+    steps = min(steps, most_passes(state) or steps)
+    state.planned_s = state.now + (steps - 1) * once + growth * (steps - 1) * (steps - 2) / 2
     took = steps * once + growth * steps * (steps - 1) / 2
     _finished(state, _advance(state, took, steps), end)
 
 
-def _verify(state: _State, batch: Speculating, speculation: Speculation) -> list[int]:
+def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[int]:
     """Verify proposals until a request is done or one arrives that could be admitted; those done.
 
     Each pass has a time of its own, as requests cache what it accepts.
@@ -288,7 +282,11 @@ def _verify(state: _State, batch: Speculating, speculation: Speculation) -> list
     ends = np.cumsum(np.append(state.now, took))[1:]
     if requests < state.batching.slots and state.next_arrival < len(arrivals):
         begun = int(np.searchsorted(ends, arrivals[state.next_arrival])) + 1
-        tokens, took, ends = tokens[:begun], took[:begun], ends[:begun]
+        seen = passes_until_seen(state, begun)
+        tokens, took, ends = tokens[:seen], took[:seen], ends[:seen]
+    most = most_passes(state)
+    tokens, took, ends = tokens[:most], took[:most], ends[:most]
+    state.planned_s = float(ends[-2]) if len(ends) > 1 else state.now
     verified, done = batch.advance(len(tokens))
     state.now = float(ends[-1])
     state.busy = float(np.cumsum(np.append(state.busy, took))[-1])
@@ -301,7 +299,7 @@ def _verify(state: _State, batch: Speculating, speculation: Speculation) -> list
     return done
 
 
-def _read_by_decode(state: _State) -> tuple[int, int, int]:
+def _read_by_decode(state: State) -> tuple[int, int, int]:
     """Cached tokens that an iteration reads, their growth with each token, and the requests.
 
     A program compiled for buckets reads the bucket of the longest request for every one.
@@ -320,16 +318,7 @@ def _read_by_decode(state: _State) -> tuple[int, int, int]:
     return batch * size, 0, size - longest + 1
 
 
-def _steps_until(seconds: float, once: float, growth: float) -> int:
-    """Fewest iterations, at least one, whose end is not before ``seconds``."""
-    if growth <= 0:
-        return max(1, math.ceil(seconds / once))
-    slope = once - growth / 2
-    steps = (-slope + math.sqrt(slope * slope + 2 * growth * max(seconds, 0.0))) / growth
-    return max(1, math.ceil(steps - 1e-9))
-
-
-def _advance(state: _State, took: float, steps: int) -> list[int]:
+def _advance(state: State, took: float, steps: int) -> list[int]:
     """Let time pass and every decoding request go on; those that are done."""
     batch = len(state.batch)
     tokens, done = state.batch.advance(steps)
@@ -343,7 +332,7 @@ def _advance(state: _State, took: float, steps: int) -> list[int]:
     return done
 
 
-def _count(state: _State, batch: int, steps: int) -> None:
+def _count(state: State, batch: int, steps: int) -> None:
     """Count iterations, and those in which requests decode."""
     state.iterations += steps
     if batch:
@@ -351,7 +340,7 @@ def _count(state: _State, batch: int, steps: int) -> None:
         state.decode_steps += steps
 
 
-def _gap(state: _State, once: float, tokens: int, batch: int) -> None:
+def _gap(state: State, once: float, tokens: int, batch: int) -> None:
     """Note the time between tokens; the first one of each request also waited for prompts."""
     if state.owed:
         state.gaps.append((once + state.owed, batch))
@@ -361,14 +350,14 @@ def _gap(state: _State, once: float, tokens: int, batch: int) -> None:
         state.gaps.append((once, tokens))
 
 
-def _finished(state: _State, done: list[int], end: FloatArray) -> None:
+def _finished(state: State, done: list[int], end: FloatArray) -> None:
     for request in done:
         tokens = int(state.requests.prompt[request] + state.requests.output[request])
         state.cached -= tokens - 1
         _ended(state, request, end)
 
 
-def _ended(state: _State, request: int, end: FloatArray) -> None:
+def _ended(state: State, request: int, end: FloatArray) -> None:
     """Free the room of a request; in a closed loop its user sends the next one."""
     end[request] = state.now
     state.reserved -= int(state.requests.prompt[request] + state.requests.output[request])
