@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell
 
 from tests.support.small_models import TOY_CONFIG, config_file
 
@@ -49,15 +53,28 @@ def toy(notebook: Any, name: str, folder: Path) -> Any:
     return notebook
 
 
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[AsyncKernelManager]:
+    """A kernel for all notebooks, so that the libraries are imported only for the first."""
+    manager = AsyncKernelManager(kernel_name="python3")
+    yield manager
+    run_sync(manager.shutdown_kernel)(now=True)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs(path: Path, kernel: AsyncKernelManager, tmp_path: Path) -> None:
     notebook = toy(nbformat.read(path, as_version=4), path.stem, tmp_path)
     nbformat.validate(notebook)
+    # No notebook sees the names of an earlier one.
+    notebook.cells.insert(0, new_code_cell("%reset -f"))
     client = NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+        notebook, kernel, timeout=120, resources={"metadata": {"path": str(ROOT)}}
     )
-    done = client.execute()
+    try:
+        done = client.execute()
+    finally:
+        client.kc.stop_channels()
     outputs = [out for cell in done.cells for out in cell.get("outputs", [])]
     assert [out for out in outputs if out.output_type == "error"] == []
     assert sum("image/png" in out.get("data", {}) for out in outputs) >= 1

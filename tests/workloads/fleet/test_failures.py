@@ -77,13 +77,14 @@ def _run_with(failures: Failures, units: int, days: int, seed: int) -> FleetRun:
 @pytest.mark.parametrize(
     ("domain", "parts", "size"),
     [
-        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2), 1600, 0.5),
-        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4), 200, 4.0),
+        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=0, servers=2), 6400, 0.5),
+        (Domain("rack", 200 * 3600.0, 2 * 3600.0, units=4), 800, 4.0),
         pytest.param(
-            *(Domain("scale-up domain", 400 * 3600.0, 3 * 3600.0), 800, 1.0), marks=pytest.mark.slow
+            *(Domain("scale-up domain", 400 * 3600.0, 3 * 3600.0), 3200, 1.0),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(Domain("power feed", 100 * 3600.0, 3 * 3600.0, units=40), 20, 40.0),
+            *(Domain("power feed", 100 * 3600.0, 3 * 3600.0, units=40), 80, 40.0),
             marks=pytest.mark.slow,
         ),
     ],
@@ -93,7 +94,7 @@ def test_broken_hours_of_a_domain_are_those_of_the_closed_form(
     domain: Domain, parts: int, size: float
 ) -> None:
     """Within five standard errors of a compound Poisson process; overlaps take up to a share."""
-    units, days, seeds = 800, 4, 3
+    units, days, seeds = 3200, 1, 3
     never = Failures(1e15, 3600.0, servers=4, domains=(domain,))
     runs = [_run_with(never, units, days, seed) for seed in range(seeds)]
     assert parts == domain.count(units, 4)
@@ -139,7 +140,7 @@ def cluster_power_w(name: str) -> float:
     return Economics.of(machine).busy_w * machine.chips_per_domain
 
 
-def _trained_through(failures: Failures, days: int = 10) -> FleetRun:
+def _trained_through(failures: Failures, days: int = 5) -> FleetRun:
     """A fleet of 100 units of which 90 are in one gang that always trains."""
     units = 100
     return simulate(
@@ -156,7 +157,7 @@ def test_faults_that_take_nothing_out_stop_the_gang_that_they_strike() -> None:
     faults = (Interruption("switch", 2 * 3600.0), Interruption("software", 6 * 3600.0))
     run = _trained_through(Failures(1e15, 3600.0, servers=4, interruptions=faults))
     for fault in faults:
-        expected = 10 * 86400 / fault.mtbf_s
+        expected = 5 * 86400 / fault.mtbf_s
         assert abs(run.failures_by_domain[fault.name] - expected) < 4 * sqrt(expected)
     assert run.failures == sum(run.failures_by_domain.values())
     ((_, tally),) = run.jobs

@@ -156,7 +156,7 @@ def test_more_lead_time_never_frees_more_for_the_reactive_controller() -> None:
         assert np.all(np.diff(freed) < 0)
 
 
-FLAT = constant(60 * 3.5 * 50, minutes=2 * 1440)
+FLAT = constant(60 * 3.5 * 50, minutes=1440)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ FLAT = constant(60 * 3.5 * 50, minutes=2 * 1440)
         forecast(),
         static(60),
         clock(60, 60),
-        oracle(np.full((1, 2880), 50.0), lead_s=600, shortest_valley_s=3600),
+        oracle(np.full((1, 1440), 50.0), lead_s=600, shortest_valley_s=3600),
     ],
     ids=["threshold", "forecast", "static", "clock", "oracle"],
 )
@@ -192,7 +192,7 @@ def test_an_infinite_change_cost_is_the_static_split(policy: Policy) -> None:
 
 def test_free_changes_with_foresight_are_the_oracle() -> None:
     """A user's policy that is told the coming minute does what the oracle does."""
-    load = _scaled(azure_code().between(0, 2 * 1440), 500)
+    load = _scaled(azure_code().between(480, 1200), 500)
     need = units_needed(load, [SERVICE])
 
     def told(view: View) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -258,7 +258,7 @@ POLICIES: dict[str, Policy] = {
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @pytest.mark.parametrize("source", ["nvme", "store"])
 def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str) -> None:
-    load = scaled_to_fleet(azure_code().between(0, 3 * 1440), [SERVICE], 200)
+    load = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 200)
     run = simulate(
         load,
         [SERVICE],
@@ -266,7 +266,7 @@ def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str
             200,
             costs=replace(ChangeCosts.from_catalogue(4, source=source), miss_share=0.1),
             limits=Limits(reserve=3, min_lease_s=1800, changes_per_minute=20),
-            failures=Failures(unit_mtbf_s=3 * 86400.0, repair_s=3600.0),
+            failures=Failures(unit_mtbf_s=86400.0, repair_s=3600.0),
         ),
         POLICIES[name],
         jobs=default_jobs(200),
@@ -274,7 +274,7 @@ def test_unit_time_and_tokens_are_conserved_with_failures(name: str, source: str
     assert run.failures > 100
     _conserved(run)
     frame = timeline(run, PRICES)
-    assert len(frame) == 3 * 1440
+    assert len(frame) == 1440
     assert frame["power_w"].between(0, 200 * 64 * 750 * 1.12).all()
     assert jobs_frame(run)["goodput"].between(0, 1).all()
 
@@ -310,7 +310,7 @@ def test_any_mix_of_jobs_conserves(
 
 
 def test_same_seed_same_bits_and_another_seed_other_failures() -> None:
-    load = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 100)
+    load = scaled_to_fleet(azure_code().between(480, 1200), [SERVICE], 100)
 
     def once(seed: int) -> FleetRun:
         return simulate(
@@ -322,12 +322,13 @@ def test_same_seed_same_bits_and_another_seed_other_failures() -> None:
             rng=np.random.default_rng(seed),
         )
 
-    assert np.array_equal(once(1).spent_server_ms, once(1).spent_server_ms)
-    assert not np.array_equal(once(1).spent_server_ms, once(2).spent_server_ms)
+    first, again, other = (once(seed).spent_server_ms for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_two_services_share_a_fleet_and_pass_units_to_each_other() -> None:
-    load = scaled_to_fleet(azure_mix().between(0, 2 * 1440), [SERVICE] * 2, 300)
+    load = scaled_to_fleet(azure_mix().between(0, 1440), [SERVICE] * 2, 300)
     services = [SERVICE, replace(SERVICE, name="code")]
     run = simulate(load, services, Fleet(320), threshold(headroom=0.2), jobs=default_jobs(320))
     _conserved(run)
@@ -351,7 +352,7 @@ def test_a_spike_at_night_queues_while_units_come_back() -> None:
 
 
 def test_faster_changes_serve_better() -> None:
-    load = scaled_to_fleet(azure_code().between(0, 2 * 1440), [SERVICE], 100)
+    load = scaled_to_fleet(azure_code().between(0, 1440), [SERVICE], 100)
     kept = []
     for seconds in (0.0, 600.0, 3600.0):
         run = simulate(
@@ -447,7 +448,7 @@ def test_energy_and_cost_of_a_day() -> None:
     numbers = summary(run, PRICES)
     half = 100 * 64 * (400 + 0.5 * 350) * 1.12
     assert numbers["power_mean_w"] == pytest.approx(half, rel=0.01)
-    assert numbers["cost_usd"] == pytest.approx(100 * 64 * 48 * 2.235)
+    assert numbers["cost_usd"] == pytest.approx(100 * 64 * 24 * 2.235)
     assert numbers["usd_per_training_step"] is None
 
 
