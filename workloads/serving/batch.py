@@ -12,7 +12,7 @@ from topologies.arrays import IntArray
 from workloads.serving.speculation import Speculation
 
 DRAWN_AT_ONCE = 4096
-"""Draws that are made at once at least."""
+"""Fewest draws of accepted proposals that are made at once."""
 
 
 class Batch(Protocol):
@@ -33,7 +33,7 @@ class Batch(Protocol):
         """Requests, and the tokens that each still has to generate."""
 
     def advance(self, steps: int) -> tuple[int, list[int]]:
-        """Make so many passes; returns all requests' tokens together, and the finished requests."""
+        """Make some passes, and return the tokens of all requests and the finished requests."""
 
 
 class Lockstep:
@@ -61,7 +61,7 @@ class Lockstep:
         return ((request, last - self._step) for last, request in self._ends)
 
     def advance(self, steps: int) -> tuple[int, list[int]]:
-        """Make so many passes; returns all requests' tokens together, and the finished requests."""
+        """Make some passes, and return the tokens of all requests and the finished requests."""
         tokens = len(self._ends) * steps
         self._step += steps
         done = []
@@ -71,7 +71,7 @@ class Lockstep:
 
 
 class Speculating:
-    """Decoding in which each request advances by its accepted proposals, and one token more.
+    """Decoding in which each request advances by its accepted proposals and one more token a pass.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Speculating:
         self._left = np.append(self._left, tokens)
 
     def steps(self) -> int:
-        """Passes until the next request may be done: the next may be the last."""
+        """Passes until a request may be done, which is 1, as any pass may be a request's last."""
         return 1
 
     def left(self) -> Iterator[tuple[int, int]]:
@@ -107,9 +107,9 @@ class Speculating:
         return zip(self._requests.tolist(), self._left.tolist(), strict=True)
 
     def ahead(self) -> IntArray:
-        """Tokens of each of the next passes, all requests together, int64 (passes,).
+        """Tokens that each of the next passes gives to all requests together, int64 (passes,).
 
-        In none but the last of them is a request done.
+        No request is done before the last of these passes.
         """
         likely = int(self._left.min() / self._speculation.expected_tokens)
         self._ahead = self._taken(likely + 1)
@@ -118,7 +118,7 @@ class Speculating:
         return together
 
     def advance(self, steps: int) -> tuple[int, list[int]]:
-        """Make so many passes; returns all requests' tokens together, and the finished requests."""
+        """Make some passes, and return the tokens of all requests and the finished requests."""
         tokens, done = 0, list[int]()
         while steps and len(self._left):
             taken = self._taken(steps) if self._ahead is None else self._ahead[:steps]
@@ -127,16 +127,17 @@ class Speculating:
             self._drawn = self._drawn[taken.size :]
             tokens += int(taken[-1].sum())
             self._left = self._left - taken[-1]
-            goes_on = self._left > 0
-            if not goes_on.all():
-                done += self._requests[~goes_on].tolist()
-                self._requests, self._left = self._requests[goes_on], self._left[goes_on]
+            unfinished = self._left > 0
+            if not unfinished.all():
+                done += self._requests[~unfinished].tolist()
+                self._requests, self._left = self._requests[unfinished], self._left[unfinished]
         return tokens, done
 
     def _taken(self, passes: int) -> IntArray:
-        """Tokens of each request by the end of each of so many passes, or of fewer if one is done.
+        """Tokens of each request by the end of each pass, int64 (passes, requests).
 
-        An array (passes, requests). Draws are made ahead: they are the same in whatever portions.
+        There are fewer passes if a request is done earlier. Draws are made in advance and used in
+        order, so that results do not depend on how many passes are asked for at once.
         """
         count = len(self._left)
         missing = passes * count - len(self._drawn)

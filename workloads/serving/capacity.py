@@ -1,4 +1,4 @@
-"""Capacity of one unit of a fleet: rates under an SLO and latency against utilisation."""
+"""Capacity of one unit of a fleet: its rates under an SLO, and its latency by utilisation."""
 
 from __future__ import annotations
 
@@ -57,25 +57,26 @@ class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fa
 
 @dataclass(frozen=True, eq=False)
 class Capacity:
-    """Rates and latencies of one unit (an UltraServer, say, with all its replicas).
+    """Rates and latencies of one unit, such as an UltraServer with all its replicas.
 
     Attributes
     ----------
     rate_slo_per_s, rate_max_per_s : float
-        Requests of the reference mix under the SLO and at saturation [1/s].
+        Rates of requests of the reference mix, within the SLO and at saturation [1/s].
     slo : Slo
+        Limits that the first rate keeps.
     utilisation : float array (loads,)
-        Rate over ``rate_max_per_s``, ascending.
+        Rates of the runs divided by ``rate_max_per_s``, ascending.
     quantiles : float array (quantiles,)
         Levels of the two tables, from 0 to 1.
     ttft_s, tpot_s : float array (loads, quantiles)
-        Latencies at those loads [s].
+        Latencies at each load [s].
     attainment : float array (loads,)
         Share of requests that keep both limits.
     prompt_tokens, output_tokens : float array (mixes,)
-        Ascending mean lengths at which ``cost`` is known.
+        Mean lengths at which ``cost`` was measured, ascending.
     cost : float array (prompts, outputs)
-        Work of a request of that mix relative to the reference mix.
+        Work of a request of each mix relative to the reference mix.
     """
 
     rate_slo_per_s: float
@@ -175,6 +176,6 @@ def _place(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64],
 
 
 def _share_under(latencies: FloatArray, levels: FloatArray, limit: FloatArray) -> FloatArray:
-    """Share of a distribution, given by quantiles, that is at most the limit."""
+    """Share of a distribution that is at most the limit; its quantiles are ``latencies``."""
     shares = np.interp(limit, latencies, levels, left=0.0, right=1.0)
     return np.where(limit < latencies[0], 0.0, np.where(limit >= latencies[-1], 1.0, shares))

@@ -27,10 +27,11 @@ class Deployment:
     profile : Profile
         Times and sizes of one replica.
     batching : Batching
+        Batching of every replica.
     speculation : Speculation, optional
         Proposals that one pass verifies.
     pools : Pools, optional
-        Prefill and decode replicas; one replica does both where it is not given.
+        Prefill and decode replicas; without them, a single replica does both.
     """
 
     profile: Profile
@@ -45,11 +46,11 @@ class Deployment:
         return replicas * self.profile.chips
 
     def run(self, requests: Requests, seed: int = 0) -> Deployed:
-        """Serve requests; ``seed`` is that of the proposals that are accepted."""
-        how: dict[str, Any] = {"speculation": self.speculation, "seed": seed}
+        """Serve requests; ``seed`` determines which proposals are accepted."""
+        options: dict[str, Any] = {"speculation": self.speculation, "seed": seed}
         if self.pools is None:
-            return Deployed(self, serve(self.profile, requests, self.batching, **how), None)
-        apart = serve_apart(self.profile, requests, self.pools, self.batching, **how)
+            return Deployed(self, serve(self.profile, requests, self.batching, **options), None)
+        apart = serve_apart(self.profile, requests, self.pools, self.batching, **options)
         return Deployed(self, apart.served, apart)
 
 
@@ -61,8 +62,9 @@ class Deployed:
     ----------
     deployment : Deployment
     served : Served
+        Start and end of each request.
     apart : Apart or None
-        Where prefill and decode were apart.
+        Use of both pools and the transfers between them, if prefill and decode were apart.
     """
 
     deployment: Deployment
@@ -86,9 +88,9 @@ class Deployed:
         return numbers
 
     def cost(self, each: Economics) -> dict[str, float | None]:
-        """Price and energy of the run, of a million output tokens, by their keys.
+        """Price and energy of the run, and price of a million output tokens, by their JSON keys.
 
-        A chip draws its full power while its replica works, and else what is left of it idle.
+        A chip draws its full power while its replica works, and its idle power at other times.
         """
         start = float(self.served.requests.arrival_s[0])
         span, chips = self._span_s(start), self.deployment.chips
@@ -129,7 +131,7 @@ class Deployed:
 
 
 def parse_pools(text: str) -> tuple[int, int]:
-    """Read ``P:D``, prefill and decode replicas.
+    """Read ``P:D``, the numbers of prefill and decode replicas.
 
     Raises
     ------

@@ -19,26 +19,27 @@ from topologies.errors import InputError
 from workloads.serving.profile import Profile, Tokens
 
 MOST = 64
-"""Proposals of a pass."""
+"""Most proposals of one pass."""
 
 
 @dataclass(frozen=True, eq=False)
 class Speculation:
-    """Proposals of a draft.
+    """Proposals that a draft makes and one pass of the model verifies.
 
     Attributes
     ----------
     tokens : int
-        Proposals of a pass.
+        Number of proposals of a pass.
     acceptance : float
-        Probability that one is accepted when all before it are.
+        Probability that a proposal is accepted if all before it were.
     draft : Profile or float
-        Model that proposes, on the same chips; or the time of one proposal over that of a token of
-        the model, 0 for a look-up in the prompt.
+        Model that proposes, on the same chips; or the time of one proposal relative to that of a
+        token of the model, 0 for a look-up in the prompt.
 
     Raises
     ------
     InputError
+        If a number is out of range.
     """
 
     tokens: int
@@ -72,7 +73,7 @@ class Speculation:
         return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)
 
     def draw(self, requests: int, rng: np.random.Generator) -> IntArray:
-        """Tokens of one pass for each of so many requests, int64 (requests,)."""
+        """Draw the tokens that one pass gives each request, int64 (requests,)."""
         most = self.tokens + 1
         if self.acceptance == 1:
             return np.full(requests, most, np.int64)
@@ -85,48 +86,49 @@ class Speculation:
         Raises
         ------
         InputError
-            When there is no room for them.
+            If the weights of the draft do not fit.
         """
         if not isinstance(self.draft, Profile):
             return profile
-        left = profile.kv_budget_bytes - self.draft.weights_bytes
-        if left <= 0:
+        budget = profile.kv_budget_bytes - self.draft.weights_bytes
+        if budget <= 0:
             raise InputError(
                 f"{self.draft.name} has {self.draft.weights_bytes / 1e9:,.1f} GB of weights, and "
                 f"{profile.name} leaves {profile.kv_budget_bytes / 1e9:,.1f} GB. Use a smaller "
                 "draft or more chips."
             )
-        each = profile.kv_bytes_per_token + self.draft.kv_bytes_per_token
-        weights = profile.weights_bytes + self.draft.weights_bytes
         return replace(
-            profile, weights_bytes=weights, kv_budget_bytes=left, kv_bytes_per_token=each
+            profile,
+            weights_bytes=profile.weights_bytes + self.draft.weights_bytes,
+            kv_budget_bytes=budget,
+            kv_bytes_per_token=profile.kv_bytes_per_token + self.draft.kv_bytes_per_token,
         )
 
     def draft_s(self, profile: Profile, requests: int, cached_tokens: Tokens) -> Tokens:
-        """Time in which the draft proposes for so many requests, one token after the other [s]."""
-        by = self.draft if isinstance(self.draft, Profile) else profile
-        share = 1.0 if isinstance(self.draft, Profile) else self.draft
-        return self.tokens * share * by.decode_s(requests, cached_tokens)
+        """Time in which the draft proposes for all requests, one token after the other [s]."""
+        if isinstance(self.draft, Profile):
+            return self.tokens * self.draft.decode_s(requests, cached_tokens)
+        return self.tokens * self.draft * profile.decode_s(requests, cached_tokens)
 
     def prefill_s(self, tokens: int, before: int) -> float:
-        """Time in which a draft of its own reads a prompt [s]."""
+        """Time in which a draft model reads a prompt, 0 for other drafts [s]."""
         return self.draft.prefill_s(tokens, before) if isinstance(self.draft, Profile) else 0.0
 
     def step_s(self, profile: Profile, requests: int, cached_tokens: Tokens) -> Tokens:
-        """Time of a pass: proposals of all requests, and their verification [s]."""
+        """Time of a pass: the proposals for all requests, and their verification [s]."""
         verified = profile.linear(requests * (self.tokens + 1))
         attention = profile.attention_s(requests, cached_tokens)
         return self.draft_s(profile, requests, cached_tokens) + verified + attention
 
     def speedup(self, profile: Profile, requests: int, cached_tokens: float) -> float:
-        """Rate of decoding over that without proposals, at a fixed batch: a fluid term.
+        """Rate of decoding relative to the rate without proposals, at a fixed batch.
 
         With verification as fast as one token and a draft of share c this is
         ``(1 - a^(k+1)) / ((1 - a) (k c + 1))`` (arXiv 2211.17192, theorem 3.8).
         """
-        held = self.beside(profile)
-        plain = held.decode_s(requests, cached_tokens)
-        return plain * self.expected_tokens / self.step_s(held, requests, cached_tokens)
+        replica = self.beside(profile)
+        plain_s = replica.decode_s(requests, cached_tokens)
+        return plain_s * self.expected_tokens / self.step_s(replica, requests, cached_tokens)
 
 
 def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation:
@@ -137,12 +139,12 @@ def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation
     text : str
         ``DRAFT`` is a model, or the share of the model's time that one proposal takes.
     draft : function of str
-        Gives the profile of a model on the same chips.
+        Returns the profile of a model on the same chips.
 
     Raises
     ------
     InputError
-        For anything else.
+        If the text has another form.
 
     Examples
     --------
@@ -158,10 +160,10 @@ def parse_speculation(text: str, draft: Callable[[str], Profile]) -> Speculation
         acceptance = float(parts[1].removesuffix("%")) / (100 if whole else 1)
     except ValueError:
         raise InputError(f"--speculate {text[:80]!r} has no acceptance; {remedy}") from None
-    by: Profile | float = 0.0
+    proposer: Profile | float = 0.0
     if len(parts) > 2:
         try:
-            by = float(parts[2])
+            proposer = float(parts[2])
         except ValueError:
-            by = draft(parts[2])
-    return Speculation(int(parts[0]), acceptance, by)
+            proposer = draft(parts[2])
+    return Speculation(int(parts[0]), acceptance, proposer)

@@ -1,4 +1,4 @@
-"""The capacity table: replica runs over load and token mix, kept by what they depend on."""
+"""The capacity table: runs of a replica at many loads and token mixes, kept by their inputs."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from workloads.serving.speculation import Speculation
 LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Rates of the runs over the saturated rate."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
+"""Levels of the quantiles of latency that a table holds."""
 
 
 class RunFields(TypedDict, total=False):
@@ -48,11 +49,14 @@ class TableRuns:
     Attributes
     ----------
     batching : Batching
+        Batching of the replica.
     prompt_means, output_means : float array, optional
-        Mean lengths at which the work of a request is measured as well, ascending.
+        Mean lengths at which the work of a request is measured, ascending; by default the mean
+        of the reference mix alone.
     requests : int
-        Requests of each run.
+        Number of requests of each run.
     seed : int
+        Seed of arrivals and lengths.
     prefix_share : float
         Share of every prompt that a prefix cache holds, see
         :func:`workloads.serving.prefix_cache.share_hits`.
@@ -78,19 +82,19 @@ class TableRuns:
             )
 
     def serve(self, profile: Profile, requests: Requests) -> Served:
-        """Serve the requests of a run, of whose prompts the cache holds its share."""
+        """Serve the requests of a run, with the share of each prompt that the cache holds."""
         if self.prefix_share:
             held = share_hits(requests.prompt, self.prefix_share)
             requests = replace(requests, cached=held)
-        how = self.speculation
+        speculation, seed = self.speculation, self.seed
         if self.pools is None:
-            return serve(profile, requests, self.batching, speculation=how, seed=self.seed)
+            return serve(profile, requests, self.batching, speculation=speculation, seed=seed)
         return serve_apart(
-            profile, requests, self.pools, self.batching, speculation=how, seed=self.seed
+            profile, requests, self.pools, self.batching, speculation=speculation, seed=seed
         ).served
 
     def digest(self) -> str:
-        """Text of every field, a draft by its own digest."""
+        """Text with the values of all fields; a draft model is represented by its digest."""
         speculation = self.speculation
         draft = speculation.draft if speculation else None
         by = draft.digest() if isinstance(draft, Profile) else draft
@@ -102,8 +106,8 @@ class TableRuns:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """Inputs of a table beside the profile."""
+class _Inputs:
+    """Inputs of a table besides the profile of the replica."""
 
     lengths: Lengths
     slo: Slo
@@ -128,25 +132,29 @@ def capacity_table(
     Parameters
     ----------
     profile : Profile
+        Times and sizes of one replica.
     lengths : Lengths
         Lengths of the reference mix.
     slo : Slo
+        Limits of latency that requests must keep.
     runs : TableRuns, optional
+        Runs from which the table is made.
     replicas : float
-        Replicas of one unit; with pools, groups of them, below 1 where a group spans several units.
+        Number of replicas of one unit; with pools, of groups of replicas, below 1 where a group
+        spans several units.
     cache : Path, optional
-        Folder in which tables are kept, by a digest of everything that they depend on; by default
-        the one of all kept files.
+        Folder in which tables are kept, named by a digest of all their inputs; by default the
+        folder of all kept files.
     **changes
-        Fields of the runs, such as ``requests=500``.
+        Fields that replace those of ``runs``, such as ``requests=500``.
 
     Raises
     ------
     SloMissed
-        When the SLO cannot be kept even by an idle replica.
+        If even an idle replica misses the SLO.
     """
-    question = _Asked(lengths, slo, replace(runs or TableRuns(), **changes))
-    capacity = _kept_or_run(profile, question, cache)
+    inputs = _Inputs(lengths, slo, replace(runs or TableRuns(), **changes))
+    capacity = _kept_or_run(profile, inputs, cache)
     return replace(
         capacity,
         rate_slo_per_s=capacity.rate_slo_per_s * replicas,
@@ -155,17 +163,18 @@ def capacity_table(
 
 
 def _means(lengths: IntArray, lengths_at: FloatArray | None) -> tuple[float, ...]:
-    """Mean lengths at which work is measured, ascending: those asked for, or that of the mix."""
+    """Mean lengths at which work is measured, ascending; by default the mean of the mix alone."""
     means = np.unique([lengths.mean()] if lengths_at is None else lengths_at)
     return tuple(means.tolist())
 
 
-def _kept_or_run(profile: Profile, question: _Asked, cache: Path | None) -> Capacity:
-    digest = _digest(profile, question)
-    kept = load_table(digest, question.slo, cache)
+def _kept_or_run(profile: Profile, inputs: _Inputs, cache: Path | None) -> Capacity:
+    """Load the table from the cache, or run the replica and keep the table."""
+    digest = _digest(profile, inputs)
+    kept = load_table(digest, inputs.slo, cache)
     if kept is not None:
         return kept
-    table = _run(profile, question)
+    table = _run(profile, inputs)
     keep_table(digest, table, cache)
     return table
 
@@ -183,8 +192,9 @@ def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float
     return float((last - first) / (ends[last] - ends[first]))
 
 
-def _run(profile: Profile, question: _Asked) -> Capacity:
-    slo, runs, lengths = question.slo, question.runs, question.lengths
+def _run(profile: Profile, inputs: _Inputs) -> Capacity:
+    """Run the replica at saturation, at every load, and at every mix of lengths."""
+    slo, runs, lengths = inputs.slo, inputs.runs, inputs.lengths
     most = saturated_rate(profile, lengths, runs)
     ttft, tpot, kept = [], [], []
     for load in LOADS:
@@ -210,29 +220,29 @@ def _run(profile: Profile, question: _Asked) -> Capacity:
         attainment=attainment,
         prompt_tokens=np.array(prompts),
         output_tokens=np.array(outputs),
-        cost=_costs(profile, question, most, [(p, o) for p in prompts for o in outputs]).reshape(
+        cost=_costs(profile, inputs, most, [(p, o) for p in prompts for o in outputs]).reshape(
             len(prompts), len(outputs)
         ),
     )
 
 
 def _costs(
-    profile: Profile, question: _Asked, most: float, means: list[tuple[float, float]]
+    profile: Profile, inputs: _Inputs, most: float, means: list[tuple[float, float]]
 ) -> FloatArray:
     """Work of a request of each mix relative to the reference mix; (mixes,)."""
     rates = [
-        saturated_rate(profile, question.lengths.with_means(prompt, output), question.runs)
+        saturated_rate(profile, inputs.lengths.with_means(prompt, output), inputs.runs)
         for prompt, output in means
     ]
     return np.asarray(most / np.array(rates))
 
 
-def _digest(profile: Profile, question: _Asked) -> str:
-    """Digest of all that a table follows from, the code of its runs and of numpy included."""
+def _digest(profile: Profile, inputs: _Inputs) -> str:
+    """Digest of all inputs of a table, with the code of serving and the release of numpy."""
     return kept_files.digest(
         profile.digest(),
-        np.ascontiguousarray(question.lengths.prompt).tobytes(),
-        np.ascontiguousarray(question.lengths.output).tobytes(),
-        f"{question.slo} {question.runs.digest()} {LOADS} {LEVELS} {np.__version__}",
+        np.ascontiguousarray(inputs.lengths.prompt).tobytes(),
+        np.ascontiguousarray(inputs.lengths.output).tobytes(),
+        f"{inputs.slo} {inputs.runs.digest()} {LOADS} {LEVELS} {np.__version__}",
         *(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))),
     )
