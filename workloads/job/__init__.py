@@ -4,9 +4,10 @@ from workloads.job.causes import Cause, FailureRates, failure_rates, read_failur
 from workloads.job.closed_form import best_interval_s, daly_interval_s, expected_goodput
 from workloads.job.front import run_job
 from workloads.job.job import PARTS, Job, Recovery, Stragglers
+from workloads.job.outcome import Outcome
 from workloads.job.plan import JobPlan
 from workloads.job.result import JobResult
-from workloads.job.simulate import Outcome, simulate
+from workloads.job.simulate import simulate
 
 __all__ = [
     "PARTS",

@@ -19,10 +19,11 @@ from workloads.job.expectation import smooth_goodput
 from workloads.job.intervals import search_interval
 from workloads.job.job import Job, Recovery, Stragglers
 from workloads.job.keywords import plan_with
+from workloads.job.outcome import Outcome
 from workloads.job.peers import PeerCopies, peer_copies
 from workloads.job.plan import JobPlan
 from workloads.job.result import DAY_S, JobResult
-from workloads.job.simulate import Outcome, simulate
+from workloads.job.simulate import simulate
 from workloads.job.state import State, job_state
 from workloads.training.iteration import Iteration
 

@@ -15,7 +15,7 @@ from workloads.economics import Economics
 from workloads.job.closed_form import daly_interval_s
 from workloads.job.intervals import Curve
 from workloads.job.job import PARTS, Job
-from workloads.job.simulate import Outcome
+from workloads.job.outcome import Outcome
 from workloads.job.state import State
 from workloads.training.iteration import Iteration
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import simpy
 
 from workloads.job.causes import Cause
 from workloads.job.job import PARTS, Job
+from workloads.job.outcome import Outcome
 from workloads.job.work import Work
 
 MS = 1000
@@ -24,54 +24,6 @@ Process = Generator[simpy.Event, Any, None]
 COMPUTING = "computing"
 STOPPED_BY_FAILURES = (COMPUTING, "checkpoint", "restart")
 """States in which a failure stops the job even if no unit has to be replaced."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of one simulated run.
-
-    Attributes
-    ----------
-    parts_ms : mapping of str to int
-        Time of each of ``PARTS`` [ms]; the sum is the length of the run.
-    failures : mapping of str to int
-        Number of failures of each cause.
-    checkpoints : int
-        Checkpoints whose stall was not interrupted by a failure.
-    replaced : int
-        Units that a spare replaced.
-    spares_used : int
-        Most units in repair at one time.
-    pairs_lost : int
-        Number of times that both units with a part of the state were out, so that it had to be read
-        from the store.
-    slices : tuple of (int, mapping of str to int)
-        Time at the end of each slice of the run, and the time of each part until then [ms]. Work
-        that no checkpoint holds yet is not in any part.
-    """
-
-    parts_ms: Mapping[str, int]
-    failures: Mapping[str, int]
-    checkpoints: int
-    replaced: int
-    spares_used: int
-    pairs_lost: int = 0
-    slices: tuple[tuple[int, Mapping[str, int]], ...] = ()
-
-    @property
-    def span_ms(self) -> int:
-        """Length of the run [ms]."""
-        return sum(self.parts_ms.values())
-
-    @property
-    def goodput(self) -> float:
-        """Useful share of time."""
-        return self.parts_ms["useful"] / self.span_ms
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Share of time of each part; the shares sum to 1."""
-        return {part: self.parts_ms[part] / self.span_ms for part in PARTS}
 
 
 def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
@@ -292,7 +244,7 @@ class _Run:
         self.computed_ms, self.exposed = 0, 0
 
     def _restart_s(self, *, warm: bool) -> float:
-        """Time of a restart [s]; after the loss of a pair of peers it begins from the store.
+        """Time of a restart, which after the loss of a pair of peers begins from the store [s].
 
         In that case the work since the last written checkpoint is lost as well.
         """
@@ -373,7 +325,7 @@ class _Run:
             self.env.process(self._finding())
 
     def _finding(self) -> Process:
-        """Find a slow server after its time."""
+        """Make a slow server known after the time that it takes to find one."""
         yield self.env.timeout(_ms(self.job.stragglers.found_after_s))
         self.known_slow += 1
 
