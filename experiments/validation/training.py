@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
-from experiments.validation.machines import machines_for
+from experiments.validation.machines import machines_for, model_for
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import Stated, filled
@@ -15,7 +15,6 @@ from experiments.validation.schema import TRAINING
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.models.huggingface import named
 from workloads.models.model import Experts, Model
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory, worst
@@ -173,7 +172,7 @@ def model_of(row: Mapping[str, Any]) -> Model:
         For an unknown name, and for a model of other layers or another width than the row's.
     """
     if row.get("model"):
-        shipped = named(row["model"])
+        shipped = model_for(row["model"])
         for column in ("layers", "hidden"):
             if row[column] != getattr(shipped, column):
                 raise InputError(

@@ -477,6 +477,28 @@ def test_nothing_casts_the_tokens_of_experts_where_the_product_or_a_compiler_doe
     assert not [step for step in forward(shapes, moe=True) if ".cast" in step.name]
 
 
+@pytest.mark.parametrize(("chip", "eager"), [("h100", True), ("trn2", False), ("tpu7x", False)])
+def test_biases_of_experts_are_added_by_kernels_of_an_eager_framework(
+    chip: str, eager: bool
+) -> None:
+    experts = SPARSE.experts
+    assert experts
+    biased = replace(SPARSE, experts=replace(experts, bias=True))
+    how = plan(dp=8, ep=2)
+    without, ahead, back = (
+        {step.name: step for step in way(RankShapes(model, how, chip, catalogue), moe=True)}
+        for catalogue in [shipped_catalogue()]
+        for model, way in ((SPARSE, forward), (biased, forward), (biased, backward))
+    )
+    added = [name for name in [*ahead, *back] if "down.bias" in name]
+    assert added == (["experts.down.bias", "experts.down.bias.data"] if eager else [])
+    assert not [name for name in without if "down.bias" in name]
+    elements = how.microbatch * how.seq * experts.per_token * SPARSE.hidden
+    if eager:
+        assert ahead["experts.down.bias"].size_bytes == 28 * elements
+        assert back["experts.down.bias.data"].size_bytes == 40 * elements
+
+
 def test_tokens_sent_in_fp8_are_not_cast_where_they_arrive() -> None:
     how = plan(dp=8, ep=2, precision="fp8", fp8_exchange=True)
     steps = forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)

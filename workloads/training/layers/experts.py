@@ -27,6 +27,20 @@ from workloads.training.layers.tensor_parallel import norm, residual
 ROUTER_PASSES = 4
 """Passes over the router's scores in fp32: write, read and write by softmax, read for the best."""
 
+BIAS_FORWARD_BYTES = 28
+"""Moved for an element of the experts' output to add its bias times the token's weight [B].
+
+Megatron-Core does so in fp32, expert by expert, in kernels of their own
+(``TEGroupedMLP._apply_bias``): the weighted bias is written 4, added to the output 2 + 4 + 4,
+concatenated 4 + 4 and cast 4 + 2.
+"""
+BIAS_BACKWARD_BYTES = 40
+"""The same for the gradients [B].
+
+They are cast 2 + 4; that of the output is cast back 4 + 2 and joined 2 + 2; those of bias and
+weight are multiplied 4 + 4 each and summed 4 each.
+"""
+
 
 class Load(NamedTuple):
     """Tokens and experts of one rank.
@@ -90,6 +104,7 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         kernel("experts.activation", _activation(shapes, wide + work.inner)),
         *_cast(shapes, "experts.down.cast", work.inner),
         _product("experts.down", shapes, work.each, h, work.inner),
+        *_biased(shapes, "experts.down.bias", BIAS_FORWARD_BYTES),
         *_regroup(shapes, "experts.unsort"),
         *combine,
         *after,
@@ -116,6 +131,7 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         *_waiting(
             [
                 *_regroup(shapes, "experts.unsort.data"),
+                *_biased(shapes, "experts.down.bias.data", BIAS_BACKWARD_BYTES),
                 *_cast(shapes, "experts.down.cast.data", h),
                 _product("experts.down.data", shapes, work.each, work.inner, h),
             ],
@@ -196,6 +212,19 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
         return []
     work = load(shapes)
     moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
+    return [replace(kernel(name, moved), issued=_issued(shapes))]
+
+
+def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
+    """Kernels that add biases to what the experts return, or pass their gradients back.
+
+    Compilers of whole programs fuse them.
+    """
+    eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
+    if not _experts(shapes).bias or not eager:
+        return []
+    work = load(shapes)
+    moved = shapes.passes(element_bytes * work.each * work.local * shapes.model.hidden)
     return [replace(kernel(name, moved), issued=_issued(shapes))]
 
 
