@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import compiled, inlined, wide
+from cluster_sim.engine.jit import inlined, lean
 from cluster_sim.engine.rates import Filling, Paths, Seats, working_space
 from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
@@ -61,7 +61,7 @@ class Columns(NamedTuple):
     slot: IntArray
 
 
-@compiled
+@lean
 def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArray) -> int:
     """Number the classes of the flows with a hash table of classes, by open addressing.
 
@@ -90,8 +90,8 @@ def _scattered(flows: Columns, flow: int) -> int:
     """Return a hash of a flow."""
     mark = flows.cap[flow] * ODD ^ flows.slot[flow]
     for share in range(flows.ptr[flow], flows.ptr[flow + 1]):
-        mark = (mark ^ (mark >> 31)) * ODD + (wide(flows.resource[share]) << 20)
-        mark ^= wide(flows.weight[share])
+        mark = (mark ^ (mark >> 31)) * ODD + (flows.resource[share] << 20)
+        mark ^= flows.weight[share]
     mark *= ODD
     scattered: int = mark ^ (mark >> 32)
     return scattered

@@ -7,7 +7,7 @@ A small component is solved from the start. Of a large one, only what changes
 from __future__ import annotations
 
 from cluster_sim.engine.incremental import update
-from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.jit import inlined, internal
 from cluster_sim.engine.rates import (
     ALL,
     CHANGED,
@@ -41,7 +41,7 @@ def join(paths: Paths, seats: Seats, filling: Filling, standing: Standing, numbe
         standing.new[filling.sizes[NEW]] = number
         filling.sizes[NEW] += 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
+        resource = paths.resource[share]
         touch(filling, resource)
         if paths.members[number] == 1:
             place = seats.ptr[resource] + seats.taken[resource]
@@ -49,7 +49,7 @@ def join(paths: Paths, seats: Seats, filling: Filling, standing: Standing, numbe
             seats.place[share] = place
             seats.taken[resource] += 1
         if standing.kept[resource]:
-            place, weight = wide(seats.place[share]), wide(paths.weight[share])
+            place, weight = seats.place[share], paths.weight[share]
             standing.rate[place] = paths.rate[number]
             standing.weight[place] = weight * paths.members[number]
             count_in(filling, standing, resource, weight, paths.rate[number])
@@ -60,11 +60,11 @@ def leave(paths: Paths, seats: Seats, filling: Filling, standing: Standing, numb
     """Remove a flow from a class; with the last the class leaves its resources."""
     paths.members[number] -= 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
+        resource = paths.resource[share]
         touch(filling, resource)
-        place = wide(seats.place[share])
+        place = seats.place[share]
         if standing.kept[resource]:
-            weight = wide(paths.weight[share])
+            weight = paths.weight[share]
             standing.weight[place] -= weight
             count_in(filling, standing, resource, -weight, paths.rate[number])
         if paths.members[number] == 0:  # the last share of the list takes the free place
@@ -128,7 +128,7 @@ def spread(paths: Paths, seats: Seats, filling: Filling, most: int) -> bool:
                 filling.classes[classes] = number
                 classes += 1
                 for share in range(paths.ptr[number], paths.ptr[number + 1]):
-                    touch(filling, wide(paths.resource[share]))
+                    touch(filling, paths.resource[share])
         index += 1
     filling.sizes[CLASSES] = classes
     return True

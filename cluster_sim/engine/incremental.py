@@ -17,7 +17,7 @@ than the others although it could have.
 
 from __future__ import annotations
 
-from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.jit import inlined, internal
 from cluster_sim.engine.rates import (
     CHANGED,
     FAR,
@@ -45,24 +45,24 @@ def update(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> 
         level = filling.key[0]
         full, freed = _judge(paths, seats, filling, standing, level)
         for index in range(full):
-            item = wide(filling.full[index])
+            item = filling.full[index]
             if item >= len(paths.capacity):
                 if filling.rising[item - len(paths.capacity)]:
                     _settle(paths, seats, filling, standing, item - len(paths.capacity), level)
             else:
                 _settle_all(paths, seats, filling, standing, item, level)
         for index in range(freed):
-            _release(paths, seats, filling, standing, wide(filling.full[last - index]), level)
+            _release(paths, seats, filling, standing, filling.full[last - index], level)
 
 
 @inlined
 def _begin(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> None:
     """Let the new classes rise from zero, and look at every touched resource."""
     for index in range(filling.sizes[NEW]):
-        number = wide(standing.new[index])
+        number = standing.new[index]
         filling.rising[number] = 1
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
-            resource = wide(paths.resource[share])
+            resource = paths.resource[share]
             if standing.kept[resource]:
                 weight = paths.members[number] * paths.weight[share]
                 count_in(filling, standing, resource, -weight, paths.rate[number])
@@ -71,7 +71,7 @@ def _begin(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> 
                 standing.rate[seats.place[share]] = UNLIMITED
         _queue_cap(paths, filling, standing, number)
     for index in range(filling.sizes[LISTED]):
-        resource = wide(filling.resources[index])
+        resource = filling.resources[index]
         if not standing.kept[resource]:
             sum_up(paths, seats, filling, standing, resource, True)
         _queue(filling, standing, resource, bound(filling, standing, resource, 0))
@@ -99,7 +99,7 @@ def _judge(
     """
     full, freed = 0, 0
     while filling.sizes[QUEUED] and filling.key[0] == level:
-        item = wide(filling.item[0])
+        item = filling.item[0]
         _take(filling, standing)
         if item >= len(paths.capacity):
             filling.full[full] = item
@@ -151,7 +151,7 @@ def _settle_all(
     first = seats.ptr[resource]
     for place in range(first, first + seats.taken[resource]):
         if standing.rate[place] > level:
-            number = wide(paths.owner[seats.share[place]])
+            number = paths.owner[seats.share[place]]
             if filling.rising[number]:
                 _settle(paths, seats, filling, standing, number, level)
             else:
@@ -180,7 +180,7 @@ def _lower(
     """Let a held class fall to a level; what was full where it was must be looked at again."""
     before = paths.rate[number]
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
+        resource = paths.resource[share]
         if not standing.kept[resource]:
             sum_up(paths, seats, filling, standing, resource, False)
         weight = paths.members[number] * paths.weight[share]
@@ -211,7 +211,7 @@ def _release(
     first = seats.ptr[resource]
     for place in range(first, first + seats.taken[resource]):
         if standing.rate[place] == level:
-            number = wide(paths.owner[seats.share[place]])
+            number = paths.owner[seats.share[place]]
             if not _held_back(paths, seats, filling, standing, number, level):
                 _raise(paths, seats, filling, standing, number, level)
 
@@ -224,7 +224,7 @@ def _held_back(
     if paths.cap[number] == level:
         return True
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
+        resource = paths.resource[share]
         if not standing.kept[resource]:
             sum_up(paths, seats, filling, standing, resource, False)
         if standing.level[resource] == level:
@@ -239,7 +239,7 @@ def _raise(
     """Let a held class rise with the level."""
     filling.rising[number] = 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
-        resource = wide(paths.resource[share])
+        resource = paths.resource[share]
         weight = paths.members[number] * paths.weight[share]
         filling.weight[resource] += weight
         filling.spare[resource] += weight * level
@@ -257,7 +257,7 @@ def _look_far(paths: Paths, filling: Filling, standing: Standing, level: int) ->
     length, least = filling.sizes[FAR], UNLIMITED
     filling.sizes[FAR] = 0
     for index in range(length):
-        item = wide(standing.far[index])
+        item = standing.far[index]
         key = _due(paths, filling, standing, item, level)
         standing.due[item] = key
         if key < UNLIMITED:
@@ -268,7 +268,7 @@ def _look_far(paths: Paths, filling: Filling, standing: Standing, level: int) ->
     length = filling.sizes[FAR]
     filling.sizes[FAR] = 0
     for index in range(length):
-        item = wide(standing.far[index])
+        item = standing.far[index]
         key = standing.due[item]
         standing.due[item] = UNLIMITED
         _queue(filling, standing, item, key)
@@ -280,7 +280,7 @@ def _due(paths: Paths, filling: Filling, standing: Standing, item: int, level: i
     """Level at which something far may be full, UNLIMITED where it waits for nothing any more."""
     if item >= len(paths.capacity):
         rising = filling.rising[item - len(paths.capacity)]
-        return wide(standing.due[item]) if rising else UNLIMITED
+        return standing.due[item] if rising else UNLIMITED
     reached = bound(filling, standing, item, level)
     return UNLIMITED if reached == UNLIMITED else max(reached, standing.due[item])
 
@@ -288,7 +288,7 @@ def _due(paths: Paths, filling: Filling, standing: Standing, item: int, level: i
 @internal
 def _queue(filling: Filling, standing: Standing, item: int, key: int) -> None:
     """Put an item into the heap, or forward in it; among the far ones if it is not due for long."""
-    place = wide(standing.place[item])
+    place = standing.place[item]
     is_far = standing.due[item] < UNLIMITED
     if is_far:
         standing.due[item] = min(standing.due[item], key)
@@ -322,7 +322,7 @@ def _take(filling: Filling, standing: Standing) -> None:
     length = filling.sizes[QUEUED]
     if length == 0:
         return
-    key, item, place = filling.key[length], wide(filling.item[length]), 0
+    key, item, place = filling.key[length], filling.item[length], 0
     while True:
         child = 2 * place + 1
         if child >= length:

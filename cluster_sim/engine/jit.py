@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -44,12 +43,13 @@ def compiled(function: Function) -> Function:
 
 
 def lean(function: Function) -> Function:
-    """Compile a function as :func:`compiled` does, for code that has no negative index.
+    """Compile a function as :func:`compiled` does, for code that only indexes its arrays.
 
-    Python counts a negative index from the end, so numba tests every index and reads the length of
-    its array, which took a tenth to a sixth of the time of a run. Here it takes each as it is.
+    An array is its address and its lengths (:mod:`cluster_sim.engine.plain_arrays`), which compiles
+    in a third of the time. Its whole numbers are read as int64, and an index is taken as it is:
+    Python counts a negative one from the end, and to test for that took a tenth of a run.
     """
-    return cast(Function, Entry(function, _OPTIONS, plain_indices=True))
+    return cast(Function, Entry(function, _OPTIONS, plain=True))
 
 
 def internal(function: Function) -> Function:
@@ -80,9 +80,9 @@ class Part(Source):
     @cached_property
     def _numba_type_(self) -> Any:
         """The type by which numba knows this object where compiled code names it."""
-        from numba import types
+        from cluster_sim.engine.whole_code import Callee  # loads numba
 
-        return types.Dispatcher(self.dispatcher)
+        return Callee(self.dispatcher)
 
 
 class Entry(Part):
@@ -92,10 +92,10 @@ class Entry(Part):
         self,
         function: Callable[..., Any],
         options: dict[str, bool | str],
-        plain_indices: bool = False,
+        plain: bool = False,
     ):
         super().__init__(function, options)
-        self.plain_indices = plain_indices
+        self.plain = plain
         self.by_types: dict[str, _Call] = {}
         self.loading = threading.Lock()
 
@@ -103,7 +103,7 @@ class Entry(Part):
         """Run the machine code for arguments of these types, which the first call loads."""
         marks: list[str] = []
         words: list[Any] = []
-        _flatten(arguments, marks, words)
+        _flatten(arguments, marks, words, self.plain)
         types = "".join(marks)
         call = self.by_types.get(types)
         if call is None:
@@ -129,36 +129,13 @@ class Entry(Part):
 
     def _compile(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
         """Return symbol, result type and object file of the machine code for these arguments."""
-        signature = tuple(_numba_type(argument) for argument in arguments)
-        with _plain_indices() if self.plain_indices else nullcontext():
-            self.dispatcher.compile(signature)
-        code = self.dispatcher.overloads[signature]
-        symbol, result = code.fndesc.llvm_func_name, str(code.signature.return_type)
-        passed = len(list(code.library.get_function(symbol).arguments))
+        from cluster_sim.engine.whole_code import compile_whole  # loads numba
+
+        signature = tuple(_numba_type(argument, self.plain) for argument in arguments)
+        symbol, result, passed, binary = compile_whole(self.dispatcher, signature)
         if passed != words + 2 or result not in _RESULTS:  # the places of result and error
             raise TypeError(f"{symbol} takes {passed} words and gives {result}")
-        _, _, (binary, _) = code.library.serialize_using_object_code()
         return symbol, result, binary
-
-
-@contextmanager
-def _plain_indices() -> Iterator[None]:
-    """Make numba compile code that takes every index as it is; see :func:`lean`.
-
-    Numba has no option for this, so the function in which it wraps an index is replaced meanwhile.
-    """
-    from numba import types
-    from numba.np import arrayobj
-
-    def plain(context: Any, builder: Any, kind: Any, index: Any, _length: Any) -> Any:
-        return context.cast(builder, index, kind, types.intp)
-
-    wrapped = arrayobj.fix_integer_index
-    arrayobj.fix_integer_index = plain
-    try:
-        yield
-    finally:
-        arrayobj.fix_integer_index = wrapped
 
 
 class _Call(NamedTuple):
@@ -180,19 +157,24 @@ _RESULTS: dict[str, Any] = {  # by numba's name of the type
 }
 
 
-def _flatten(value: Any, marks: list[str], words: list[Any]) -> None:
+def _flatten(value: Any, marks: list[str], words: list[Any], plain: bool) -> None:
     """Append the mark of a value's type to ``marks``, and the words that pass it to ``words``.
 
     Numba passes an array as two pointers that only arrays made by Python need, its number of items
     and their size, its address, its shape and its strides; a tuple as its items one by one.
     """
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and plain:
+        if not value.flags.c_contiguous:
+            raise TypeError("lean code takes arrays in C order")
+        marks.append(f"{value.dtype.str}{value.ndim}")
+        words += (value.ctypes.data, *value.shape)
+    elif isinstance(value, np.ndarray):
         marks.append(f"{value.dtype.str}{value.ndim}{_layout(value)}")
         words += (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
     elif isinstance(value, tuple):
         marks.append(f"{type(value).__name__}(")
         for item in value:
-            _flatten(item, marks, words)
+            _flatten(item, marks, words, plain)
         marks.append(")")
     elif isinstance(value, bool | np.bool_):
         marks.append("b")
@@ -212,15 +194,20 @@ def _layout(array: np.ndarray[Any, Any]) -> str:
     return "C" if array.flags.c_contiguous else "A"
 
 
-def _numba_type(value: Any) -> Any:
+def _numba_type(value: Any, plain: bool) -> Any:
     """Return numba's type of an argument."""
     import numba
 
     types: Any = numba.types
     if isinstance(value, np.ndarray):
-        return types.Array(numba.from_dtype(value.dtype), value.ndim, _layout(value))
+        item = numba.from_dtype(value.dtype)
+        if plain:
+            from cluster_sim.engine.plain_arrays import PlainArray  # loads numba
+
+            return PlainArray(item, value.ndim)
+        return types.Array(item, value.ndim, _layout(value))
     if isinstance(value, tuple):
-        items = [_numba_type(item) for item in value]
+        items = [_numba_type(item, plain) for item in value]
         if hasattr(value, "_fields"):
             return types.NamedTuple(items, type(value))
         return types.Tuple(items)
@@ -229,12 +216,6 @@ def _numba_type(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return types.float64
     return types.uint64 if isinstance(value, np.uint64) else types.int64
-
-
-@inlined
-def wide(number: int) -> int:
-    """Convert to int64; numba would compile a version of a function for int32 and one for int64."""
-    return np.int64(number)  # type: ignore[return-value]
 
 
 class Instruction(Source):
@@ -292,17 +273,18 @@ class Prefetch(Source):
         from numba.core.registry import cpu_target
         from numba.extending import intrinsic
 
+        from cluster_sim.engine.plain_arrays import entry
+
         declared: Any = cgutils.get_or_insert_function
         address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         form = ir.FunctionType(ir.VoidType(), [address, number, number, number])
 
         def typed(_context: Any, array: Any, index: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                view = context.make_array(signature.args[0])(context, builder, arguments[0])
-                entry = builder.bitcast(builder.gep(view.data, [arguments[1]]), address)
+                place = builder.bitcast(entry(builder, signature.args[0], *arguments), address)
                 code = declared(builder.module, form, "llvm.prefetch.p0")
                 # for reading, to be kept in every cache, of data
-                builder.call(code, [entry, *(ir.Constant(number, hint) for hint in (0, 3, 1))])
+                builder.call(code, [place, *(ir.Constant(number, hint) for hint in (0, 3, 1))])
                 return context.get_dummy_value()
 
             return types.none(array, index), generate

@@ -118,8 +118,8 @@ def ingredients(source: Source) -> Iterator[str]:
             yield item.name
             continue
         yield f"{item.function.__qualname__} {sorted(getattr(item, 'options', {}).items())}"
-        if getattr(item, "plain_indices", False):
-            yield "plain indices"
+        if getattr(item, "plain", False):
+            yield "plain arrays"
         for code in _nested_codes(item.function.__code__):
             yield from _significant_parts(code, item.function)
             for value in _referenced_values(code, item.function.__globals__):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import compiled
+from cluster_sim.engine.jit import lean
 from cluster_sim.engine.rates import UNLIMITED, Filling, Paths, Seats, fill_all, working_space
 from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
@@ -119,7 +119,7 @@ def _all_seated(resource: IntArray, resources: int) -> Seats:
     return Seats(ptr, by_resource, taken.astype(np.int32), np.empty(0, np.int32))
 
 
-@compiled
+@lean
 def _sort_by_resource(resource: IntArray, place: IntArray, shares: IntArray) -> None:
     """Put each share in the next place of its resource."""
     for share in range(len(resource)):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, inlined, wide
+from cluster_sim.engine.jit import inlined, lean
 from cluster_sim.schedule.table import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max
@@ -98,7 +98,7 @@ class Filling(NamedTuple):
     item: IntArray  # … and of the items full there: a resource, or a class numbered after them
 
 
-@compiled
+@lean
 def fill_all(paths: Paths, seats: Seats, filling: Filling) -> None:
     """Raise the level until every listed class is settled; for calls from Python."""
     fill(paths, seats, filling)
@@ -114,13 +114,13 @@ def fill(paths: Paths, seats: Seats, filling: Filling) -> None:
     while rising:
         full, heap, level = _next_level(filling, heap, resources)
         for index in range(full):
-            item = wide(filling.full[index])
+            item = filling.full[index]
             if item >= resources:
                 rising -= _settle(paths, filling, item - resources, level)
                 continue
             first = seats.ptr[item]
             for place in range(first, first + seats.taken[item]):
-                number = wide(paths.owner[seats.share[place]])
+                number = paths.owner[seats.share[place]]
                 rising -= _settle(paths, filling, number, level)
 
 
@@ -135,9 +135,9 @@ def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
         resource = filling.resources[index]
         filling.spare[resource] = paths.capacity[resource]
         filling.weight[resource] = 0
-    heap = wide(0)
+    heap = 0
     for index in range(filling.sizes[CLASSES]):
-        number = wide(filling.classes[index])
+        number = filling.classes[index]
         reached, common = paths.cap[number], UNLIMITED
         for share in range(paths.ptr[number], paths.ptr[number + 1]):
             resource = paths.resource[share]
@@ -150,7 +150,7 @@ def _begin(paths: Paths, seats: Seats, filling: Filling) -> int:
         if reached < common or common == UNLIMITED:
             heap = _push(filling, heap, reached, len(paths.capacity) + number)
     for index in range(filling.sizes[LISTED]):
-        resource = wide(filling.resources[index])
+        resource = filling.resources[index]
         if seats.taken[resource] > 1:
             level = filling.spare[resource] // filling.weight[resource]
             heap = _push(filling, heap, level, resource)
@@ -166,7 +166,7 @@ def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, 
     """
     full, level = 0, UNLIMITED
     while heap and filling.key[0] <= level:
-        item = wide(filling.item[0])
+        item = filling.item[0]
         if item >= resources:
             if filling.rising[item - resources]:
                 level = filling.key[0]
@@ -182,7 +182,7 @@ def _next_level(filling: Filling, heap: int, resources: int) -> tuple[int, int, 
             full += 1
         heap -= 1
         if heap:
-            _sink(filling, heap, filling.key[heap], wide(filling.item[heap]))
+            _sink(filling, heap, filling.key[heap], filling.item[heap])
     return full, heap, level
 
 

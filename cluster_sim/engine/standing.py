@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.jit import inlined, internal
 from cluster_sim.engine.rates import (
     FEW,
     FEW_CLASSES,
@@ -98,7 +98,7 @@ def sum_up(
     filling.sizes[VISITED] += seats.taken[resource]
     for place in range(first, first + seats.taken[resource]):
         share = seats.share[place]
-        number = wide(paths.owner[share])
+        number = paths.owner[share]
         weight = paths.members[number] * paths.weight[share]
         rate = UNLIMITED if filling.rising[number] else paths.rate[number]
         standing.rate[place], standing.weight[place] = rate, weight

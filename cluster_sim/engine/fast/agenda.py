@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.fast.columns import NO_OP, State
-from cluster_sim.engine.jit import inlined, leading_zeros, trailing_zeros, wide
+from cluster_sim.engine.jit import inlined, leading_zeros, trailing_zeros
 from cluster_sim.schedule.table import IntArray
 
 BITS = 64
@@ -65,7 +65,8 @@ def next_time(agenda: Agenda) -> int:
     """Earliest time of any op in the agenda [ps]."""
     if agenda.clock[0] == 0:
         return NOTHING
-    return wide(agenda.earliest[trailing_zeros(agenda.clock[0])])
+    earliest: int = agenda.earliest[trailing_zeros(agenda.clock[0])]
+    return earliest
 
 
 @inlined
@@ -74,12 +75,12 @@ def take_instant(agenda: Agenda, state: State, now: int) -> int:
     bucket = trailing_zeros(agenda.clock[0])
     agenda.clock[0] &= agenda.clock[0] - 1
     agenda.clock[1] = now
-    op = wide(agenda.head[bucket])
+    op: int = agenda.head[bucket]
     if agenda.latest[bucket] == now:
         return op
     first, last = NO_OP, NO_OP
     while op != NO_OP:
-        following = wide(state.next[op])
+        following = state.next[op]
         if state.end[op] != now:
             push(agenda, state, op)
         else:
@@ -102,7 +103,7 @@ def take_all(agenda: Agenda, state: State) -> int:
         agenda.clock[0] &= agenda.clock[0] - 1
         op = agenda.head[bucket]
         while op != NO_OP:
-            following = wide(state.next[op])
+            following = state.next[op]
             state.next[op] = first
             first = op
             op = following

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
-
-import numpy as np
+from typing import NamedTuple
 
 from cluster_sim.schedule.table import BoolArray, IntArray
 
-NO_OP = cast(int, np.int64(-1))
-"""End of a chain of ops that are linked by ``State.next``. It is not a literal, because numba would
-compile a version of a function for each literal argument."""
+NO_OP = -1
+"""End of a chain of ops that are linked by ``State.next``."""
 
 
 class Ops(NamedTuple):

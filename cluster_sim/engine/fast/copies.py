@@ -70,8 +70,8 @@ def play_copies(
     for copy in range(low, high):
         _write(run, pattern, links, copy)
         _reset(run, pattern)
-        for op in pattern.first:
-            arrive(state, run.agenda, op, 0)
+        for index in range(len(pattern.first)):
+            arrive(state, run.agenda, pattern.first[index], 0)
         advance(run, 0, HORIZON_PS)
         if state.notes[TROUBLE] != NO_OP or state.notes[ENDED] < len(state.ready):
             return copy

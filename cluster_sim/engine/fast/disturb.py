@@ -8,7 +8,7 @@ from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, TROUBLE
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
-from cluster_sim.engine.jit import compiled, inlined, wide
+from cluster_sim.engine.jit import inlined, lean
 from cluster_sim.engine.rates import ALL
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
@@ -17,14 +17,14 @@ FOREVER = 2**30
 """Edges that a doomed op waits for."""
 
 
-@compiled
+@lean
 def happen(run: Run, now: int) -> None:
     """Let the faults of this instant happen."""
     speeds, notes = run.speeds, run.state.notes
     while notes[FAULT] < len(speeds.time) and speeds.time[notes[FAULT]] == now:
         row = notes[FAULT]
         notes[FAULT] += 1
-        resource = wide(speeds.resource[row])
+        resource = speeds.resource[row]
         before, after = speeds.top[resource], speeds.to_top[row]
         if before == after and speeds.bottom[resource] == speeds.to_bottom[row]:
             continue
@@ -46,7 +46,7 @@ def _disturb(run: Run, row: int, now: int) -> None:
     else:
         _lose_all(run, row, chain, now)
     while chain != NO_OP:
-        following = wide(state.next[chain])
+        following = state.next[chain]
         if state.pending[chain] == 0 and state.end[chain] >= 0:
             push(run.agenda, state, chain)
         chain = following
@@ -70,22 +70,22 @@ def _rescale(run: Run, row: int, op: int, now: int) -> None:
                 state.notes[TROUBLE] = op
                 duration = 1
             state.end[op] = now + duration
-        op = wide(state.next[op])
+        op = state.next[op]
 
 
 @inlined
 def _lose_all(run: Run, row: int, op: int, now: int) -> None:
     """Lose the fixed ops of this chain, and the flows, that are on the resource."""
     state, streams, speeds = run.state, run.streams, run.speeds
-    resource = wide(speeds.resource[row])
+    resource = speeds.resource[row]
     first = state.notes[ATTEMPTS]
     while op != NO_OP:
         if state.start[op] >= 0 and run.ops.resource[op] == resource:
             _lose(run, op, now)
-        op = wide(state.next[op])
+        op = state.next[op]
     for berth in range(streams.vacant[1]):
         if streams.op[berth] != NO_OP and _is_on(run, berth, resource):
-            _lose(run, wide(streams.op[berth]), now)
+            _lose(run, streams.op[berth], now)
     if speeds.fails[row]:
         end = state.notes[ATTEMPTS]
         for index in range(first, end):
@@ -120,10 +120,10 @@ def _lose(run: Run, op: int, now: int) -> None:
                 due[edge] = NEVER
                 state.pending[ops.dst[edge]] += 1
     if ops.kind[op] == FLOW:
-        leave(run.streams, state, wide(state.child[op]))
+        leave(run.streams, state, state.child[op])
     state.start[op] = NEVER
     state.end[op] = NEVER
-    resource = wide(ops.resource[op])
+    resource = ops.resource[op]
     if resource >= 0:
         free_slot(run.queues, state, resource)
 
@@ -136,9 +136,9 @@ def _doom_behind(run: Run, op: int, now: int) -> None:
     length = 1
     while length:
         length -= 1
-        op = wide(reached[length])
+        op = reached[length]
         for edge in range(ops.ptr[op], ops.ptr[op + 1]):
-            follower = wide(ops.dst[edge])
+            follower = ops.dst[edge]
             started = state.start[follower] >= 0
             if lost[follower] or (started and state.end[follower] <= now):
                 continue
@@ -154,7 +154,7 @@ def _doom_behind(run: Run, op: int, now: int) -> None:
 def _set_speed(run: Run, row: int) -> None:
     """Note a speed, and scale what the resource divides and the caps of flows that hold it."""
     speeds, streams = run.speeds, run.streams
-    resource = wide(speeds.resource[row])
+    resource = speeds.resource[row]
     top, bottom = speeds.to_top[row], speeds.to_bottom[row]
     speeds.top[resource], speeds.bottom[resource] = top, bottom
     if len(streams.op) == 0:
@@ -167,7 +167,7 @@ def _set_speed(run: Run, row: int) -> None:
         if streams.slot[number] == resource:
             streams.paths.cap[number] = _part(streams.nominal_cap[number], top, bottom)
             for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
-                touch_rates(streams.filling, wide(streams.paths.resource[share]))
+                touch_rates(streams.filling, streams.paths.resource[share])
 
 
 @inlined
@@ -184,6 +184,6 @@ def _revive(run: Run, resource: int, now: int) -> None:
     op = run.speeds.parked[resource]
     run.speeds.parked[resource] = NO_OP
     while op != NO_OP:
-        following = wide(run.state.next[op])
+        following = run.state.next[op]
         arrive(run.state, run.agenda, op, now)
         op = following

@@ -19,7 +19,7 @@ from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
 from cluster_sim.engine.fast.routines import pass_on
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
 from cluster_sim.engine.fast.streams import leave_next, solve
-from cluster_sim.engine.jit import inlined, lean, wide
+from cluster_sim.engine.jit import inlined, lean
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 
@@ -92,7 +92,7 @@ def _end(run: Run, now: int) -> None:
     if next_time(run.agenda) == now:
         op = take_instant(run.agenda, state, now)
         while op != NO_OP:
-            following = wide(state.next[op])
+            following = state.next[op]
             if state.start[op] == NEVER:
                 arrive(state, run.agenda, op, now)
             else:
@@ -110,17 +110,17 @@ def _settle_arrivals(run: Run, now: int) -> None:
     ops, state, queues = run.ops, run.state, run.queues
     op = state.notes[ARRIVED]
     while op != NO_OP:
-        resource = wide(ops.resource[op])
+        resource = ops.resource[op]
         if len(run.speeds.lost) and (run.speeds.lost[op] or state.pending[op]):
-            op = wide(state.next[op])
+            op = state.next[op]
         elif ops.kind[op] == JOIN:
             state.start[op] = now
             finish(run, op, now)
             if len(run.calls.routine):
                 pass_on(run, op, now)
-            op = wide(state.next[op])
+            op = state.next[op]
         else:
-            following = wide(state.next[op])
+            following = state.next[op]
             if resource >= 0:
                 enqueue(queues, ops, state, resource, op)
                 if queues.free[resource] > 0:

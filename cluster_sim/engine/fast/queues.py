@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.fast.columns import NO_OP, TOUCHED, Ops, State
-from cluster_sim.engine.jit import inlined, wide
+from cluster_sim.engine.jit import inlined
 from cluster_sim.schedule.table import IntArray
 
 
@@ -85,10 +85,11 @@ def enqueue(queues: Queues, ops: Ops, state: State, resource: int, op: int) -> N
 @inlined
 def dequeue(queues: Queues, ops: Ops, state: State, resource: int) -> int:
     """Take out and return the smallest op, or ``NO_OP`` if the queue is empty."""
-    head, root = wide(queues.head[resource]), wide(queues.root[resource])
+    head: int = queues.head[resource]
+    root: int = queues.root[resource]
     if root == NO_OP or (head != NO_OP and before(ops, state, head, root)):
         if head != NO_OP:
-            queues.head[resource] = wide(state.next[head])
+            queues.head[resource] = state.next[head]
         return head
     queues.root[resource] = without_root(ops, state, root)
     return root
@@ -110,19 +111,19 @@ def meld(ops: Ops, state: State, one: int, other: int) -> int:
 def without_root(ops: Ops, state: State, root: int) -> int:
     """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
     pairs = NO_OP
-    child = wide(state.child[root])
+    child = state.child[root]
     while child != NO_OP:
-        other = wide(state.next[child])
+        other = state.next[child]
         following = NO_OP
         if other != NO_OP:
-            following = wide(state.next[other])
+            following = state.next[other]
             child = meld(ops, state, child, other)
         state.next[child] = pairs
         pairs = child
         child = following
     heap = NO_OP
     while pairs != NO_OP:
-        following = wide(state.next[pairs])
+        following = state.next[pairs]
         heap = meld(ops, state, heap, pairs)
         pairs = following
     return heap

@@ -6,7 +6,7 @@ import numpy as np
 
 from cluster_sim.engine.fast.columns import NO_OP, STOP, Calls
 from cluster_sim.engine.fast.steps import Run, arrive, count
-from cluster_sim.engine.jit import internal, wide
+from cluster_sim.engine.jit import internal
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import IntArray, Schedule
@@ -42,7 +42,7 @@ def held_back(routines: Routines, pending: IntArray) -> None:
 def pass_on(run: Run, op: int, now: int) -> None:
     """Run the routine that a join calls; after a routine's last op, return to its caller."""
     calls, state = run.calls, run.state
-    routine = wide(calls.routine[op])
+    routine = calls.routine[op]
     if routine == NO_OP:
         return
     first, behind = calls.first[routine], calls.first[routine + 1]

@@ -19,7 +19,7 @@ from cluster_sim.engine.fast.columns import (
 )
 from cluster_sim.engine.fast.queues import Queues, free_slot
 from cluster_sim.engine.fast.streams import Streams, enter
-from cluster_sim.engine.jit import inlined, prefetch, wide
+from cluster_sim.engine.jit import inlined, prefetch
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 
@@ -69,14 +69,14 @@ def finish(run: Run, op: int, now: int) -> None:
     ops, state = run.ops, run.state
     state.end[op] = now
     state.notes[ENDED] += 1
-    resource = wide(ops.resource[op])
+    resource = ops.resource[op]
     if resource >= 0:
         free_slot(run.queues, state, resource)
     if len(ops.watched) and ops.watched[op]:
         state.notes[STOP] = 1
     for edge in range(ops.ptr[op], ops.ptr[op + 1]):
         if len(ops.from_start) == 0 or not ops.from_start[edge]:
-            follower = wide(ops.dst[edge])
+            follower = ops.dst[edge]
             _prefetch_start(ops, state, follower)
             count(state, run.agenda, follower, ops.lag[edge], now)
 
@@ -106,7 +106,7 @@ def begin(run: Run, op: int, now: int) -> None:
     prefetch(ops.dst, ops.ptr[op])  # for its end
     prefetch(ops.lag, ops.ptr[op])
     if ops.kind[op] == FLOW:
-        enter(run.streams, state, op, wide(ops.flow[op]), ops.size[op], now)
+        enter(run.streams, state, op, ops.flow[op], ops.size[op], now)
         return
     duration = ops.duration[op]
     if len(run.speeds.top) and ops.resource[op] >= 0:
@@ -131,7 +131,7 @@ def count_start_edges(run: Run, op: int, late: int, now: int) -> None:
                 if due[edge] >= 0:
                     continue
                 due[edge] = now + ops.lag[edge] + late
-            count(run.state, run.agenda, wide(ops.dst[edge]), ops.lag[edge] + late, now)
+            count(run.state, run.agenda, ops.dst[edge], ops.lag[edge] + late, now)
 
 
 @inlined

@@ -12,7 +12,7 @@ import numpy as np
 
 from cluster_sim.engine import components
 from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
-from cluster_sim.engine.jit import inlined, internal, wide
+from cluster_sim.engine.jit import inlined, internal
 from cluster_sim.engine.rates import Filling, Paths, Seats
 from cluster_sim.engine.standing import Standing, nothing_stands
 from cluster_sim.engine.times import UNKNOWN_PS
@@ -137,9 +137,9 @@ def time_for(left: int, rate: int) -> int:
 @internal
 def enter(streams: Streams, state: State, op: int, number: int, size: int, now: int) -> None:
     """Start a flow; its rate is solved at the end of this instant."""
-    berth = wide(streams.vacant[0])
+    berth = streams.vacant[0]
     if berth == NO_OP:
-        berth = wide(streams.vacant[1])
+        berth = streams.vacant[1]
         streams.vacant[1] += 1
     else:
         streams.vacant[0] = streams.after[berth]
@@ -155,12 +155,12 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
 @internal
 def leave_next(streams: Streams, state: State) -> int:
     """Take out the flow that ends next, and return its op."""
-    item, classes = wide(streams.heap[0]), len(streams.root)
+    item, classes = streams.heap[0], len(streams.root)
     if item >= classes:
         berth = item - classes
         _unchain(streams, state, berth)
     else:
-        berth = wide(streams.root[item])
+        berth = streams.root[item]
         streams.root[item] = _without_root(streams, berth)
         _plan(streams, state, item)
     return _vacate(streams, berth)
@@ -169,11 +169,11 @@ def leave_next(streams: Streams, state: State) -> int:
 @internal
 def leave(streams: Streams, state: State, berth: int) -> None:
     """Take out a flow that is interrupted, wherever it is in its class."""
-    number, classes = wide(streams.number[berth]), len(streams.root)
+    number, classes = streams.number[berth], len(streams.root)
     if streams.place[classes + berth] != NO_OP:
         _unchain(streams, state, berth)
     else:
-        kept, item = NO_OP, wide(streams.root[number])
+        kept, item = NO_OP, streams.root[number]
         while item != NO_OP:
             rest = _without_root(streams, item)
             if item != berth:
@@ -187,9 +187,9 @@ def leave(streams: Streams, state: State, berth: int) -> None:
 @inlined
 def _vacate(streams: Streams, berth: int) -> int:
     """Free a berth for the next flow, and return the op that was there."""
-    number = wide(streams.number[berth])
+    number = streams.number[berth]
     components.leave(streams.paths, streams.seats, streams.filling, streams.standing, number)
-    op = wide(streams.op[berth])
+    op: int = streams.op[berth]
     streams.op[berth] = NO_OP
     streams.after[berth] = streams.vacant[0]
     streams.vacant[0] = berth
@@ -201,10 +201,10 @@ def solve(streams: Streams, state: State, now: int) -> None:
     """Solve the rates that change at this instant, and update when those flows end."""
     changed = components.solve(streams.paths, streams.seats, streams.filling, streams.standing)
     for index in range(changed):
-        _change_rate(streams, state, wide(streams.filling.changed[index]), now)
+        _change_rate(streams, state, streams.filling.changed[index], now)
     for index in range(state.notes[FRESH]):
-        berth = wide(streams.fresh[index])
-        number = wide(streams.number[berth])
+        berth = streams.fresh[index]
+        number = streams.number[berth]
         if streams.root[number] == NO_OP and streams.loose[number] == NO_OP:
             streams.since[number] = now
             streams.rate[number] = streams.paths.rate[number]
@@ -215,7 +215,7 @@ def solve(streams: Streams, state: State, now: int) -> None:
             _chain(streams, state, berth, now)
     state.notes[FRESH] = 0
     for index in range(changed):
-        _plan(streams, state, wide(streams.filling.changed[index]))
+        _plan(streams, state, streams.filling.changed[index])
 
 
 @inlined
@@ -226,7 +226,7 @@ def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
     streams.since[number] = now
     streams.rate[number] = streams.paths.rate[number]
     while streams.loose[number] != NO_OP:
-        berth = wide(streams.loose[number])
+        berth = streams.loose[number]
         streams.left[berth] -= moved(rate, now - streams.begun[berth])
         _unchain(streams, state, berth)
         _fall_in_step(streams, berth)
@@ -235,17 +235,17 @@ def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
 @inlined
 def _fall_in_step(streams: Streams, berth: int) -> None:
     """Put a flow that is up to date among the flows in step of its class."""
-    number = wide(streams.number[berth])
+    number = streams.number[berth]
     streams.left[berth] += streams.work[number]  # may pass 64 bits: only differences are used
     streams.child[berth] = NO_OP
-    streams.root[number] = _meld(streams, wide(streams.root[number]), berth)
+    streams.root[number] = _meld(streams, streams.root[number], berth)
 
 
 @inlined
 def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
     """Put a flow among the loose flows of its class, with an end of its own."""
-    number, classes = wide(streams.number[berth]), len(streams.root)
-    first = wide(streams.loose[number])
+    number, classes = streams.number[berth], len(streams.root)
+    first = streams.loose[number]
     streams.loose[number] = berth
     streams.after[berth], streams.before[berth] = first, NO_OP
     if first != NO_OP:
@@ -257,7 +257,7 @@ def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
 @inlined
 def _unchain(streams: Streams, state: State, berth: int) -> None:
     """Take a flow out of the loose flows of its class."""
-    after, before = wide(streams.after[berth]), wide(streams.before[berth])
+    after, before = streams.after[berth], streams.before[berth]
     if before == NO_OP:
         streams.loose[streams.number[berth]] = after
     else:
@@ -270,7 +270,7 @@ def _unchain(streams: Streams, state: State, berth: int) -> None:
 @inlined
 def _plan(streams: Streams, state: State, number: int) -> None:
     """Update when the first of the flows in step of a class ends."""
-    berth = wide(streams.root[number])
+    berth = streams.root[number]
     if berth == NO_OP:
         if streams.place[number] != NO_OP:
             _remove(streams, state, number)
@@ -304,20 +304,20 @@ def _meld(streams: Streams, one: int, other: int) -> int:
 def _without_root(streams: Streams, root: int) -> int:
     """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
     pairs = NO_OP
-    child = wide(streams.child[root])
+    child = streams.child[root]
     streams.child[root] = NO_OP
     while child != NO_OP:
-        other = wide(streams.after[child])
+        other = streams.after[child]
         following = NO_OP
         if other != NO_OP:
-            following = wide(streams.after[other])
+            following = streams.after[other]
             child = _meld(streams, child, other)
         streams.after[child] = pairs
         pairs = child
         child = following
     heap = NO_OP
     while pairs != NO_OP:
-        following = wide(streams.after[pairs])
+        following = streams.after[pairs]
         heap = _meld(streams, heap, pairs)
         pairs = following
     return heap
@@ -326,7 +326,7 @@ def _without_root(streams: Streams, root: int) -> int:
 @inlined
 def _set_end(streams: Streams, state: State, item: int, end: int) -> None:
     """Set the end of an item of the heap: of a class's next flow, or of a loose flow."""
-    place = wide(streams.place[item])
+    place = streams.place[item]
     if place == NO_OP:
         place = state.notes[STREAMS]
         state.notes[STREAMS] += 1
@@ -336,10 +336,10 @@ def _set_end(streams: Streams, state: State, item: int, end: int) -> None:
 @internal
 def _remove(streams: Streams, state: State, item: int) -> None:
     """Take an item, which is a class or a loose flow, out of the heap of ends."""
-    place = wide(streams.place[item])
+    place = streams.place[item]
     streams.place[item] = NO_OP
     state.notes[STREAMS] -= 1
-    last, end = wide(streams.heap[state.notes[STREAMS]]), streams.ends[state.notes[STREAMS]]
+    last, end = streams.heap[state.notes[STREAMS]], streams.ends[state.notes[STREAMS]]
     if last != item:
         _settle(streams, state, last, place, end)
 

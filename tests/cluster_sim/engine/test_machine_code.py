@@ -16,6 +16,7 @@ import pytest
 from cluster_sim.engine import machine_code
 from cluster_sim.engine.jit import (
     Entry,
+    Part,
     _flatten,
     compiled,
     internal,
@@ -23,7 +24,6 @@ from cluster_sim.engine.jit import (
     lean,
     prefetch,
     trailing_zeros,
-    wide,
 )
 from cluster_sim.engine.machine_code import Code, ingredients
 from cluster_sim.engine.object_file import Unsuited, place
@@ -61,11 +61,11 @@ def total(pair: Pair, places: tuple[int, int]) -> float:
 def bits(number: int, out: np.ndarray[Any, Any]) -> bool:
     """Zero bits on both sides of a number."""
     out[0, 0] = leading_zeros(number)
-    out[0, 1] = trailing_zeros(wide(number))
+    out[0, 1] = trailing_zeros(number)
     return number > 0
 
 
-@compiled
+@lean
 def fetched(values: np.ndarray[Any, Any], last: int) -> int:
     """Fetch entries up to and including the one behind the last; returns their number."""
     for at in range(last + 1):
@@ -83,7 +83,7 @@ def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry()
 
 
 def test_prefetch_is_one_instruction_in_the_machine_code() -> None:
-    code = machine_code.load(fetched, "<i81Ci", lambda: fetched._compile((np.arange(3), 1), 8))
+    code = machine_code.load(fetched, "<i81i", lambda: fetched._compile((np.arange(3), 1), 3))
     assert b"llvm.prefetch" not in code.binary  # no call of a function of that name
     assert b"\x0f\x18" in code.binary or os.uname().machine != "x86_64"
 
@@ -101,7 +101,7 @@ def made(function: Callable[..., Any], *arguments: Any) -> Code:
     """Machine code of a function for these arguments, made anew."""
     assert isinstance(function, Entry)
     words: list[Any] = []
-    _flatten(arguments, [], words)
+    _flatten(arguments, [], words, function.plain)
     return Code(*function._compile(arguments, len(words)))
 
 
@@ -110,7 +110,7 @@ def test_code_is_laid_out_without_llvm_and_computes_the_same() -> None:
     values = np.arange(5.0)
     code = made(total, Pair(values, 0.5), (1, 4))
     words: list[Any] = []
-    _flatten((Pair(values, 0.5), (1, 4)), [], words)
+    _flatten((Pair(values, 0.5), (1, 4)), [], words, total.plain)
     passed = [ctypes.c_double if isinstance(word, float) else ctypes.c_int64 for word in words]
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *passed)
     placed = place(code.binary, code.symbol)
@@ -140,6 +140,66 @@ def test_lean_code_takes_an_index_as_it_is() -> None:
     assert checked(values[5:], -1) == 19  # from the end, as in Python
     assert plain(values[5:], -1) == 14  # what stands before
     assert parts(plain) != parts(checked)
+
+
+@lean
+def spread(columns: tuple[np.ndarray[Any, Any], ...], rows: np.ndarray[Any, Any]) -> int:
+    """Write a narrow, a wide and a truth column into the rows; returns how many there are."""
+    narrow, broad, truth = columns
+    for row in range(len(narrow)):
+        rows[row, 0] = narrow[row] << 40  # past 32 bits
+        rows[row, 1] = broad[row]
+        if truth[row]:
+            rows[row, 1] += 1
+            narrow[row] -= 1
+    return len(rows)
+
+
+def test_lean_code_reads_whole_numbers_as_int64_and_writes_them_as_they_are_kept() -> None:
+    narrow, broad = np.array([3, -2], np.int32), np.array([7, 2**60])
+    rows = np.zeros((2, 2), np.int64)
+    assert spread((narrow, broad, np.array([False, True])), rows) == 2
+    assert rows.tolist() == [[3 << 40, 7], [-2 << 40, 2**60 + 1]]
+    assert narrow.tolist() == [3, -3]
+    small = np.array([255, 0], np.uint8)
+    spread((small, broad, np.array([True, True])), rows)
+    assert (rows[0, 0], small.tolist()) == (255 << 40, [254, 255])
+
+
+def test_lean_code_refuses_an_array_that_is_not_in_c_order() -> None:
+    with pytest.raises(TypeError, match="lean code takes arrays in C order"):
+        lean(picked)(np.arange(10)[::2], 3)
+
+
+@internal
+def added(value: int, other: int) -> int:
+    """Sum of two numbers."""
+    return value + other
+
+
+@compiled
+def seven(value: int) -> int:
+    """Add constants and a variable to a number."""
+    return added(added(added(value, 1), 2), value)
+
+
+def test_a_function_is_compiled_once_for_all_constants() -> None:
+    assert seven(2) == 7
+    assert isinstance(added, Part)
+    made(seven, 2)
+    assert len(added.dispatcher.overloads) == 1
+
+
+def test_numba_compiles_other_code_of_the_process_as_ever() -> None:
+    from numba import njit
+
+    made(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
+
+    @njit
+    def highest(values: np.ndarray[Any, Any]) -> int:
+        return max(values[0], values[-1])
+
+    assert highest(np.array([1, 5])) == 5
 
 
 def parts(function: Callable[..., Any]) -> list[str]:
