@@ -39,6 +39,8 @@ ARXIV = r"arXiv[: ]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}"
 """An article's number, which begins with its year and month."""
 LIMITED_BELOW_W = 600
 """Power limit below which an H100 (of 700 W) is predicted with the rates of 500 W."""
+GRAPHED = ("kernels.h100", "kernels.b200")
+"""Kernels of chips whose host may capture layers in CUDA graphs and launch them at once."""
 SEPARATE = ("norm_efficiency", "activation_efficiency")
 """Classes of element-wise work that a compiler fuses."""
 
@@ -59,6 +61,8 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
     variants: dict[str, str] = {}
     if row.get("compiled") is not None and kernels in ("kernels.a100", "kernels.h100"):
         variants |= {f"{kernels}.{name}": "" if row["compiled"] else "eager" for name in SEPARATE}
+    if row.get("graphs") is not None and kernels in GRAPHED:
+        variants[f"{kernels}.host_dispatch"] = "graphs" if row["graphs"] else ""
     if kernels != "kernels.h100":
         return variants
     date = month(row)

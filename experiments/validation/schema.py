@@ -147,6 +147,7 @@ PLAN = (
     Column("lora_on", "text", choices=("all", "attention")),
     ATTENTION,
     Column("compiled", "flag"),
+    Column("graphs", "flag"),
     Column("date", "text"),
     Column("power_limit_w", "number", least=0),
     Column("train_only", "text", choices=("attention", "mlp", "output")),

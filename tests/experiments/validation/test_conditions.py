@@ -30,6 +30,7 @@ def seconds(**stated: Any) -> float:
     [
         ({"attention": "unfused"}, {"attention": "fused"}),
         ({"compiled": 0}, {"compiled": 1}),
+        ({"zero": 1, "tp": 8, "graphs": 0}, {"zero": 1, "tp": 8, "graphs": 1}),
         ({"tp": 8, "parallel_layers": 0}, {"tp": 8, "parallel_layers": 1}),
         ({"power_limit_w": 500}, {"power_limit_w": 700}),
         ({"precision": "fp8", "date": "2023-05"}, {"precision": "fp8", "date": "2023-11"}),
@@ -116,3 +117,4 @@ def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
         for catalogue in (shipped_catalogue(), recipe(row).numbers())
     )
     assert captured < eager / 10
+    assert recipe({**row, "graphs": 0}).numbers().value(part, "host_dispatch") == eager
