@@ -31,6 +31,9 @@ RELEASES: tuple[tuple[str, str, str], ...] = (
 """Ends of periods of software, each with the constant of H100 kernels and its variant before it."""
 UNFUSED_BEFORE = "2025-12"
 """Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
+SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
+"""Engine and chip whose products take longer for weights with a scale for each block. TensorRT-LLM
+1.3 is not slow; no shipped row was measured with it."""
 NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
 """Chips, and the month from which their engine runs prompts with fused attention (SDK 2.19)."""
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
@@ -79,7 +82,7 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
 
 
 def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
-    """Return the catalogue variants of the serving software of a row's month.
+    """Return the catalogue variants of the serving software of a row's month and engine.
 
     Examples
     --------
@@ -89,6 +92,8 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
     """
     date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
     variants: dict[str, str] = {}
+    if row.get("block_scaled") and (row.get("scheduler"), chip) == SLOW_BLOCK_SCALES:
+        variants["serving.gpu.block_scale_token"] = "tensorrt-llm-1.2"
     chips, fused_from = NO_FUSED_PROMPTS
     if date and date < fused_from and chip in chips:
         variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"

@@ -83,6 +83,27 @@ def test_prompts_that_wait_for_others_come_when_measured() -> None:
         assert predict({**values, "gather": None}).predicted["ttft_s"] < 0.6 * measured_s
 
 
+def test_scales_of_blocks_make_long_prompts_slower_in_one_engine() -> None:
+    """Products of TensorRT-LLM 1.2 on B200; nothing was fitted to the rows."""
+    rows = [
+        row.values
+        for row in table("silicon_moe_serving").rows().rows
+        if row.values["block_scaled"]
+        and row.values["scheduler"] == "tensorrt-llm"
+        and row.values["cluster"] == "dgx-b200"
+        and row.values["prompt_tokens"] == 8192
+    ]
+    assert len(rows) == 6
+    for values in rows:
+        measured_s = float(str(values["tpot_s"]))
+        assert abs(predict(values).predicted["tpot_s"] / measured_s - 1) < 0.1
+    longest = max(rows, key=lambda values: values["concurrency"] or 0)
+    whole = predict({**longest, "block_scaled": 0}).predicted
+    assert predict(longest).predicted["ttft_s"] > 1.2 * whole["ttft_s"]
+    elsewhere = {**longest, "cluster": "dgx-h200", "concurrency": 64}
+    assert predict(elsewhere) == predict({**elsewhere, "block_scaled": 0})
+
+
 def test_a_row_states_its_scheduler() -> None:
     drawn = {**ROW, "prompt_tokens": 1024, "rounds": 4, "shortest_lengths": 0.8}
     polled = {**drawn, "scheduler": "sglang", "poll_passes": 30}

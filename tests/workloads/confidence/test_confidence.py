@@ -22,7 +22,14 @@ from workloads.confidence import (
     shipped_residuals,
 )
 from workloads.confidence.answers import collective_interval, training_interval
-from workloads.confidence.kinds import FAMILY, NAMES, TENSOR, collective_kind, training_kind
+from workloads.confidence.kinds import (
+    EXCHANGE,
+    FAMILY,
+    NAMES,
+    TENSOR,
+    collective_kind,
+    training_kind,
+)
 from workloads.confidence.mixture import Slowing, mixture_ends, slowing
 from workloads.confidence.residuals import csv_lines, parse
 from workloads.confidence.split_conformal import (
@@ -30,6 +37,7 @@ from workloads.confidence.split_conformal import (
     BORROWED_TABLES,
     CROSSING,
     DEGREE_DOUBLED,
+    EXCHANGE_KERNEL,
     MOST,
     NEW_CHIP,
     NOT_FITTED,
@@ -78,13 +86,15 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
         (Prediction(TENSOR, "h100", 8, 2, 128), DEGREE_DOUBLED**2),
         (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
         (Prediction(TENSOR, "h100", 8, 1, 64, crosses=True), CROSSING),
+        (Prediction(EXCHANGE, "h100", ranks=8), EXCHANGE_KERNEL),
         (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST / NOT_FITTED["training"]),
     ],
 )
 def test_each_step_away_from_what_was_measured_widens(
     prediction: Prediction, factor: float
 ) -> None:
-    assert widening(prediction, _two_tables()) == pytest.approx(NOT_FITTED["training"] * factor)
+    always = NOT_FITTED[FAMILY[prediction.kind]]
+    assert widening(prediction, _two_tables()) == pytest.approx(always * factor)
 
 
 def test_the_basis_names_measurements_and_reasons() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
+from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.serving import profile
 from workloads.serving.rank.experts import busiest_group
 
@@ -43,3 +44,14 @@ def test_divided_experts_wait_for_the_busiest_rank_when_tokens_are_few() -> None
     assert 1.1 < divided.decode_s(4, 4000) / whole.decode_s(4, 4000) < 1.4
     assert divided.weights_bytes == whole.weights_bytes
     assert divided.kv_budget_bytes == whole.kv_budget_bytes
+
+
+def test_scales_of_blocks_lengthen_each_product_beside_the_experts() -> None:
+    """Six products of each of 61 layers take 22 ns more for each token beyond 1,024."""
+    model, machine = cs.model("deepseek-v3"), cs.cluster("dgx-b200")
+    slow = shipped_catalogue().with_variants({"serving.gpu.block_scale_token": "tensorrt-llm-1.2"})
+    plain = profile(model, machine, tp=8, precision="fp8")
+    scaled = profile(model, machine, tp=8, precision="fp8", catalogue=slow)
+    at = plain.tokens
+    added_s = 61 * 6 * 22e-9 * np.maximum(at - 1024, 0)
+    assert scaled.linear_s - plain.linear_s == pytest.approx(added_s)
