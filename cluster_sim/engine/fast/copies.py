@@ -1,7 +1,7 @@
-"""Many copies of one small schedule, each on links of its own, run in the same few buffers.
+"""Runs of many copies of one small schedule, each on links of its own, in the same few buffers.
 
-A copy is written, run and dropped before the next, so its ops stay in the processor's cache, and a
-hundred million of them take the memory of a few thousand.
+A copy is written, run and dropped before the next one is written. So its ops stay in the
+processor's cache, and a hundred million copies take the memory of a few thousand.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Pattern(NamedTuple):
     Attributes
     ----------
     size : int32 array (ops,)
-        Which of the sizes that occur an op moves over its link; -1 for one without a link, whose
-        duration is the same in all copies.
+        Index of the size that an op moves over its link, among the sizes that occur; -1 for an op
+        without a link, whose duration is the same in all copies.
     source : int32 array (edges,)
         Link whose latency is the lag of an edge; -1 for a lag that is the same in all copies.
     pending : int32 array (ops,)
-        Edges into each op.
+        Number of edges into each op.
     first : int32 array
-        Ops that wait for nothing.
+        Ops without any edge into them, which arrive at time 0.
     """
 
     size: IntArray
@@ -44,10 +44,11 @@ class Links(NamedTuple):
     Attributes
     ----------
     kind : int32 array (copies, links)
-        Which kind each link of each copy is of.
+        Kind of each link of each copy.
     duration_ps : int64 array (kinds, sizes)
         Time of each size that occurs on a link of each kind [ps].
     latency_ps : int64 array (kinds,)
+        Latency of a link of each kind [ps].
     """
 
     kind: IntArray
@@ -59,12 +60,12 @@ class Links(NamedTuple):
 def play_copies(
     run: Run, pattern: Pattern, links: Links, low: int, high: int, end_ps: IntArray
 ) -> int:
-    """Write and run the copies ``low:high``, and note when each ends.
+    """Write and run the copies ``low:high``, and store the time at which each ends in ``end_ps``.
 
     Returns
     -------
     int
-        The first copy of which ops were left over, or -1.
+        First copy of which some ops never ran, or -1 if there is none.
     """
     state = run.state
     for copy in range(low, high):
@@ -84,7 +85,7 @@ def play_copies(
 
 @internal
 def _write(run: Run, pattern: Pattern, links: Links, copy: int) -> None:
-    """Set the durations and lags that the links of a copy make."""
+    """Write the durations and lags that follow from the links of a copy."""
     ops = run.ops
     for op in range(len(ops.kind)):
         if pattern.size[op] >= 0:
@@ -97,7 +98,7 @@ def _write(run: Run, pattern: Pattern, links: Links, copy: int) -> None:
 
 @internal
 def _reset(run: Run, pattern: Pattern) -> None:
-    """Make everything as it was before a run; the queues of a finished one are empty."""
+    """Reset the state for the next run; the queues are empty already after a finished run."""
     state = run.state
     for op in range(len(state.ready)):
         state.ready[op] = 0

@@ -14,12 +14,12 @@ from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 FOREVER = 2**30
-"""Edges that a doomed op waits for."""
+"""Count of pending edges that a doomed op gets, more than can ever elapse."""
 
 
 @lean
 def happen(run: Run, now: int) -> None:
-    """Let the faults of this instant happen."""
+    """Apply the faults of this instant."""
     speeds, notes = run.speeds, run.state.notes
     while notes[FAULT] < len(speeds.time) and speeds.time[notes[FAULT]] == now:
         row = notes[FAULT]
@@ -37,7 +37,7 @@ def happen(run: Run, now: int) -> None:
 
 @inlined
 def _disturb(run: Run, row: int, now: int) -> None:
-    """Lose the ops in flight on a resource that dies, or let what remains of them take longer."""
+    """Interrupt the ops in flight on a resource that dies, or rescale their remaining time."""
     state = run.state
     first = state.notes[ATTEMPTS]
     chain = take_all(run.agenda, state)
@@ -58,7 +58,10 @@ def _disturb(run: Run, row: int, now: int) -> None:
 
 @inlined
 def _rescale(run: Run, row: int, op: int, now: int) -> None:
-    """Scale what remains of the fixed ops of this chain that hold the resource."""
+    """Scale the remaining time of the ops in this chain that hold the resource.
+
+    ``op`` is the first op of the chain; flows are not in it, as their rates are solved anew.
+    """
     speeds, state = run.speeds, run.state
     resource = speeds.resource[row]
     top = speeds.top[resource] * speeds.to_bottom[row]
@@ -75,7 +78,7 @@ def _rescale(run: Run, row: int, op: int, now: int) -> None:
 
 @inlined
 def _lose_all(run: Run, row: int, op: int, now: int) -> None:
-    """Lose the fixed ops of this chain, and the flows, that are on the resource."""
+    """Interrupt all ops on the resource: those of this chain, and the flows in flight."""
     state, streams, speeds = run.state, run.streams, run.speeds
     resource = speeds.resource[row]
     first = state.notes[ATTEMPTS]
@@ -109,7 +112,7 @@ def _is_on(run: Run, berth: int, resource: int) -> bool:
 
 @inlined
 def _lose(run: Run, op: int, now: int) -> None:
-    """Take an op in flight off its resources; its edges that did not elapse count no more."""
+    """Take an op in flight off its resources, and undo its edges that have not elapsed yet."""
     ops, state, due, attempts = run.ops, run.state, run.speeds.due, run.speeds.attempts
     row = state.notes[ATTEMPTS]
     state.notes[ATTEMPTS] += 1
@@ -130,7 +133,7 @@ def _lose(run: Run, op: int, now: int) -> None:
 
 @inlined
 def _doom_behind(run: Run, op: int, now: int) -> None:
-    """Mark all that a failed op leads to as never run."""
+    """Mark all ops that follow a failed op, directly or through others, as never run."""
     ops, state, lost, reached = run.ops, run.state, run.speeds.lost, run.speeds.reached
     reached[0] = op
     length = 1
@@ -152,7 +155,7 @@ def _doom_behind(run: Run, op: int, now: int) -> None:
 
 @inlined
 def _set_speed(run: Run, row: int) -> None:
-    """Note a speed, and scale what the resource divides and the caps of flows that hold it."""
+    """Set the speed of a resource: scale the rate that it divides, and its flows' caps."""
     speeds, streams = run.speeds, run.streams
     resource = speeds.resource[row]
     top, bottom = speeds.to_top[row], speeds.to_bottom[row]
@@ -172,13 +175,13 @@ def _set_speed(run: Run, row: int) -> None:
 
 @inlined
 def _part(rate: int, top: int, bottom: int) -> int:
-    """``rate · top // bottom`` without passing 64 bits."""
+    """``rate · top // bottom``, computed without passing 64 bits."""
     return rate // bottom * top + rate % bottom * top // bottom
 
 
 @inlined
 def _revive(run: Run, resource: int, now: int) -> None:
-    """Let what waited for a resource look again."""
+    """Let the ops that wait for a resource try to start again."""
     if run.queues.free[resource]:
         touch(run.queues, run.state, resource)
     op = run.speeds.parked[resource]
