@@ -8,6 +8,7 @@ end of it. The other numbers keep their values, so interactions between numbers 
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -55,9 +56,11 @@ class NotingCatalogue(Catalogue):
 def noting(catalogue: Catalogue) -> NotingCatalogue:
     """Return a catalogue with the same numbers that records reads.
 
-    Its digest differs, so that no result cached for the original takes the place of a read.
+    Its digest is unique, so that no result cached for the original, or for an earlier catalogue
+    that recorded its reads, takes the place of a read.
     """
-    return NotingCatalogue(f"{catalogue.digest} noted", catalogue.rows, catalogue.chosen)
+    digest = f"{catalogue.digest} noted {uuid.uuid4()}"
+    return NotingCatalogue(digest, catalogue.rows, catalogue.chosen)
 
 
 @dataclass(frozen=True)

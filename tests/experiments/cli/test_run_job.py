@@ -113,7 +113,8 @@ def test_a_study_runs_it(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     grid = "grid:\n  spares: ['0', '1']\n"
     fixed = "".join(
-        f"  {word.removeprefix('--').replace('=', ': ')}\n" for word in (*STEP, "--runs=1")
+        f"  {word.removeprefix('--').replace('=', ': ')}\n"
+        for word in (*STEP, "--days=20", "--runs=1")
     )
     study.write_text(f"command: run-job\nfixed:\n{fixed}  failures: 5\n{grid}")
     assert (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from experiments.figures.sensitivity import tornado
@@ -84,6 +86,14 @@ def test_a_noting_catalogue_has_the_same_numbers_under_another_digest() -> None:
     assert noted.value("trn2", "cores") == shipped_catalogue().value("trn2", "cores")
     assert list(noted.read) == [("trn2", "cores")]
     assert noted != shipped_catalogue()
+
+
+def test_reads_are_recorded_again_where_an_answer_is_cached_by_its_catalogue() -> None:
+    """A second ranking in a process, as of a notebook, ranks as many numbers as the first."""
+    cached = functools.cache(_transfer_s)
+    first, second = (sensitivity(cached, shipped_catalogue()) for _ in range(2))
+    assert len(first) == 2
+    assert second == first
 
 
 def test_the_tornado_labels_every_bar_with_its_range_and_grade() -> None:

@@ -119,8 +119,12 @@ def test_the_slower_pool_binds(served: Profile) -> None:
     assert bound_by_decode == pytest.approx(3 * one_decode_replica, rel=0.02)
 
 
-def test_groups_fill_units_or_take_several(service: Service, served: Profile) -> None:
+def test_groups_fill_units_or_take_several(
+    service: Service, served: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twice the groups in a unit serve twice as much; a group of two units serves half in each."""
+    # The rates of saturation are read, not the latencies, for which a table runs twelve loads.
+    monkeypatch.setattr("workloads.serving.table.LOADS", (0.05, 0.99))
     two = _service("1:1")
     assert (two.group, two.units_together) == (2, 1)
     assert two.weights_bytes == 4 * served.weights_bytes == service.weights_bytes

@@ -26,9 +26,17 @@ SERVER = cluster("dgx-h100")
 
 
 @pytest.mark.parametrize(
-    "value", [None, -1, 10**30, "x", [1, 2], LEFT_OUT],
+    "value",
+    [
+        None,
+        pytest.param(-1, marks=pytest.mark.slow),
+        10**30,
+        pytest.param("x", marks=pytest.mark.slow),
+        [1, 2],
+        LEFT_OUT,
+    ],
     ids=["null", "-1", "10^30", "text", "list", "left-out"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("document", [profile(), exchange(0).document()], ids=["sum", "messages"])
 def test_any_value_of_a_profile_is_read_or_refused(
     document: dict[str, Any], value: Any, tmp_path: Path
