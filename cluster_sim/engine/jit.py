@@ -46,8 +46,8 @@ def lean(function: Function) -> Function:
     """Compile a function as :func:`compiled` does, for code that only indexes its arrays.
 
     An array is its address and its lengths (:mod:`cluster_sim.engine.plain_arrays`), which compiles
-    in a third of the time. Its whole numbers are read as int64, and an index is taken as it is:
-    Python counts a negative one from the end, and to test for that took a tenth of a run.
+    faster. Its whole numbers are read as int64, and an index is taken as it is: Python counts a
+    negative one from the end, and to test for that took a tenth of a run.
     """
     return cast(Function, Entry(function, _OPTIONS, plain=True))
 

@@ -1,10 +1,10 @@
 """Numba's view of the arrays that lean code takes: an address and a shape, nothing else.
 
 Numba passes an array of its own as seven words or more, and reads its strides at every index. A run
-of the engine consists of a hundred arrays, so most of the time of compiling went into code that
-hands these words on from function to function. Here an array in C order is its address and its
-lengths. Whole numbers are read as int64 whatever the width of the column, so that functions are
-compiled for no other integers.
+of the engine consists of a hundred arrays, so a quarter to a half of the time of compiling went
+into code that hands these words on from function to function. Here an array in C order is its
+address and its lengths. Whole numbers are read as int64 whatever the width of the column, so that
+functions are compiled for no other integers.
 
 Only :mod:`cluster_sim.engine.jit` loads this module, and only to compile, since it loads numba.
 """

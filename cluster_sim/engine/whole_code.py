@@ -3,7 +3,7 @@
 Numba makes each function ready to run: it optimises the function with everything that it calls,
 makes machine code of that, and repeats both in each of its callers. Only a function that Python
 calls ever runs by itself. So here the others are left as they come until all of them are together,
-which halves the time of compiling.
+which takes a third off the time of compiling.
 
 Only :mod:`cluster_sim.engine.jit` loads this module, and only to compile, since it loads numba.
 """
