@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
+from experiments.validation.long_steps import SteadyStep, steady
 from experiments.validation.machines import machines_for, model_for
 from experiments.validation.outcome import Outcome, infeasible
 from experiments.validation.recipes import recipe
@@ -16,10 +16,8 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Experts, Model
-from workloads.training.iteration import Iteration, iteration
-from workloads.training.memory.memory import Memory, worst
+from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.shared_parts import SharedParts
 
 SAVINGS: Mapping[str, tuple[Any, ...]] = {
     "zero": (3,),
@@ -27,26 +25,6 @@ SAVINGS: Mapping[str, tuple[Any, ...]] = {
     "vpp": (1,),
 }
 """Columns that can save memory, and their values that save more than the usual one."""
-FEWEST = 4
-"""Smallest period, in microbatches, for extrapolating a longer run from two."""
-
-
-class SteadyStep(NamedTuple):
-    """Results kept of a simulated step.
-
-    Attributes
-    ----------
-    seconds : float
-        Time of the step [s].
-    memory : Memory
-        Memory of the rank that needs most.
-    provenance : mapping of str to str
-        Provenance of each kind of input.
-    """
-
-    seconds: float
-    memory: Memory
-    provenance: Mapping[str, str]
 
 
 class Steps:
@@ -62,8 +40,7 @@ class Steps:
     def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> SteadyStep:
         key = model, machine, plan
         if key not in self._steps:
-            step, seconds = steady(model, machine, plan)
-            self._steps[key] = SteadyStep(seconds, step.memory, step.provenance)
+            self._steps[key] = steady(model, machine, plan)
         return self._steps[key]
 
 
@@ -127,40 +104,6 @@ def _savings(row: Stated, name: str, more: tuple[Any, ...]) -> tuple[Any, ...]:
     alone = row.values["tp"] * row.values["pp"] == 1
     free = name in row.assumed and (name != "zero" or alone)
     return (row.values[name], *more) if free else (row.values[name],)
-
-
-def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> tuple[Iteration, float]:
-    """Simulate an iteration; of many microbatches, only enough to find the time of each.
-
-    Once the pipeline is full every further microbatch takes the same time, so the time of a long
-    run follows from those of two shorter ones.
-
-    Returns
-    -------
-    Iteration
-        The one that was run, the longer of two.
-    float
-        Time of the plan's own number of microbatches [s].
-    """
-    period = plan.pp * -(-FEWEST // plan.pp)  # whole rounds of an interleaved schedule
-    base = 2 * period
-    if plan.microbatches <= base + 2 * period:
-        step = iteration(model, machine, plan, allow_oversized=True, partial=True)
-        return step, step.iteration_s
-    once, shared = plan.dp * plan.microbatch, SharedParts(machine)
-    short, long = (
-        iteration(
-            model,
-            machine,
-            replace(plan, global_batch=count * once),
-            shared=shared,
-            allow_oversized=True,
-            partial=True,
-        )
-        for count in (base, base + period)
-    )
-    each = (long.iteration_s - short.iteration_s) / period
-    return long, long.iteration_s + (plan.microbatches - base - period) * each
 
 
 def model_of(row: Mapping[str, Any]) -> Model:

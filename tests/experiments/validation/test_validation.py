@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.figures.validation import scatter
-from experiments.validation import training
+from experiments.validation import long_steps, training
 from experiments.validation.baseline import baseline, training_work, wire_bytes
 from experiments.validation.collectives import predict as predict_collective
 from experiments.validation.compare import compare, condensed, error, summary
@@ -21,7 +21,7 @@ from experiments.validation.recipes import recipe, recipes
 from experiments.validation.row_defaults import filled
 from experiments.validation.rows import read_file, read_text
 from experiments.validation.tables import misses, table, tables
-from experiments.validation.training import fitting, model_of, plan_of, steady
+from experiments.validation.training import fitting, model_of, plan_of
 from experiments.validation.validate import validate
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
@@ -408,15 +408,6 @@ def test_models_and_plans_follow_the_columns():
         plan_of(filled(row(cluster="trn1.32xlarge", chips=16, tp=8, dp=3)).values)
 
 
-def test_two_short_runs_give_the_time_of_a_long_one():
-    values = filled(row(chips=8, tp=2, pp=2, dp=2, global_batch=80, gated_mlp=0)).values
-    model, plan = model_of(values), plan_of(values)
-    machine = cluster("dgx-a100")
-    whole = iteration(model, machine, plan, allow_oversized=True, partial=True)
-    _, seconds = steady(model, machine, plan)
-    assert seconds == pytest.approx(whole.iteration_s, rel=1e-3)
-
-
 def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
     simulated = []
 
@@ -424,7 +415,7 @@ def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
         simulated.append(plan)
         return iteration(model, machine, plan, **changes)
 
-    monkeypatch.setattr(training, "iteration", counted)
+    monkeypatch.setattr(long_steps, "iteration", counted)
     rows = [row(chips=8, tp=2, dp=4, global_batch=batch, gated_mlp=0) for batch in (8, 16, 8)]
     predict = predictor(rows_of(TRAINING).kind)
     outcomes = [predict(values, None) for values in rows]

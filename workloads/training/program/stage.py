@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from workloads.training.layers.steps import (
 )
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
+from workloads.training.plan.schedules.passes import Passes
 from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, sequence
 from workloads.training.program.paired import pairs, side_by_side
 from workloads.training.program.pass_layout import PassLayout, gathered_ops
@@ -49,13 +51,27 @@ class BuiltPasses:
         return self._numbered[key]
 
 
+class StageOps(NamedTuple):
+    """Ops of a rank of one stage, and the places of its passes among them.
+
+    Attributes
+    ----------
+    ops : Ops
+    begins : int64 array (passes + 1,)
+        First op of each pass of the first iteration, then the op after the last pass.
+    """
+
+    ops: Ops
+    begins: IntArray
+
+
 def stage_ops(
     shapes: RankShapes,
     stage: int,
     catalog: Catalog,
     iterations: int = 1,
     built: BuiltPasses | None = None,
-) -> Ops:
+) -> StageOps:
     """Return the ops of a rank of a stage in one or several iterations.
 
     Parameters
@@ -72,9 +88,7 @@ def stage_ops(
     plan = shapes.plan
     builder = Builder(shapes, stage, catalog, built=built)
     order = passes(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
-    # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
-    kind = 2 * (order.phase * plan.vpp + order.chunk)
-    kind += _last_of_each(kind)
+    kind = kinds_of_passes(order, plan.vpp)
     kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
     start = builder.start()
     blocks = {
@@ -89,19 +103,28 @@ def stage_ops(
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
     asynchronous[list(_beside(plan))] = True
     ops = past_asynchronous(ops, asynchronous[stream])
-    if not plan.pipeline.pairs_passes:
-        return ops
     lengths = np.array([len(blocks[key]) for key in kinds.tolist()], np.int64)[which]
     begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
+    if not plan.pipeline.pairs_passes:
+        return StageOps(ops, begins)
     whole = len(ops) // iterations
     together = [pair for run in range(iterations) for pair in pairs(order, begins + run * whole)]
-    return side_by_side(ops, together, stream == CC)
+    return StageOps(side_by_side(ops, together, stream == CC), begins)
 
 
 def _beside(plan: ParallelPlan) -> tuple[int, ...]:
     """Streams that run beside compute under the plan, as later ops do not wait for theirs."""
     beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
     return (*beside, SEND) if plan.pipeline.pairs_passes else beside
+
+
+def kinds_of_passes(order: Passes, chunks: int) -> IntArray:
+    """Return a number for each pass that passes with the same ops share, int64 (passes,).
+
+    The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
+    """
+    kind = 2 * (order.phase * chunks + order.chunk)
+    return np.asarray(kind + _last_of_each(kind), np.int64)
 
 
 def _last_of_each(kind: IntArray) -> IntArray:

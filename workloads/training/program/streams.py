@@ -10,6 +10,7 @@ import numpy as np
 from topologies.arrays import BoolArray, IntArray, distinct
 from workloads.training.layers.steps import CC_DP, ENGINE
 from workloads.training.program.ops import Catalog, Ops, edges
+from workloads.training.program.stage import StageOps
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +24,15 @@ class Stream:
         Dependencies: op ``dst`` waits for op ``src``. They are sorted by ``dst``.
     contends : bool array (ops,)
         Ops that may contend for the rank's memory.
+    begins : int64 array (passes + 1,)
+        First op of each pass of the first iteration, then the op after the last pass.
     """
 
     ops: Ops
     src: IntArray
     dst: IntArray
     contends: BoolArray
+    begins: IntArray
 
 
 class Marks(NamedTuple):
@@ -56,14 +60,15 @@ def marks_of(catalog: Catalog) -> Marks:
     return Marks(catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_))
 
 
-def stream_of(ops: Ops, marks: Marks) -> Stream:
+def stream_of(stage: StageOps, marks: Marks) -> Stream:
     """Return the ops of a rank with their dependencies."""
+    ops = stage.ops
     stream = marks.stream[ops.step]
     pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_))
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), stage.begins)
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
