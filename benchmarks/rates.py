@@ -15,7 +15,7 @@ import numpy as np
 from cluster_sim.engine import Faults, max_min_rates
 from cluster_sim.engine.fast import new_run
 from cluster_sim.engine.fast.loop import play
-from cluster_sim.engine.rates import MANY
+from cluster_sim.engine.shared_rates.filling import MANY
 from cluster_sim.schedule.build import OpColumns
 from cluster_sim.schedule.build import schedule as build_schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule

@@ -169,13 +169,13 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/verify/stacked_switches.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
     "cluster_sim/engine/copies.py": {"concurrent"},
-    "cluster_sim/engine/jit.py": {
-        "cluster_sim.engine.plain_arrays",
-        "cluster_sim.engine.whole_code",
+    "cluster_sim/engine/compiler/jit.py": {
+        "cluster_sim.engine.compiler.plain_arrays",
+        "cluster_sim.engine.compiler.whole_code",
         "llvmlite",
         "numba",
     },
-    "cluster_sim/engine/machine_code.py": {"llvmlite", "logging"},
+    "cluster_sim/engine/compiler/machine_code.py": {"llvmlite", "logging"},
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
     "experiments/precompile.py": {"experiments.cli.main"},

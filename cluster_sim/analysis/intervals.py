@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled
+from cluster_sim.engine.compiler.jit import compiled
 from topologies.arrays import BoolArray, IntArray
 
 BLOCK_ROWS = 2**20

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from cluster_sim.engine import fast
 from cluster_sim.engine.faults import FaultError, Faults
-from cluster_sim.engine.max_min import max_min_rates
+from cluster_sim.engine.shared_rates.max_min import max_min_rates
 from cluster_sim.engine.times import (
     DONE,
     DOOMED,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import lean
+from cluster_sim.engine.compiler.jit import lean
 from topologies.arrays import IntArray
 
 Bytes = npt.NDArray[np.uint8]

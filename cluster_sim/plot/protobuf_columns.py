@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import lean
+from cluster_sim.engine.compiler.jit import lean
 from cluster_sim.plot.byte_columns import Bytes, Column
 from topologies.arrays import IntArray
 

@@ -11,7 +11,7 @@ from experiments.cli.fleet_tables import print_fleet
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.sensitivity import SensitivityInputs
-from workloads.fleet_options import (
+from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     LimitInputs,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
     from workloads.fleet.scenario import Scenario
-    from workloads.fleet_options import Question
+    from workloads.options.fleet import Question
 
 SHARE, COST = "sensitivity", "sensitivity_cost"
 """Keys of the two rankings in JSON, and their names in a run directory."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
-from workloads.fleet_options import (
+from workloads.options.fleet import (
     FleetInputs,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
     Question,
 )
-from workloads.lend_options import HistoryInputs, NightInputs
+from workloads.options.lend import HistoryInputs, NightInputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

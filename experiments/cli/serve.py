@@ -12,8 +12,8 @@ from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
 from topologies.options import option
-from workloads.fleet_options import SPECULATION
 from workloads.kernels.precision import SERVING, SERVING_CACHES
+from workloads.options.fleet import SPECULATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,16 +19,16 @@ from experiments.cli.serve import DeploymentInputs, ReplicaInputs, RequestInputs
 from topologies.options import described
 from workloads.fleet.keywords import OLDER, TAKEN, FleetKeywords, LendKeywords, question_of
 from workloads.fleet.lending.front import NightKeywords
-from workloads.fleet_options import (
+from workloads.job.keywords import KEYWORDS, plan_with
+from workloads.job.plan import JobPlan
+from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     LimitInputs,
     MoneyInputs,
     PolicyInputs,
 )
-from workloads.job.keywords import KEYWORDS, plan_with
-from workloads.job.plan import JobPlan
-from workloads.lend_options import HistoryInputs, NightInputs
+from workloads.options.lend import HistoryInputs, NightInputs
 from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"

@@ -28,7 +28,9 @@ from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
-from workloads.fleet_options import (
+from workloads.models.huggingface import model
+from workloads.models.model import Model
+from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     LimitInputs,
@@ -36,8 +38,6 @@ from workloads.fleet_options import (
     PolicyInputs,
     Question,
 )
-from workloads.models.huggingface import model
-from workloads.models.model import Model
 from workloads.serving import parse_share, parse_slo
 
 NEVER = ("inf", "never")

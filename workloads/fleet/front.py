@@ -28,8 +28,8 @@ from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import Scenario, run, what_ifs
 from workloads.fleet.simulate import FleetRun
-from workloads.fleet_options import PolicyInputs
 from workloads.models.model import Model
+from workloads.options.fleet import PolicyInputs
 
 
 @dataclass(frozen=True, eq=False)

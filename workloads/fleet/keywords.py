@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar
 
 from topologies.errors import InputError, shown, suggestion
 from topologies.options import KEY, Option
-from workloads.fleet_options import (
+from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     LimitInputs,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, internal
+from cluster_sim.engine.compiler.jit import compiled, internal
 from topologies.arrays import FloatArray, IntArray
 from workloads.training.plan.schedules import BACKWARD, FORWARD, WEIGHT, pipeline_schedule
 from workloads.training.plan.schedules.held import passes

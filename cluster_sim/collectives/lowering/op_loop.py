@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cluster_sim.engine.jit import inlined, lean
+from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.schedule.table import FIXED, JOIN, NO_RESOURCE
 from topologies.arrays import BoolArray, IntArray
 

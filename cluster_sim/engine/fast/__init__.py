@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.classes import share_tables
 from cluster_sim.engine.fast.agenda import empty_agenda
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
@@ -30,6 +29,7 @@ from cluster_sim.engine.fast.routines import calls_of, held_back, no_calls
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.fast.streams import Streams, empty_streams
 from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.shared_rates.classes import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
 from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule

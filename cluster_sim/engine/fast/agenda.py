@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.engine.compiler.jit import inlined, leading_zeros, trailing_zeros
 from cluster_sim.engine.fast.columns import NO_OP, State
-from cluster_sim.engine.jit import inlined, leading_zeros, trailing_zeros
 from cluster_sim.schedule.table import IntArray
 
 BITS = 64

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cluster_sim.engine.compiler.jit import internal, lean
 from cluster_sim.engine.fast.columns import ARRIVED, ENDED, NO_OP, NOTES, TROUBLE
 from cluster_sim.engine.fast.loop import advance
 from cluster_sim.engine.fast.steps import Run, arrive
-from cluster_sim.engine.jit import internal, lean
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import HORIZON_PS, IntArray
 

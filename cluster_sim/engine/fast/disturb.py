@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cluster_sim.engine.components import touch as touch_rates
+from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.engine.fast.agenda import push, take_all
 from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, TROUBLE
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
-from cluster_sim.engine.jit import inlined, lean
-from cluster_sim.engine.rates import ALL
+from cluster_sim.engine.shared_rates.components import touch as touch_rates
+from cluster_sim.engine.shared_rates.filling import ALL
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.engine.fast.agenda import Agenda, next_time, take_instant
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
@@ -19,7 +20,6 @@ from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
 from cluster_sim.engine.fast.routines import pass_on
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
 from cluster_sim.engine.fast.streams import leave_next, solve
-from cluster_sim.engine.jit import inlined, lean
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.engine.compiler.jit import inlined
 from cluster_sim.engine.fast.columns import NO_OP, TOUCHED, Ops, State
-from cluster_sim.engine.jit import inlined
 from cluster_sim.schedule.table import IntArray
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cluster_sim.engine.compiler.jit import internal
 from cluster_sim.engine.fast.columns import NO_OP, STOP, Calls
 from cluster_sim.engine.fast.steps import Run, arrive, count
-from cluster_sim.engine.jit import internal
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import IntArray, Schedule

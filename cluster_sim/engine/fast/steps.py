@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cluster_sim.engine.compiler.jit import inlined, prefetch
 from cluster_sim.engine.fast.agenda import Agenda, push
 from cluster_sim.engine.fast.columns import (
     ARRIVED,
@@ -19,7 +20,6 @@ from cluster_sim.engine.fast.columns import (
 )
 from cluster_sim.engine.fast.queues import Queues, free_slot
 from cluster_sim.engine.fast.streams import Streams, enter
-from cluster_sim.engine.jit import inlined, prefetch
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 

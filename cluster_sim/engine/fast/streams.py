@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine import components
+from cluster_sim.engine.compiler.jit import inlined, internal
 from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
-from cluster_sim.engine.jit import inlined, internal
-from cluster_sim.engine.rates import Filling, Paths, Seats
-from cluster_sim.engine.standing import Standing, nothing_stands
+from cluster_sim.engine.shared_rates import components
+from cluster_sim.engine.shared_rates.filling import Filling, Paths, Seats
+from cluster_sim.engine.shared_rates.sums import Sums, empty_sums
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS, IntArray
 
@@ -63,7 +63,7 @@ class Streams(NamedTuple):
     paths: Paths
     seats: Seats
     filling: Filling
-    standing: Standing
+    sums: Sums
 
 
 def empty_streams(
@@ -95,7 +95,7 @@ def empty_streams(
         paths=paths,
         seats=seats,
         filling=filling,
-        standing=nothing_stands(paths, filling),
+        sums=empty_sums(paths, filling),
     )
 
 
@@ -145,7 +145,7 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
         streams.vacant[0] = streams.after[berth]
     streams.op[berth], streams.number[berth] = op, number
     streams.left[berth], streams.begun[berth] = size * MICROBYTES, now
-    components.join(streams.paths, streams.seats, streams.filling, streams.standing, number)
+    components.join(streams.paths, streams.seats, streams.filling, streams.sums, number)
     streams.fresh[state.notes[FRESH]] = berth
     state.notes[FRESH] += 1
     state.child[op] = berth
@@ -188,7 +188,7 @@ def leave(streams: Streams, state: State, berth: int) -> None:
 def _vacate(streams: Streams, berth: int) -> int:
     """Free a berth for the next flow, and return the op that was there."""
     number = streams.number[berth]
-    components.leave(streams.paths, streams.seats, streams.filling, streams.standing, number)
+    components.leave(streams.paths, streams.seats, streams.filling, streams.sums, number)
     op: int = streams.op[berth]
     streams.op[berth] = NO_OP
     streams.after[berth] = streams.vacant[0]
@@ -199,7 +199,7 @@ def _vacate(streams: Streams, berth: int) -> int:
 @inlined
 def solve(streams: Streams, state: State, now: int) -> None:
     """Solve the rates that change at this instant, and update when those flows end."""
-    changed = components.solve(streams.paths, streams.seats, streams.filling, streams.standing)
+    changed = components.solve(streams.paths, streams.seats, streams.filling, streams.sums)
     for index in range(changed):
         _change_rate(streams, state, streams.filling.changed[index], now)
     for index in range(state.notes[FRESH]):

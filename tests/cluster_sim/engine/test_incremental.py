@@ -12,7 +12,7 @@ from cluster_sim.engine import Faults, simulate
 from cluster_sim.engine.fast import new_run
 from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.steps import Run
-from cluster_sim.engine.rates import FEW, MANY, VISITED
+from cluster_sim.engine.shared_rates.filling import FEW, MANY, VISITED
 from cluster_sim.engine.times import HorizonError
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule

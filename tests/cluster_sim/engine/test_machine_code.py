@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cluster_sim.engine import machine_code
-from cluster_sim.engine.jit import (
+from cluster_sim.engine.compiler import machine_code
+from cluster_sim.engine.compiler.jit import (
     Entry,
     Part,
     _flatten,
@@ -25,8 +25,8 @@ from cluster_sim.engine.jit import (
     prefetch,
     trailing_zeros,
 )
-from cluster_sim.engine.machine_code import Code, ingredients
-from cluster_sim.engine.object_file import Unsuited, place
+from cluster_sim.engine.compiler.machine_code import Code, ingredients
+from cluster_sim.engine.compiler.object_file import Unsuited, place
 from topologies import kept_files
 
 ROOT = Path(__file__).parents[3]

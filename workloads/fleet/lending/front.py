@@ -27,9 +27,9 @@ from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.night_options import limits_only, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario
-from workloads.fleet_options import FleetInputs, Question
-from workloads.lend_options import NightInputs
 from workloads.models.model import Model
+from workloads.options.fleet import FleetInputs, Question
+from workloads.options.lend import NightInputs
 
 NIGHT = ("until", "begin", "confidence", "window")
 """Keywords that describe the night."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from topologies.errors import InputError
 from topologies.units import parse_seconds
 from workloads.fleet.lending.answer import Night
-from workloads.fleet_options import FleetInputs
-from workloads.lend_options import NightInputs
+from workloads.options.fleet import FleetInputs
+from workloads.options.lend import NightInputs
 from workloads.serving import parse_share, parse_slo
 
 USUAL_SHARE = 0.999

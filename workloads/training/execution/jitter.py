@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import inlined
+from cluster_sim.engine.compiler.jit import inlined
 from cluster_sim.schedule.table import FLOW, Schedule
 from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError

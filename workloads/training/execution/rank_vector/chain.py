@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled
+from cluster_sim.engine.compiler.jit import compiled
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.nodes import Nodes
 

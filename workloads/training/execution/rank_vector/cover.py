@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import internal
+from cluster_sim.engine.compiler.jit import internal
 from topologies.arrays import IntArray
 
 ROOM = 2

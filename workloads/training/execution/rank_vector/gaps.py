@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_sim.engine.jit import inlined, internal
+from cluster_sim.engine.compiler.jit import inlined, internal
 from topologies.arrays import IntArray
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,

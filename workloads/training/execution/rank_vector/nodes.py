@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled
+from cluster_sim.engine.compiler.jit import compiled
 from cluster_sim.schedule.table import ScheduleError
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.program.breakdown import ORDER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, inlined, internal
+from cluster_sim.engine.compiler.jit import compiled, inlined, internal
 from topologies.arrays import IntArray
 from workloads.training.execution.jitter import draw, scale
 from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled, internal
+from cluster_sim.engine.compiler.jit import compiled, internal
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.chain import ASIDE, wait_part
 from workloads.training.execution.rank_vector.nodes import Nodes

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import compiled
+from cluster_sim.engine.compiler.jit import compiled
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.chain import chain, wait_part
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import inlined, lean
-from cluster_sim.engine.rates import Filling, Paths, Seats, working_space
+from cluster_sim.engine.compiler.jit import inlined, lean
+from cluster_sim.engine.shared_rates.filling import Filling, Paths, Seats, working_space
 from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
 ODD = 0x1E3779B97F4A7C15

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import inlined, internal
-from cluster_sim.engine.rates import (
+from cluster_sim.engine.compiler.jit import inlined, internal
+from cluster_sim.engine.shared_rates.filling import (
     FEW,
     FEW_CLASSES,
     MANY,
@@ -24,14 +24,14 @@ NOWHERE = -1
 """Place of what is not in the heap."""
 
 
-class Standing(NamedTuple):
+class Sums(NamedTuple):
     """Sums over the classes that have flows at each resource, and the heap of a solve.
 
-    Where it is kept, ``Filling.spare`` is the capacity that no flow has, and ``Filling.weight``
+    Where sums are kept, ``Filling.spare`` is the capacity that no flow has, and ``Filling.weight``
     zero between solves.
     """
 
-    kept: IntArray  # 1 for the resources at which it is kept
+    kept: IntArray  # 1 for the resources at which they are kept
     whole: IntArray  # weight of all flows
     level: IntArray  # at which the resource is full, UNLIMITED for never [B/s] …
     top: IntArray  # … and the weight of the flows that have this rate
@@ -43,13 +43,13 @@ class Standing(NamedTuple):
     new: IntArray  # classes that have had no flow up to this instant
 
 
-def nothing_stands(paths: Paths, filling: Filling) -> Standing:
-    """Return what stands at resources without flows; the working space is filled in with it."""
+def empty_sums(paths: Paths, filling: Filling) -> Sums:
+    """Return the sums at resources without flows, and set the working space likewise."""
     classes, resources = len(paths.cap), len(paths.capacity)
     filling.spare[:] = paths.capacity
     filling.weight.fill(0)
     filling.sizes[FEW], filling.sizes[MANY] = FEW_CLASSES, resources // MANY_OF
-    return Standing(
+    return Sums(
         kept=np.ones(resources, np.uint8),
         whole=np.zeros(resources, np.int64),
         level=np.full(resources, UNLIMITED, np.int64),
@@ -64,20 +64,20 @@ def nothing_stands(paths: Paths, filling: Filling) -> Standing:
 
 
 @inlined
-def count_in(filling: Filling, standing: Standing, resource: int, weight: int, rate: int) -> None:
+def count_in(filling: Filling, sums: Sums, resource: int, weight: int, rate: int) -> None:
     """Count flows of this weight and rate at a resource, or out again if the weight is negative."""
-    standing.whole[resource] += weight
+    sums.whole[resource] += weight
     filling.spare[resource] -= weight * rate
-    if standing.level[resource] == rate:
-        count_top(standing, resource, weight)
+    if sums.level[resource] == rate:
+        count_top(sums, resource, weight)
 
 
 @inlined
-def count_top(standing: Standing, resource: int, weight: int) -> None:
+def count_top(sums: Sums, resource: int, weight: int) -> None:
     """Count flows among those at the level of a full resource. Without any it limits none."""
-    standing.top[resource] += weight
-    if standing.top[resource] == 0:
-        standing.level[resource] = UNLIMITED
+    sums.top[resource] += weight
+    if sums.top[resource] == 0:
+        sums.level[resource] = UNLIMITED
 
 
 @internal
@@ -85,11 +85,11 @@ def sum_up(
     paths: Paths,
     seats: Seats,
     filling: Filling,
-    standing: Standing,
+    sums: Sums,
     resource: int,
     touched: bool,
 ) -> None:
-    """Sum what stands at a resource since a solve that did not keep it.
+    """Sum up the flows at a resource, after a solve that did not keep its sums.
 
     The highest rate on a full resource is its level. One that was touched may have been full.
     """
@@ -101,7 +101,7 @@ def sum_up(
         number = paths.owner[share]
         weight = paths.members[number] * paths.weight[share]
         rate = UNLIMITED if filling.rising[number] else paths.rate[number]
-        standing.rate[place], standing.weight[place] = rate, weight
+        sums.rate[place], sums.weight[place] = rate, weight
         whole += weight
         if rate == UNLIMITED:
             rising += weight
@@ -111,25 +111,25 @@ def sum_up(
             highest, top = rate, 0
         if rate == highest:
             top += weight
-    standing.kept[resource] = 1
-    standing.whole[resource] = whole
+    sums.kept[resource] = 1
+    sums.whole[resource] = whole
     filling.spare[resource] = spare
     filling.weight[resource] = rising
     full = top > 0 and (touched or spare < top)
-    standing.top[resource] = top if full else 0
-    standing.level[resource] = highest if full else UNLIMITED
+    sums.top[resource] = top if full else 0
+    sums.level[resource] = highest if full else UNLIMITED
 
 
 @inlined
-def bound(filling: Filling, standing: Standing, resource: int, level: int) -> int:
+def bound(filling: Filling, sums: Sums, resource: int, level: int) -> int:
     """Lowest level, from this one on, at which a resource may be full, or was full before."""
-    top, rising = standing.top[resource], filling.weight[resource]
-    room = filling.spare[resource] - (standing.whole[resource] - rising - top)
+    top, rising = sums.top[resource], filling.weight[resource]
+    room = filling.spare[resource] - (sums.whole[resource] - rising - top)
     if top + rising == 0:
         return UNLIMITED if room >= 0 else level
     if top == 0:
         return level if room < 0 else max(level, room // rising)
-    room += top * standing.level[resource]
+    room += top * sums.level[resource]
     reached = 0 if room < 0 else room // (top + rising)
-    lowest: int = max(level, min(reached, standing.level[resource]))
+    lowest: int = max(level, min(reached, sums.level[resource]))
     return lowest

@@ -1,14 +1,14 @@
 """Flows come and go: which rates are solved anew, and how.
 
 A small component is solved from the start. Of a large one, only what changes
-(:mod:`cluster_sim.engine.incremental`); all of it where much changed at once, or a capacity did.
+(:mod:`cluster_sim.engine.shared_rates.incremental`); all of it where much changed at once, or a
+capacity did.
 """
 
 from __future__ import annotations
 
-from cluster_sim.engine.incremental import update
-from cluster_sim.engine.jit import inlined, internal
-from cluster_sim.engine.rates import (
+from cluster_sim.engine.compiler.jit import inlined, internal
+from cluster_sim.engine.shared_rates.filling import (
     ALL,
     CHANGED,
     CLASSES,
@@ -21,7 +21,8 @@ from cluster_sim.engine.rates import (
     Seats,
     fill,
 )
-from cluster_sim.engine.standing import Standing, count_in
+from cluster_sim.engine.shared_rates.incremental import update
+from cluster_sim.engine.shared_rates.sums import Sums, count_in
 
 
 @inlined
@@ -34,11 +35,11 @@ def touch(filling: Filling, resource: int) -> None:
 
 
 @inlined
-def join(paths: Paths, seats: Seats, filling: Filling, standing: Standing, number: int) -> None:
+def join(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) -> None:
     """Add a flow to a class; the first makes the class take part at its resources."""
     paths.members[number] += 1
     if paths.members[number] == 1:
-        standing.new[filling.sizes[NEW]] = number
+        sums.new[filling.sizes[NEW]] = number
         filling.sizes[NEW] += 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = paths.resource[share]
@@ -48,36 +49,36 @@ def join(paths: Paths, seats: Seats, filling: Filling, standing: Standing, numbe
             seats.share[place] = share
             seats.place[share] = place
             seats.taken[resource] += 1
-        if standing.kept[resource]:
+        if sums.kept[resource]:
             place, weight = seats.place[share], paths.weight[share]
-            standing.rate[place] = paths.rate[number]
-            standing.weight[place] = weight * paths.members[number]
-            count_in(filling, standing, resource, weight, paths.rate[number])
+            sums.rate[place] = paths.rate[number]
+            sums.weight[place] = weight * paths.members[number]
+            count_in(filling, sums, resource, weight, paths.rate[number])
 
 
 @inlined
-def leave(paths: Paths, seats: Seats, filling: Filling, standing: Standing, number: int) -> None:
+def leave(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) -> None:
     """Remove a flow from a class; with the last the class leaves its resources."""
     paths.members[number] -= 1
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = paths.resource[share]
         touch(filling, resource)
         place = seats.place[share]
-        if standing.kept[resource]:
+        if sums.kept[resource]:
             weight = paths.weight[share]
-            standing.weight[place] -= weight
-            count_in(filling, standing, resource, -weight, paths.rate[number])
+            sums.weight[place] -= weight
+            count_in(filling, sums, resource, -weight, paths.rate[number])
         if paths.members[number] == 0:  # the last share of the list takes the free place
             seats.taken[resource] -= 1
             last = seats.ptr[resource] + seats.taken[resource]
             seats.share[place] = seats.share[last]
             seats.place[seats.share[place]] = place
-            standing.rate[place] = standing.rate[last]
-            standing.weight[place] = standing.weight[last]
+            sums.rate[place] = sums.rate[last]
+            sums.weight[place] = sums.weight[last]
 
 
 @inlined
-def solve(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> int:
+def solve(paths: Paths, seats: Seats, filling: Filling, sums: Sums) -> int:
     """Solve the rates of all flows that a change at the touched resources may reach.
 
     Returns
@@ -86,10 +87,10 @@ def solve(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> i
         Length of ``filling.changed``, the classes whose rate has changed.
     """
     small = spread(paths, seats, filling, filling.sizes[FEW])
-    if small or not solve_part(paths, seats, filling, standing):
+    if small or not solve_part(paths, seats, filling, sums):
         fill(paths, seats, filling)
         for index in range(filling.sizes[LISTED]):
-            standing.kept[filling.resources[index]] = 0
+            sums.kept[filling.resources[index]] = 0
     for index in range(filling.sizes[LISTED]):
         filling.listed[filling.resources[index]] = 0
     filling.sizes[LISTED] = 0
@@ -99,12 +100,12 @@ def solve(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> i
 
 
 @internal
-def solve_part(paths: Paths, seats: Seats, filling: Filling, standing: Standing) -> bool:
+def solve_part(paths: Paths, seats: Seats, filling: Filling, sums: Sums) -> bool:
     """Solve what changes in large components; else list the whole of them, and return False."""
     if filling.sizes[ALL] or filling.sizes[LISTED] > filling.sizes[MANY]:
         spread(paths, seats, filling, len(paths.cap))
         return False
-    update(paths, seats, filling, standing)
+    update(paths, seats, filling, sums)
     return True
 
 

@@ -5,7 +5,8 @@ makes machine code of that, and repeats both in each of its callers. Only a func
 calls ever runs by itself. So here the others are left as they come until all of them are together,
 which takes a third off the time of compiling.
 
-Only :mod:`cluster_sim.engine.jit` loads this module, and only to compile, since it loads numba.
+Only :mod:`cluster_sim.engine.compiler.jit` loads this module, and only to compile,
+since it loads numba.
 """
 
 from __future__ import annotations

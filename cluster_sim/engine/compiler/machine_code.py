@@ -4,7 +4,7 @@ The name of a file holds a digest of the byte code of the function and of all th
 values that these refer to, of the types of the arguments, of Python, LLVM and the processor. So an
 edit recompiles only the functions that it changes and their callers, a comment recompiles nothing,
 and a file that is found is never out of date. A file that was cut short or damaged is made again.
-LLVM loads what :mod:`cluster_sim.engine.object_file` cannot.
+LLVM loads what :mod:`cluster_sim.engine.compiler.object_file` cannot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.object_file import Unsuited, place
+from cluster_sim.engine.compiler.object_file import Unsuited, place
 from topologies import kept_files
 from topologies.kept_files import digest
 

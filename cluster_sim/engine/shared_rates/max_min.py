@@ -7,8 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.jit import lean
-from cluster_sim.engine.rates import UNLIMITED, Filling, Paths, Seats, fill_all, working_space
+from cluster_sim.engine.compiler.jit import lean
+from cluster_sim.engine.shared_rates.filling import (
+    UNLIMITED,
+    Filling,
+    Paths,
+    Seats,
+    fill_all,
+    working_space,
+)
 from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
 MOST_UNITS = 2**62

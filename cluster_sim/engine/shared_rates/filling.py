@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.engine.jit import inlined, lean
+from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.schedule.table import IntArray
 
 UNLIMITED = np.iinfo(np.int64).max

@@ -6,7 +6,8 @@ into code that hands these words on from function to function. Here an array in 
 address and its lengths. Whole numbers are read as int64 whatever the width of the column, so that
 functions are compiled for no other integers.
 
-Only :mod:`cluster_sim.engine.jit` loads this module, and only to compile, since it loads numba.
+Only :mod:`cluster_sim.engine.compiler.jit` loads this module, and only to compile,
+since it loads numba.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decorators that compile functions to machine code, and three instructions that Python lacks.
 
 A function marked :func:`compiled` is called from Python. Numba compiles it once; the code is kept
-on disk under a digest of all that it depends on (:mod:`cluster_sim.engine.machine_code`), and every
-later process loads it without numba, whose import would cost half a second each time.
+on disk under a digest of all that it depends on (:mod:`cluster_sim.engine.compiler.machine_code`),
+and every later process loads it without numba, whose import would cost half a second each time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from cluster_sim.engine import machine_code
-from cluster_sim.engine.machine_code import Source
+from cluster_sim.engine.compiler import machine_code
+from cluster_sim.engine.compiler.machine_code import Source
 from cluster_sim.schedule.table import IntArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -45,9 +45,9 @@ def compiled(function: Function) -> Function:
 def lean(function: Function) -> Function:
     """Compile a function as :func:`compiled` does, for code that only indexes its arrays.
 
-    An array is its address and its lengths (:mod:`cluster_sim.engine.plain_arrays`), which compiles
-    faster. Its whole numbers are read as int64, and an index is taken as it is: Python counts a
-    negative one from the end, and to test for that took a tenth of a run.
+    An array is its address and its lengths (:mod:`cluster_sim.engine.compiler.plain_arrays`), which
+    compiles faster. Its whole numbers are read as int64, and an index is taken as it is: Python
+    counts a negative one from the end, and to test for that took a tenth of a run.
     """
     return cast(Function, Entry(function, _OPTIONS, plain=True))
 
@@ -80,7 +80,7 @@ class Part(Source):
     @cached_property
     def _numba_type_(self) -> Any:
         """The type by which numba knows this object where compiled code names it."""
-        from cluster_sim.engine.whole_code import Callee  # loads numba
+        from cluster_sim.engine.compiler.whole_code import Callee  # loads numba
 
         return Callee(self.dispatcher)
 
@@ -129,7 +129,7 @@ class Entry(Part):
 
     def _compile(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
         """Return symbol, result type and object file of the machine code for these arguments."""
-        from cluster_sim.engine.whole_code import compile_whole  # loads numba
+        from cluster_sim.engine.compiler.whole_code import compile_whole  # loads numba
 
         signature = tuple(_numba_type(argument, self.plain) for argument in arguments)
         symbol, result, passed, binary = compile_whole(self.dispatcher, signature)
@@ -202,7 +202,7 @@ def _numba_type(value: Any, plain: bool) -> Any:
     if isinstance(value, np.ndarray):
         item = numba.from_dtype(value.dtype)
         if plain:
-            from cluster_sim.engine.plain_arrays import PlainArray  # loads numba
+            from cluster_sim.engine.compiler.plain_arrays import PlainArray  # loads numba
 
             return PlainArray(item, value.ndim)
         return types.Array(item, value.ndim, _layout(value))
@@ -273,7 +273,7 @@ class Prefetch(Source):
         from numba.core.registry import cpu_target
         from numba.extending import intrinsic
 
-        from cluster_sim.engine.plain_arrays import entry
+        from cluster_sim.engine.compiler.plain_arrays import entry
 
         declared: Any = cgutils.get_or_insert_function
         address, number = ir.IntType(8).as_pointer(), ir.IntType(32)

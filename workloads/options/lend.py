@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topologies.options import option
-from workloads.fleet_options import MOST_DAYS, DemandInputs
+from workloads.options.fleet import MOST_DAYS, DemandInputs
 
 
 @dataclass(frozen=True)
