@@ -39,7 +39,7 @@ from cluster_sim.trace.trace import run
 from topologies import display
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.shapes.basic import Torus
+from topologies.shapes.basic import Switch, Torus
 from topologies.shapes.links import coordinates
 from topologies.units import as_bytes, format_seconds
 
@@ -218,11 +218,14 @@ def canonical(group: Group) -> IntArray:
 
     Domains are renumbered in the order in which the group meets them, and on a torus the chips are
     shifted along the wrapping axes so that the first one is at the origin. The order of the ranks
-    stays; a group that ascends is shifted as a set, so that its image ascends too.
+    stays; a group that ascends is shifted as a set, so that its image ascends too. On a switch all
+    chips are alike, so a group within one domain stands on its first chips.
     """
     cluster, shape = group.cluster, group.cluster.shape
     domain, local = np.divmod(group.chips, cluster.chips_per_domain)
     domain = _renumbered(domain)
+    if isinstance(shape, Switch) and domain.max() == 0:
+        return np.asarray(np.argsort(np.argsort(local)), np.int64)
     if isinstance(shape, Torus):
         at = np.stack(coordinates(shape, local))
         wraps = np.array([axis.wrap for axis in shape.axes])[:, None]
