@@ -24,7 +24,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "kernel": ("kernels", "fitted to kernels of the chip"),
     "collective": ("collectives", "fitted to collectives of the machine"),
     "training": ("training steps", "kernels and collectives; few constants from steps"),
-    "first_token": ("first tokens", "as times per token; an engine's own waits are not modelled"),
+    "first_token": ("first tokens", "as times per token; schedulers as engines document them"),
     "serving": ("times per token", "kernels and collectives; overheads of an engine from its runs"),
 }
 """Prefix of the kinds of residuals, their name on the page, and the basis of such answers."""

@@ -67,6 +67,7 @@ READERS = {
     "cluster_sim/collectives/measure_all_to_all_v.py": "matrix.csv",
     "experiments/calibration/kit/__init__.py": "kit/manifest.json",
     "experiments/calibration/measurements.py": "report.json",
+    "experiments/reports/blocks.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
     "experiments/validation/nccl_tests.py": "log.txt",
@@ -104,6 +105,7 @@ NO_COMMAND = {"cluster_sim/trace/file.py", "cluster_sim/schedule/file.py"}
 """Modules that read what the library wrote, for Python only; they have tests of their own."""
 DOORS = re.compile(
     r"(topologies\.files|topologies\.yaml_documents|workloads\.table_file|bounded_files) import "
+    r"|topologies\.table import .*read_csv"
 )
 
 
@@ -114,6 +116,7 @@ def test_every_command_is_mutated() -> None:
 def test_every_format_is_mutated() -> None:
     doors = {"topologies/files.py", "topologies/yaml_documents.py", "workloads/table_file.py"}
     doors |= {"workloads/traces/bounded_files.py", "experiments/reports/values.py"}
+    doors |= {"topologies/table.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     readers = {str(one.relative_to(ROOT)) for one in paths if DOORS.search(one.read_text())}

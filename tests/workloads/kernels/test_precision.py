@@ -49,7 +49,7 @@ def test_products_take_the_rate_of_their_precision(chip: str) -> None:
 
 
 def step(machine: str, **changes: object) -> Iteration:
-    plan = ParallelPlan(tp=8, dp=1, global_batch=8, seq=4096, sequence_parallel=True)
+    plan = ParallelPlan(tp=8, dp=1, global_batch=8, microbatch=4, seq=4096, sequence_parallel=True)
     part = replace(plan, **changes)  # type: ignore[arg-type]
     return iteration(named("llama-3.1-8b"), cluster(machine), part, partial=True)
 
