@@ -217,8 +217,9 @@ def canonical(group: Group) -> IntArray:
     """Chips of the translated group that stands for all groups of the same geometry.
 
     Domains are renumbered in the order in which the group meets them, and on a torus the chips are
-    shifted along the wrapping axes so that the first one is at the origin. The order of the ranks
-    stays; a group that ascends is shifted as a set, so that its image ascends too. On a switch all
+    shifted along the wrapping axes so that the first one is at the origin, or beside it: the shift
+    must keep the way round that routes take between opposite chips of a ring. The order of the
+    ranks stays; a group that ascends is shifted only if its image ascends too. On a switch all
     chips are alike, so a group within one domain stands on its first chips.
     """
     cluster, shape = group.cluster, group.cluster.shape
@@ -228,9 +229,8 @@ def canonical(group: Group) -> IntArray:
         return np.asarray(np.argsort(np.argsort(local)), np.int64)
     if isinstance(shape, Torus):
         at = np.stack(coordinates(shape, local))
-        wraps = np.array([axis.wrap for axis in shape.axes])[:, None]
         size = np.array(shape.sizes)[:, None]
-        moved = np.where(wraps, (at - at[:, :1]) % size, at)
+        moved = (at - _shift(shape, at[:, 0])[:, None]) % size
         image = np.ravel_multi_index(tuple(moved), shape.sizes)
         chips = domain * cluster.chips_per_domain + image
         if not group.ascending or np.all(np.diff(chips) > 0):
@@ -244,3 +244,19 @@ def _renumbered(values: IntArray) -> IntArray:
         return np.append(0, np.cumsum(values[1:] > values[:-1]))
     _, first, where = np.unique(values, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[where])
+
+
+def _shift(shape: Torus, first: IntArray) -> IntArray:
+    """Return the steps along each axis by which a group is shifted, from its first chip.
+
+    Between opposite chips of a ring both ways are as short, and routes go up from chips whose
+    coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
+    rings of an odd length, on which a step over the end changes the sum by an odd number.
+    """
+    wraps = np.array([axis.wrap for axis in shape.axes])
+    even = wraps & (np.array(shape.sizes) % 2 == 0)
+    if not even.any():
+        return np.where(wraps, first, 0)
+    steps = np.where(even, first, 0)
+    steps[np.flatnonzero(even)[-1]] -= steps.sum() % 2
+    return steps

@@ -38,6 +38,31 @@ def test_a_group_on_a_switch_takes_as_long_as_the_one_that_stands_for_it(name, a
             assert alone == stood_for, (kind, chips)
 
 
+@pytest.mark.parametrize("sizes", ["4x4x4", "5x4", "6x3x2"])
+def test_a_group_on_a_torus_takes_as_long_as_the_one_that_stands_for_it(sizes):
+    """Routes between opposite chips of a ring go up or down by the sum of the coordinates."""
+    torus, draw = (
+        cluster(f"torus:{sizes}", bandwidth="100GB/s", latency="1us"),
+        np.random.default_rng(7),
+    )
+    moved = 0
+    for kind in KINDS:
+        for ranks in (2, 3, 5, 8):
+            chips = np.sort(draw.choice(torus.chips_per_domain, ranks, replace=False))
+            image = canonical(Group(torus, chips))
+            moved += int((image != chips).any())
+            assert time_alone(kind, torus, chips) == time_alone(kind, torus, image), (kind, chips)
+    assert moved, "no group is shifted"
+
+
+def test_irregular_groups_of_an_ultraserver_take_their_own_time():
+    machine = cluster("trn2-ultraserver")
+    chips = np.array([21, 38, 42, 47, 57, 59, 63])
+    image = canonical(Group(machine, chips))
+    assert image[0] != 0, "routes of ties would turn round"
+    assert time_alone("all-gather", machine, chips) == time_alone("all-gather", machine, image)
+
+
 def test_groups_on_one_switch_stand_on_its_first_chips_in_their_order():
     machine = cluster("gb300-nvl72:2")
     assert canonical(Group(machine, [72 + 5, 72 + 9, 72 + 30])).tolist() == [0, 1, 2]
