@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import cluster_sim as cs
-from experiments.cli.main import app
 from experiments.cli.run_job import JobInputs
 from experiments.cli.serve import DeploymentInputs, ReplicaInputs, RequestInputs
+from tests.support.commands import document_of
 from topologies.options import described
 from workloads.fleet.keywords import OLDER, TAKEN, FleetKeywords, LendKeywords, question_of
 from workloads.fleet.lending.front import NightKeywords
@@ -84,8 +82,7 @@ def test_a_keyword_means_what_the_option_means(
     common = {"policy": "threshold", "unit_rate": 5.0, "days": 0.2}
     done = cs.run_fleet(FLEET, **{**common, **keywords})
     line = ["fleet", f"--cluster={FLEET}", "--unit-rate=5", "--days=0.2", "--policy=threshold"]
-    printed = CliRunner().invoke(app, [*line, *options, "--no-compare", "--json"])
-    document = json.loads(printed.stdout)
+    document = document_of([*line, *options, "--no-compare", "--json"])
     for key in ("training_chip_hours", "served_tokens", "role_changes", "units_needed_peak"):
         assert {**done.scenario.sizing.document(), **done.summary}[key] == document[key]
 

@@ -1,13 +1,16 @@
-"""Commands as functions of their options, which run in this process without a command line."""
+"""Commands in this process: as functions of their options, or as words with a JSON answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.testing import CliRunner
 
 from experiments.cli.commands import COMMANDS
+from experiments.cli.main import app
 from experiments.cli.options import as_options
 
 
@@ -24,3 +27,11 @@ def command(name: str) -> Callable[..., int | None]:
         return callback(**usual | dict(zip(arguments, positional, strict=False)) | options)
 
     return call
+
+
+def document_of(words: Sequence[str]) -> dict[str, Any]:
+    """JSON document that a command line prints, which must succeed and name ``--json``."""
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,16 +14,14 @@ mpl.use("Agg")
 
 from experiments.cli.main import app
 from experiments.scripts import fleet_week, policy_frontier, role_change_value
+from tests.support.commands import document_of
 from topologies.errors import InputError
 
 SMALL = "trn2-ultraserver:20"
 
 
 def _command(name: str, *arguments: str) -> dict[str, object]:
-    done = CliRunner().invoke(app, [name, *arguments, "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    document: dict[str, object] = json.loads(done.stdout)
-    return document
+    return document_of([name, *arguments, "--json"])
 
 
 def _refused(name: str, *arguments: str) -> str:

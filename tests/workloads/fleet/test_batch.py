@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.cli.main import app
+from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, azure_code, constant
@@ -284,7 +284,7 @@ COMMAND = (
 
 def test_the_command_tells_the_batch_tier_and_refuses_mistakes() -> None:
     line = f"{COMMAND} --batch-share 20% --token-price 2 --json"
-    document = json.loads(CliRunner().invoke(app, line.split()).stdout)
+    document = document_of(line.split())
     batch = document["batch"]
     parts = sum(batch[f"{kind}_tokens"] for kind in ("served", "waiting", "late"))
     assert parts == batch["arrived_tokens"] > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from click.testing import CliRunner
 
 import cluster_sim as cs
 from experiments.cli.main import app
+from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, constant
@@ -236,9 +236,9 @@ def test_both_commands_answer_for_groups(tmp_path: Path) -> None:
         "--cluster", "trn2.48xlarge:40", "--model", "llama-3.1-8b", "--demand", "azure-conv",
         "--disaggregate", "1:1", "--cache", str(tmp_path), "--json",
     ]  # fmt: skip
-    lent = _answer(["lend", *words])
+    lent = document_of(["lend", *words])
     assert all(window["units"] % 2 == 0 for window in lent["windows"])
-    fleet = _answer(["fleet", *words, "--no-compare"])
+    fleet = document_of(["fleet", *words, "--no-compare"])
     assert fleet["replicas"][0]["groups_per_unit"] == 0.5
     assert fleet["unit_capacity_requests_per_s"] == lent["unit_capacity_requests_per_s"]
 
@@ -246,8 +246,8 @@ def test_both_commands_answer_for_groups(tmp_path: Path) -> None:
 def test_lending_keeps_floor_block_and_reserve() -> None:
     words = ["lend", "--cluster", "trn2-ultraserver:50", "--unit-rate", "1", "--json"]
     words += ["--demand", "burstgpt", "--failures", "off"]
-    free = _answer(words)
-    kept = _answer([*words, "--floor", "20", "--block", "8", "--reserve", "3"])
+    free = document_of(words)
+    kept = document_of([*words, "--floor", "20", "--block", "8", "--reserve", "3"])
     for before, after in zip(_units(free), _units(kept), strict=True):
         assert after == max(0, min(before - 3, 50 - 3 - 20)) // 8 * 8
     with pytest.raises(InputError, match="a floor of 60 units: the fleet has 50"):
@@ -261,13 +261,6 @@ def _units(document: dict[str, Any]) -> list[int]:
         first, last = (pd.Timestamp(window[end]) for end in ("from", "to"))
         hours += [window["units"]] * round((last - first) / pd.Timedelta(hours=1))
     return hours
-
-
-def _answer(words: list[str]) -> dict[str, Any]:
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
 
 
 def test_the_front_door_takes_the_fields_of_a_service() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from experiments.cli.main import app
+from tests.support.commands import document_of
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import machines
 from topologies.clusters.names import RAINIER, cluster
@@ -28,10 +26,7 @@ GROUPS = ("inference", "training", "moving", "idle", "broken")
 def _fleet(name: str, model: str, *more: str) -> dict[str, Any]:
     words = ["fleet", "--cluster", name, "--model", model, "--demand", "azure-conv", "--days"]
     words += ["0.05", "--no-compare", "--json", "--quiet", *more]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return document_of(words)
 
 
 @pytest.mark.slow

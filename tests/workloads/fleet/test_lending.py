@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.cli.main import app
 from experiments.figures.lending import loan_figure
+from tests.support.commands import document_of
 from topologies.errors import InputError
 from workloads.demand import burstgpt
 from workloads.fleet.lending import Night, Terms, lend
@@ -152,9 +150,7 @@ def test_the_command_answers(tmp_path: Path) -> None:
         "--out", str(tmp_path / "run"),
         "--json",
     ]  # fmt: skip
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
+    document = document_of(words)
     assert {
         "windows", "confidence", "backtest", "reclaim_latency_s", "training_tokens", "usd",
         "demand_scale", "unit_capacity_requests_per_s",

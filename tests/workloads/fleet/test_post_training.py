@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import simpy
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.cli.main import app
+from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.fleet.inputs.post_training import BEHIND, LOCKSTEP, MODES, PostTraining, Split
@@ -121,9 +119,7 @@ def test_the_fleet_runs_post_training_at_night(tmp_path: Path) -> None:
     ]
     words += ["--scale-to-peak", "0.4", "--policy", "static", "--no-compare", "--json", "--quiet"]
     words += ["--training", str(tmp_path / "jobs.csv")]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
+    document = document_of(words)
     one, other = document["post_training"]
     assert (one["mode"], other["mode"]) == ("one-behind", "lockstep")
     assert one["rollout_units"] + one["update_units"] == 8

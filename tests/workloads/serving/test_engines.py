@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import cluster_sim as cs
+from tests.support.toy_serving import requests_of, toy_replica
 from topologies.errors import InputError
-from workloads.serving import Requests, batching_from, serve
+from workloads.serving import batching_from, serve
 from workloads.serving.batching import BESIDE, FIRST, WHOLE, Batching
 from workloads.serving.engines import engine_batching
 from workloads.serving.profile import Profile
@@ -17,29 +17,13 @@ from workloads.serving.speculation import Speculation
 
 
 def _flat() -> Profile:
-    """One second an iteration and a tenth for each token in it; the cache costs nothing."""
-    return Profile(
-        name="flat",
-        chips=1,
-        tokens=np.array([0.0, 1e6]),
-        linear_s=np.array([1.0, 1.0 + 1e5]),
-        decode_kv_s=0.0,
-        prefill_token_s=0.0,
-        prefill_square_s=0.0,
-        weights_bytes=1.0,
-        kv_bytes_per_token=1.0,
-        kv_budget_bytes=1e6,
-    )
-
-
-def _requests(*rows: tuple[float, int, int]) -> Requests:
-    arrival, prompt, output = zip(*rows, strict=True)
-    return Requests(np.array(arrival, float), np.array(prompt), np.array(output))
+    """A toy replica whose cache costs nothing."""
+    return toy_replica(name="flat", decode_kv_s=0.0, kv_bytes_per_token=1.0, kv_budget_bytes=1e6)
 
 
 def test_prompts_that_run_first_make_decode_stand_still() -> None:
     """Pieces of 4, 4 and 2 tokens take 1.4, 1.4 and 1.2 s in which the first request waits."""
-    load = _requests((0.0, 4, 3), (0.1, 10, 1))
+    load = requests_of((0.0, 4, 3), (0.1, 10, 1))
     first = serve(_flat(), load, Batching(4, 4, prompts=FIRST))
     assert first.first_token_s.tolist() == pytest.approx([1.4, 1.4 + 4.0])
     assert first.end_s[0] == pytest.approx(1.4 + 4.0 + 2 * 1.1)
@@ -49,14 +33,14 @@ def test_prompts_that_run_first_make_decode_stand_still() -> None:
 
 
 def test_several_prompts_run_first_together() -> None:
-    load = _requests((0.0, 3, 1), (0.0, 3, 1), (0.0, 3, 1))
+    load = requests_of((0.0, 3, 1), (0.0, 3, 1), (0.0, 3, 1))
     served = serve(_flat(), load, Batching(4, 6, prompts=FIRST))
     assert served.first_token_s.tolist() == pytest.approx([1.6, 1.6, 1.6 + 1.3])
 
 
 def test_whole_prompts_are_not_cut() -> None:
     """Prompts of 4 tokens: two do not fit into 6, and one alone may be longer than that."""
-    load = _requests((0.0, 4, 1), (0.0, 4, 1), (0.0, 9, 1))
+    load = requests_of((0.0, 4, 1), (0.0, 4, 1), (0.0, 9, 1))
     whole = serve(_flat(), load, Batching(4, 6, prompts=WHOLE))
     assert whole.first_token_s.tolist() == pytest.approx([1.4, 2.8, 2.8 + 1.9])
     cut = serve(_flat(), load, Batching(4, 6))
@@ -65,22 +49,22 @@ def test_whole_prompts_are_not_cut() -> None:
 
 def test_a_scheduler_that_polls_sees_a_request_at_its_next_look() -> None:
     """Passes of 1.1 s after a first token at 1.2 s: looks follow passes 4 and 8."""
-    load = _requests((0.0, 2, 20), (2.0, 3, 1))
+    load = requests_of((0.0, 2, 20), (2.0, 3, 1))
     served = serve(_flat(), load, Batching(4, 100, poll_passes=4))
     assert served.first_token_s[1] == pytest.approx(1.2 + 4 * 1.1 + 1.4)
-    late = serve(_flat(), _requests((0.0, 2, 20), (6.0, 3, 1)), Batching(4, 100, poll_passes=4))
+    late = serve(_flat(), requests_of((0.0, 2, 20), (6.0, 3, 1)), Batching(4, 100, poll_passes=4))
     assert late.first_token_s[1] == pytest.approx(1.2 + 8 * 1.1 + 1.4)
 
 
 def test_an_idle_scheduler_that_polls_sees_a_request_at_once() -> None:
-    load = _requests((0.0, 2, 2), (50.0, 3, 1))
+    load = requests_of((0.0, 2, 2), (50.0, 3, 1))
     served = serve(_flat(), load, Batching(4, 100, poll_passes=30))
     assert served.first_token_s[1] == pytest.approx(50.0 + 1.3)
 
 
 def test_an_overlapped_scheduler_plans_one_iteration_ahead() -> None:
     """The request arrives during a pass that ends at 2.3 s; the next, to 3.4 s, is planned."""
-    load = _requests((0.0, 2, 20), (2.0, 3, 1))
+    load = requests_of((0.0, 2, 20), (2.0, 3, 1))
     plain = serve(_flat(), load, Batching(4, 100))
     ahead = serve(_flat(), load, Batching(4, 100, overlapped=True))
     assert plain.first_token_s[1] == pytest.approx(1.2 + 1.1 + 1.4)
@@ -92,7 +76,7 @@ def test_prompts_are_gathered_for_passes_or_until_there_are_enough(
     tokens: int, passes: int
 ) -> None:
     """The second prompt of 2 tokens comes within the second pass: 1 + 2 + 2 tokens are 5."""
-    load = _requests((0.0, 2, 20), (1.0, 2, 1), (3.0, 2, 1))
+    load = requests_of((0.0, 2, 20), (1.0, 2, 1), (3.0, 2, 1))
     how = Batching(4, 100, gather_passes=3, gather_tokens=tokens)
     served = serve(_flat(), load, how)
     took = 1.3 if passes == 0 else 1.5
@@ -101,12 +85,12 @@ def test_prompts_are_gathered_for_passes_or_until_there_are_enough(
 
 def test_prompts_wait_for_nothing_where_nothing_decodes() -> None:
     how = Batching(4, 100, gather_passes=30, gather_tokens=100)
-    assert serve(_flat(), _requests((0.0, 2, 1)), how).first_token_s[0] == pytest.approx(1.2)
+    assert serve(_flat(), requests_of((0.0, 2, 1)), how).first_token_s[0] == pytest.approx(1.2)
 
 
 def test_proposals_are_polled_and_gathered_as_single_tokens_are() -> None:
     """No proposal is accepted, so each pass gives one token of four computed: 1.4 s."""
-    load = _requests((0.0, 2, 20), (2.0, 3, 1))
+    load = requests_of((0.0, 2, 20), (2.0, 3, 1))
     none_accepted = Speculation(3, 0.0)
     polled = serve(_flat(), load, Batching(4, 100, poll_passes=4), speculation=none_accepted)
     assert polled.first_token_s[1] == pytest.approx(1.2 + 4 * 1.4 + 1.7)

@@ -1,62 +1,27 @@
-"""Layers: FLOPs of all products, bytes of all communication, and shares of parameters."""
+"""Layers: FLOPs of all products, and what runs beside, before and after them."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen
+from tests.support.counted_layers import counted, product_flops
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from workloads.kernels import gemm as kernel_times
-from workloads.kernels.chip_share import Timing
 from workloads.models.flops import attention_flops, layer_flops
 from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.layers.embedding import output, output_backward
 from workloads.training.layers.layer import backward, data_half, forward, weight_half
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp
-from workloads.training.plan.parameters import edge_share, layer_share, stage_share
+from workloads.training.plan.parameters import layer_share
 from workloads.training.plan.placement import place
-from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import chunk_layers, layer_counts, stage_layers
 from workloads.training.program.program import program
-
-
-class Counted(RankShapes):
-    """RankShapes whose products take as many seconds as they have FLOPs, and all else none."""
-
-    def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
-        return Timing(2.0 * m * n * k * batch, "assumed")
-
-    def beside(self, timing: Timing) -> Timing:
-        return timing
-
-    def stream(self, size_bytes: int, work: str = "streaming") -> Timing:
-        return Timing(0.0, "assumed")
-
-
-class Undisturbed(RankShapes):
-    """RankShapes whose products lose nothing to what runs beside them."""
-
-    def beside(self, timing: Timing) -> Timing:
-        return timing
-
-
-def counted(model: Model, **changes: Any) -> Counted:
-    return Counted(model, plan(**changes), "h100", shipped_catalogue())
-
-
-def flops(steps: list[LayerOp]) -> float:
-    """FLOPs of all products, without the attention core."""
-    return sum(step.seconds for step in steps if ".core" not in step.name)
-
 
 PLANS: list[dict[str, Any]] = [
     {},
@@ -79,8 +44,8 @@ def test_products_are_the_flops_of_the_layer(
     shapes = counted(model, **changes)
     per_token = layer_flops(model, 1024, moe=moe) - attention_flops(model, 1024)
     expected = per_token * 1024 / (shapes.plan.tp * shapes.plan.cp)
-    assert flops(forward(shapes, moe=moe)) == pytest.approx(expected, rel=1e-9)
-    assert flops(backward(shapes, moe=moe)) == pytest.approx(2 * expected, rel=1e-9)
+    assert product_flops(forward(shapes, moe=moe)) == pytest.approx(expected, rel=1e-9)
+    assert product_flops(backward(shapes, moe=moe)) == pytest.approx(2 * expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])
@@ -101,8 +66,8 @@ def test_products_of_latent_attention(query_rank: int) -> None:
     model = replace(LATENT, latent=replace(LATENT.latent, query_rank=query_rank))
     shapes = counted(model)
     expected = 1024 * (layer_flops(model, 1024, moe=True) - attention_flops(model, 1024))
-    assert flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
-    assert flops(backward(shapes, moe=True)) == pytest.approx(2 * expected, rel=1e-9)
+    assert product_flops(forward(shapes, moe=True)) == pytest.approx(expected, rel=1e-9)
+    assert product_flops(backward(shapes, moe=True)) == pytest.approx(2 * expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])
@@ -112,53 +77,6 @@ def test_a_split_backward_pass_does_the_same_work(model: Model, overlap: str) ->
     halves = [*data_half(steps), *weight_half(steps)]
     assert Counter(s.name for s in halves) == Counter(s.name for s in steps)
     assert not any(".weight" in s.name for s in data_half(steps))
-
-
-def test_experts_exchange_every_copy_twice_each_way() -> None:
-    shapes = counted(SPARSE, dp=8, ep=8)
-    copies = 2 * 1024 * 2 * SPARSE.hidden
-    talks = [s for s in (*forward(shapes, moe=True), *backward(shapes, moe=True)) if s.axis == "ep"]
-    assert [(s.collective, s.size_bytes) for s in talks] == [("all-to-all", copies)] * 4
-    skewed = counted(SPARSE, dp=8, ep=8, routing_skew=1.25)
-    there = [s for s in forward(skewed, moe=True) if s.axis == "ep"]
-    assert there[0].size_bytes == 1.25 * copies
-    products = [flops(forward(one, moe=True)) for one in (shapes, skewed)]
-    routed = 2 * 3 * SPARSE.hidden * 1024 * 1024 * 2
-    assert products[1] - products[0] == pytest.approx(0.25 * routed)
-
-
-@pytest.mark.parametrize("ep", [1, 8])
-def test_a_capacity_is_computed_whole_whatever_the_skew(ep: int) -> None:
-    even = counted(SPARSE, dp=8, ep=ep)
-    room = counted(SPARSE, dp=8, ep=ep, capacity_factor=1.25, routing_skew=2.0)
-    products = [flops(forward(one, moe=True)) for one in (even, room)]
-    routed = 2 * 3 * SPARSE.hidden * 1024 * 1024 * 2
-    assert products[1] - products[0] == pytest.approx(0.25 * routed)
-    sent = [[s.size_bytes for s in forward(one, moe=True) if s.axis] for one in (even, room)]
-    assert sent[1] == [1.25 * size for size in sent[0]]
-
-
-@pytest.mark.parametrize(
-    ("changes", "blocks"),
-    [
-        ({"dp": 8, "ep": 8}, True),  # copies of eight ranks, for two experts
-        ({"dp": 16, "ep": 16}, False),  # one expert: all copies are its own
-        ({"dp": 8}, False),  # no other rank: the first sorting puts them in order
-    ],
-)
-def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: bool) -> None:
-    shapes = counted(SPARSE, **changes)
-    steps = [*forward(shapes, moe=True), *backward(shapes, moe=True)]
-    moved = 2 * 2 * 1024 * 2 * SPARSE.hidden  # two bytes, read and written, two copies a token
-    names = ("experts.sort", "experts.unsort", "experts.unsort.data", "experts.sort.data")
-    sorts = {step.name: step.size_bytes for step in steps if "sort" in step.name}
-    assert sorts == (dict.fromkeys(names, moved) if blocks else {})
-    on_trainium = RankShapes(SPARSE, shapes.plan, "trn2", shipped_catalogue())
-    assert not [step for step in forward(on_trainium, moe=True) if "sort" in step.name]
-
-
-def test_experts_of_one_rank_talk_to_nobody() -> None:
-    assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
 
 
 @pytest.mark.parametrize("way", ["ring", "all-gather"])
@@ -223,118 +141,6 @@ def test_products_in_fp8_gather_half_the_bytes() -> None:
     assert same_end == end
 
 
-SHARES: list[tuple[Model, dict[str, Any]]] = [
-    (TOY, {"tp": 4, "pp": 2}),
-    (TOY, {"tp": 2, "pp": 4, "vpp": 2}),
-    (TOY, {"tp": 2, "pp": 3}),
-    (SPARSE, {"tp": 2, "pp": 2, "dp": 4, "ep": 8, "etp": 1}),
-    (SPARSE, {"tp": 4, "dp": 2, "ep": 2}),
-    (LATENT, {"tp": 4, "pp": 2, "dp": 4, "ep": 4}),
-]
-
-
-@pytest.mark.parametrize(("model", "changes"), SHARES)
-def test_shares_of_all_ranks_are_the_model(model: Model, changes: dict[str, Any]) -> None:
-    """Each tensor-parallel rank holds the undivided parameters; experts are on one."""
-    how = plan(**changes)
-    shares = [stage_share(model, how, stage) for stage in range(how.pp)]
-    experts = sum(share.experts for share in shares) * how.ep * how.expert_tp
-    alone = [stage_share(model, plan(), 0)]
-    assert experts == alone[0].experts
-    whole = model.norm_parameters + sum(
-        layers * _undivided(model, moe=moe)
-        for moe, layers in ((False, model.layers - model.moe_layers), (True, model.moe_layers))
-    )
-    dense = sum(share.dense for share in shares) * how.tp
-    assert dense == alone[0].dense + (how.tp - 1) * whole
-    assert alone[0].total == model.parameters
-
-
-def _undivided(model: Model, *, moe: bool) -> int:
-    """Parameters of a layer that all ranks of a group have: twice what two ranks have too many."""
-    one, two = (layer_share(model, plan(tp=tp), moe=moe).dense for tp in (1, 2))
-    return 2 * two - one
-
-
-def test_layers_are_spread_evenly_and_the_ends_have_fewer() -> None:
-    assert layer_counts(126, 64) == (1, *[2] * 62, 1)
-    assert layer_counts(32, 8) == (4,) * 8
-    assert sum(layer_counts(61, 16)) == 61
-    how = ParallelPlan(pp=2, vpp=2, seq=1024)
-    held = [chunk_layers(TOY, how, stage) for stage in (0, 1)]
-    assert [layers.tolist() for layers in held[1]] == [[2, 3], [6, 7]]
-    assert np.sort(np.concatenate([*held[0], *held[1]])).tolist() == [*range(8)]
-    stated = replace(how, stage_layers=(1, 3, 3, 1))
-    assert [layers.tolist() for layers in chunk_layers(TOY, stated, 0)] == [[0], [4, 5, 6]]
-    assert stage_layers(TOY, stated) == 4
-
-
-def test_edges_are_on_the_first_and_the_last_stage() -> None:
-    how = plan(pp=4)
-    assert [edge_share(TOY, how, stage) > 0 for stage in range(4)] == [True, False, False, True]
-
-
-@pytest.mark.parametrize("moe", [False, True])
-def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
-    """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
-    model = SPARSE if moe else TOY
-    apart, beside = (
-        RankShapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", shipped_catalogue())
-        for kind in ("dp", "all")
-    )
-    for way in (forward, backward):
-        sent = [
-            sum(step.size_bytes for step in way(one, moe=moe) if step.axis == "tp")
-            for one in (apart, beside)
-        ]
-        assert sent[0] == sent[1]
-        names = [[step.name for step in way(one, moe=moe)] for one in (apart, beside)]
-        whole = {re.sub(r"\.[234]$", "", name) for name in names[1]}
-        assert whole == set(names[0])
-        issued = [sum(step.issued for step in way(one, moe=moe)) for one in (apart, beside)]
-        assert issued[1] == issued[0] >= len(names[0])
-
-
-def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
-    shapes = RankShapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", shipped_catalogue())
-    steps = {step.name: step for step in forward(shapes)}
-    assert steps["mlp.up"].after == "mlp.gather"
-    assert steps["mlp.up.3"].after == "mlp.gather.3"
-    assert steps["mlp.gather.3"].after == NOTHING
-    assert steps["mlp.down.3"].after == NOTHING
-    assert steps["mlp.scatter.3"].after == PREVIOUS
-    short = RankShapes(TOY, plan(tp=4, overlap="all"), "trn2", shipped_catalogue())
-    assert all(step.issued for step in forward(short))
-
-
-@pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
-def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
-    wide = replace(TOY, layers=2, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28_672)
-    how, where = plan(tp=8, dp=2, seq=8192, global_batch=2), cluster(machine)
-    steps = [iteration(wide, where, replace(how, overlap=kind)) for kind in ("dp", "all")]
-    assert steps[1].breakdown_s["exposed_tp"] < 0.6 * steps[0].breakdown_s["exposed_tp"]
-    assert steps[1].iteration_s < steps[0].iteration_s
-
-
-def test_shared_experts_work_while_copies_travel() -> None:
-    how = plan(ep=8, dp=16, overlap="all")
-    steps = {
-        step.name: step
-        for step in forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
-    }
-    assert steps["shared.up"].after == NOTHING
-    assert steps["experts.sort"].after == "experts.dispatch"
-    assert steps["experts.up"].after == PREVIOUS
-    assert steps["shared.down"].after == NOTHING
-    assert steps["experts.sum"].after == "experts.combine"
-    times = {
-        kind: iteration(SPARSE, sixteen(), plan(ep=8, dp=16, overlap=kind)).breakdown_s
-        for kind in ("dp", "all")
-    }
-    assert times["all"]["exposed_ep"] < times["dp"]["exposed_ep"]
-    assert times["all"]["compute"] == pytest.approx(times["dp"]["compute"], rel=1e-3)
-
-
 def test_the_output_layer_is_not_in_fp8() -> None:
     plain, eight = (
         {step.name: step.seconds for step in (*output(shapes), *output_backward(shapes))}
@@ -362,29 +168,6 @@ def test_gradients_of_several_microbatches_are_summed_where_the_product_does_not
     moved = RankShapes(TOY, many, "h100", separate).passes(element_bytes * held)
     assert summed[-1].seconds == moved.seconds
     assert weight_half(summed)[-1].name == summed[-1].name
-
-
-@pytest.mark.parametrize(
-    ("chip", "share"), [("h100", 132 / 112), ("a100-80gb", 108 / 88), ("trn2", 1)]
-)
-def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
-    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
-    shapes = RankShapes(TOY, how, chip, shipped_catalogue())
-    product = shapes.gemm(4096, 4096, 4096)
-    assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
-
-
-def test_only_reductions_take_processors_from_products() -> None:
-    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
-    slowed, undisturbed = (
-        kind(TOY, how, "h100", shipped_catalogue()) for kind in (RankShapes, Undisturbed)
-    )
-    longer = [
-        one.name
-        for one, other in zip(backward(slowed), backward(undisturbed), strict=True)
-        if one.seconds > other.seconds
-    ]
-    assert longer == ["mlp.up.weight", "attention.qkv.weight"]
 
 
 @pytest.mark.parametrize("parallel", [True, False])
@@ -431,78 +214,6 @@ def test_the_host_issues_the_ends_of_a_model_too() -> None:
     issued = sum(step.issued for step in steps) * catalogue.value("kernels.h100", "host_dispatch")
     step = iteration(small, machine, how)
     assert step.iteration_s > issued
-
-
-def test_the_host_issues_the_product_of_every_expert() -> None:
-    share = shipped_catalogue().value("training", "expert_issue")
-    steps = forward(RankShapes(SPARSE, plan(dp=8, ep=2), "h100", shipped_catalogue()), moe=True)
-    issued = {step.name: step.issued for step in steps}
-    assert issued["experts.up"] == issued["experts.down"] == 1 + 7 * share
-    assert issued["router.logits"] == 1
-    alone = forward(RankShapes(SPARSE, plan(dp=16, ep=16), "h100", shipped_catalogue()), moe=True)
-    assert all(step.issued == 1 for step in alone)
-
-
-def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own() -> None:
-    how = plan(dp=8, ep=2, precision="fp8")
-    shapes = RankShapes(SPARSE, how, "h100", shipped_catalogue())
-    ahead, back = forward(shapes, moe=True), backward(shapes, moe=True)
-    casts = {step.name: step for step in [*ahead, *back] if ".cast" in step.name}
-    products = {step.name: step for step in ahead}
-    assert [*casts] == [
-        "experts.up.cast", "experts.down.cast", "experts.down.cast.data", "experts.up.cast.data",
-    ]  # fmt: skip
-    assert {step.issued for step in casts.values()} == {products["experts.up"].issued}
-    # Read in two bytes, written in one by rows and in one by columns.
-    experts = SPARSE.experts
-    assert experts
-    copies = how.microbatch * how.seq * experts.per_token
-    assert casts["experts.up.cast"].size_bytes == 4 * copies * SPARSE.hidden
-    assert casts["experts.down.cast"].size_bytes == 4 * copies * experts.ffn
-
-
-@pytest.mark.parametrize(
-    ("chip", "stated"),
-    [
-        ("h100", {"precision": "bf16"}),
-        ("h100", {"precision": "fp8", "fp8_recipe": "rowwise"}),
-        ("trn2", {"precision": "fp8"}),
-        ("tpu7x", {"precision": "fp8"}),
-    ],
-)
-def test_nothing_casts_the_tokens_of_experts_where_the_product_or_a_compiler_does(
-    chip: str, stated: dict[str, str]
-) -> None:
-    shapes = RankShapes(SPARSE, plan(dp=8, ep=2, **stated), chip, shipped_catalogue())
-    assert not [step for step in forward(shapes, moe=True) if ".cast" in step.name]
-
-
-@pytest.mark.parametrize(("chip", "eager"), [("h100", True), ("trn2", False), ("tpu7x", False)])
-def test_biases_of_experts_are_added_by_kernels_of_an_eager_framework(
-    chip: str, eager: bool
-) -> None:
-    experts = SPARSE.experts
-    assert experts
-    biased = replace(SPARSE, experts=replace(experts, bias=True))
-    how = plan(dp=8, ep=2)
-    without, ahead, back = (
-        {step.name: step for step in way(RankShapes(model, how, chip, catalogue), moe=True)}
-        for catalogue in [shipped_catalogue()]
-        for model, way in ((SPARSE, forward), (biased, forward), (biased, backward))
-    )
-    added = [name for name in [*ahead, *back] if "down.bias" in name]
-    assert added == (["experts.down.bias", "experts.down.bias.data"] if eager else [])
-    assert not [name for name in without if "down.bias" in name]
-    elements = how.microbatch * how.seq * experts.per_token * SPARSE.hidden
-    if eager:
-        assert ahead["experts.down.bias"].size_bytes == 28 * elements
-        assert back["experts.down.bias.data"].size_bytes == 40 * elements
-
-
-def test_tokens_sent_in_fp8_are_not_cast_where_they_arrive() -> None:
-    how = plan(dp=8, ep=2, precision="fp8", fp8_exchange=True)
-    steps = forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
-    assert [step.name for step in steps if ".cast" in step.name] == ["experts.down.cast"]
 
 
 @pytest.mark.parametrize(("machine", "issues"), [("dgx-h100", True), ("tpu-v6e-pod", False)])

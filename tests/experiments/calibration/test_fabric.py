@@ -1,0 +1,124 @@
+"""One's own measurements of a collective: which constants are fitted, and the overlay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives.call import CollectiveCall as Call
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.group import whole
+from experiments.calibration.constants import overlay_text
+from experiments.calibration.fabric import constants_of
+from experiments.calibration.fabric import fit as fit_own
+from experiments.cli.main import run as run_line
+from experiments.validation.nccl_tests import parse_measured
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.domains import domain
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+
+
+def test_own_measurements_become_an_overlay_that_meets_them(tmp_path):
+    base = shipped_catalogue()
+    sizes = 2 ** np.arange(10, 32, 3)
+    eight = whole(cluster("dgx-a100"))
+    lines = ["all_reduce_perf -g 8", "size time(us) algbw busbw"]
+    for size in sizes.tolist():
+        time_us = nccl_ps(Call("all-reduce", eight, size)) / 1e6
+        slower = time_us * 1.25 + 20
+        lines.append(
+            f"{size} {slower:.3f} {size / slower / 1e3:.4f} {1.75 * size / slower / 1e3:.4f}"
+        )
+    measured = parse_measured("\n".join(lines))
+    assert (measured.collective, measured.ranks) == ("all-reduce", 8)
+    fits = fit_own(measured, "dgx-a100", base)
+    assert np.median(np.abs(fits.after)) < 0.1 < np.median(np.abs(fits.before))
+    path = tmp_path / "overlay.csv"
+    path.write_text(overlay_text(fits.entries))
+    mine = base.with_overlay(path)
+    assert mine.entry("nccl.a100-80gb", "efficiency").grade == "measured"
+    assert mine.value("nccl.a100-80gb", "efficiency") < base.value("nccl.a100-80gb", "efficiency")
+    assert mine.value("nccl.a100-80gb", "launch") > base.value("nccl.a100-80gb", "launch")
+
+
+TRN1_RATE = ("trn1", "collective_efficiency")
+
+
+def chosen_constants(machine, operation, size):
+    """Constants that measurements of an operation would be fitted to."""
+
+    def largest(changed):
+        numbers = shipped_catalogue().with_rows(
+            replace(shipped_catalogue().entry(*name), value=value, exact=Fraction(value))
+            for name, value in changed.items()
+        )
+        group = whole(cluster(machine, catalogue=numbers))
+        return np.array([duration_ps(Call(operation, group, size)) / 1e12])
+
+    return constants_of(cluster(machine), largest)
+
+
+@pytest.mark.parametrize(
+    ("machine", "operation", "start", "rate"),
+    [
+        ("dgx-h100", "all-gather", ("nccl.h100", "launch"), ("nccl.h100", "efficiency")),
+        ("dgx-h100", "all-reduce", ("nccl.h100", "launch"), ("nccl.h100", "in_switch_efficiency")),
+        ("dgx-h100", "all-to-all", ("nccl.h100", "launch"), ("nccl.h100", "exchange_efficiency")),
+        ("p4de.24xlarge:2", "all-gather", ("nccl.efa-v1", "step"), ("nccl.efa-v1", "efficiency")),
+        ("trn1.32xlarge", "all-gather", ("trn1", "collective_step"), TRN1_RATE),
+        ("trn1.32xlarge:2", "all-gather", ("efa-v2", "step_latency"), TRN1_RATE),
+    ],
+)
+def test_the_constants_to_calibrate_are_those_that_are_felt(machine, operation, start, rate):
+    assert chosen_constants(machine, operation, 2**30) == [start, rate]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("size time(us)\n8 1\n16 2\n", "--collective all-reduce"),
+        ("all_reduce_perf\nsize time(us)\n8 1\n16 2\n", "--ranks N"),
+        ("nccom-test -r 8 allr\nsize time(us)\n8 1\n8 2\n", "at least two"),
+    ],
+)
+def test_the_message_asks_for_an_unknown_operation_or_ranks(text, why):
+    with pytest.raises(InputError, match=why):
+        fit_own(parse_measured(text), "dgx-h100", shipped_catalogue())
+
+
+TWO_SERVERS = """# size         count      type   redop    root     time   algbw   busbw #wrong
+     1048576        262144     float     sum      -1    45.10   23.25   43.59      0
+     4194304       1048576     float     sum      -1      N/A   23.25   43.59      0
+    16777216       4194304     float     sum      -1   200.10   83.84  157.21      0
+   134217728      33554432     float     sum      -1  1400.00   95.87  179.75      0
+"""
+
+
+def test_a_fit_keeps_what_the_times_do_not_tell(tmp_path, capsys):
+    """The rate in the switch has no effect once these times are met: it keeps its value."""
+    log = tmp_path / "log.txt"
+    log.write_text(TWO_SERVERS)
+    assert run_line(["calibrate", str(log), "--cluster=dgx-h100"]) == 0
+    printed = capsys.readouterr()
+    assert "in_switch_efficiency,," not in printed.out
+    assert "no row depends on it once the others are fitted: nccl.h100.in_switch" in printed.err
+    assert "Rows left out, as they have no time: 1." in printed.err
+
+
+def test_a_fit_that_a_limit_stops_says_so_and_is_sure_of_nothing(tmp_path, capsys):
+    """Times that no such machine can reach."""
+    log = tmp_path / "log.txt"
+    log.write_text(TWO_SERVERS.replace("1400.00", "1e-9"))
+    assert run_line(["calibrate", str(log), "--cluster=dgx-h100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["stopped"] == ["nccl.h100.in_switch_efficiency"]
+    for row in document["rows"]:
+        limits = domain(row["quantity"], row["unit"])
+        assert limits.least <= row["value"] <= limits.most
+        assert row["low"] < row["value"] or row["high"] > row["value"]

@@ -1,0 +1,35 @@
+"""Layers whose times count FLOPs, for the tests of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.toy_training import plan
+from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.kernels.chip_share import Timing
+from workloads.models.model import Model
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import LayerOp
+
+
+class CountedShapes(RankShapes):
+    """RankShapes whose products take as many seconds as they have FLOPs, and all else none."""
+
+    def gemm(self, m: int, n: int, k: int, batch: int = 1) -> Timing:
+        return Timing(2.0 * m * n * k * batch, "assumed")
+
+    def beside(self, timing: Timing) -> Timing:
+        return timing
+
+    def stream(self, size_bytes: int, work: str = "streaming") -> Timing:
+        return Timing(0.0, "assumed")
+
+
+def counted(model: Model, **changes: Any) -> CountedShapes:
+    """Counted layers of a rank of a plan, which the changes alter."""
+    return CountedShapes(model, plan(**changes), "h100", shipped_catalogue())
+
+
+def product_flops(steps: list[LayerOp]) -> float:
+    """FLOPs of all products, without the attention core."""
+    return sum(step.seconds for step in steps if ".core" not in step.name)

@@ -1,0 +1,41 @@
+"""A service, prices and laws of conservation for the tests of fleets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workloads.demand import constant
+from workloads.fleet import ChangeCosts, Economics, FleetRun, Role, Service, summary
+from workloads.fleet.results.timeline import role_server_ms
+from workloads.serving.capacity import fixed_rate
+
+WEIGHTS_BYTES = 4 * 0.75e12
+"""Weights that a unit loads: four instances of a model of 0.75 TB."""
+SERVICE = Service("chat", fixed_rate(3.5), WEIGHTS_BYTES)
+FREE = ChangeCosts.fixed(0.0)
+PRICES = Economics(750.0, 400.0, 1.12, 2.235 / 3600)
+FLAT_DAY = constant(60 * 3.5 * 50, minutes=1440)
+"""A day of requests that keep fifty units busy."""
+
+
+def share_of_time(run: FleetRun, *roles: Role) -> float:
+    """Share of all server time that some roles took."""
+    total = role_server_ms(run)[-1]
+    return float(total[list(roles)].sum() / total.sum())
+
+
+def check_conserved(run: FleetRun) -> None:
+    """Assert that server time, chip-hours, tokens and the time of jobs add up."""
+    total = role_server_ms(run)
+    assert np.all(total.sum(axis=1) == np.arange(run.minutes + 1) * 60_000 * run.units)
+    assert np.all(np.diff(total, axis=0) >= 0)
+    numbers = summary(run, PRICES)
+    groups = ("inference", "training", "moving", "idle", "broken")
+    hours = sum(numbers[f"{name}_chip_hours"] for name in groups)
+    assert hours == numbers["chip_hours"]
+    parts = numbers["served_tokens"] + numbers["queued_tokens"] + numbers["shed_tokens"]
+    assert parts == numbers["offered_tokens"]
+    held = sum(tally.held_unit_ms for _, tally in run.jobs)
+    not_jobs = (Role.EVALUATION, Role.SERVING, Role.SPARE, Role.BROKEN, Role.PAUSED)
+    assert 0 <= held <= total[-1].sum() - total[-1, list(not_jobs)].sum()
+    assert all(tally.useful_unit_ms <= tally.held_unit_ms + 1e-3 for _, tally in run.jobs)

@@ -1,0 +1,172 @@
+"""The fleet against published results and closed forms of switching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.toy_fleet import FREE, PRICES, SERVICE, share_of_time
+from workloads.demand import (
+    Demand,
+    azure_code,
+    azure_conv,
+    constant,
+    deepseek_day,
+    deepseek_nodes,
+    demand,
+    period_means,
+)
+from workloads.fleet import (
+    ChangeCosts,
+    Fleet,
+    FleetRun,
+    Limits,
+    Policy,
+    Role,
+    Service,
+    TrainingJob,
+    View,
+    changes_frame,
+    default_jobs,
+    evaluation_job,
+    ideal_freed,
+    lendable,
+    oracle,
+    scaled_to_fleet,
+    simulate,
+    summary,
+    threshold,
+    units_needed,
+)
+from workloads.fleet.results.timeline import role_server_ms
+from workloads.serving.capacity import fixed_rate
+
+UNITS = 7812
+TRAINING = (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING)
+
+
+@pytest.mark.parametrize(
+    ("trace", "freed"), [(azure_code, 0.6678), (azure_conv, 0.3964)], ids=["code", "conv"]
+)
+def test_free_switching_with_foresight_frees_one_minus_mean_over_peak(
+    trace: Callable[[], Demand], freed: float
+) -> None:
+    assert ideal_freed(trace().requests[0]) == pytest.approx(freed, abs=0.0001)
+    load = scaled_to_fleet(trace().averaged(60), [SERVICE], UNITS)
+    policy = oracle(units_needed(load, [SERVICE]))
+    run = simulate(load, [SERVICE], Fleet(UNITS, costs=FREE), policy, jobs=default_jobs(UNITS))
+    assert share_of_time(run, *TRAINING) == pytest.approx(freed, abs=0.001)
+    numbers = summary(run, PRICES)
+    assert numbers["slo_attainment"] == 1.0
+    assert numbers["moving_chip_hours"] == 0.0
+
+
+def test_freed_by_prompt_tokens_of_the_hourly_estimates() -> None:
+    for trace, freed in ((azure_code(), 0.6815), (azure_conv(), 0.3688)):
+        tokens = (trace.requests * trace.prompt_tokens)[0]
+        assert ideal_freed(tokens) == pytest.approx(freed, abs=0.001)
+
+
+def _deepseek(policy: Policy) -> FleetRun:
+    """278 nodes at load share 1.0; steps of 30 nodes above a floor of 68; changes are free."""
+    service = Service("deepseek", fixed_rate(1000.0))
+    load = deepseek_day().times(278 * 1000.0 * 60.0)
+    return simulate(
+        load,
+        [service],
+        Fleet(278, chips_per_unit=8, costs=FREE, limits=Limits(floor=68, cap=278, block=30)),
+        policy,
+        jobs=[evaluation_job(278)],
+    )
+
+
+def test_deepseek_day_from_a_built_in_policy() -> None:
+    run = _deepseek(threshold(headroom=0.10, hysteresis=0.0, hold_s=0.0))
+    serving = np.diff(role_server_ms(run)[:, Role.SERVING]) / 60_000
+    assert serving.mean() == pytest.approx(226.75, rel=0.01)
+    hours = serving.reshape(24, 60).mean(axis=1)
+    published = deepseek_nodes().reshape(24, 4).mean(axis=1)
+    assert np.abs(hours - published).mean() <= 3.0
+    assert serving.mean() == pytest.approx(228.0, abs=0.3)
+    assert np.abs(hours - published).mean() == pytest.approx(1.9, abs=0.4)
+
+
+TABLE = {
+    "code": {
+        "reactive": [(1.44, 0.57), (1.55, 0.55), (1.89, 0.50), (2.42, 0.44)],
+        "with yesterday": [(1.32, 0.54), (1.51, 0.50), (1.69, 0.46), (2.26, 0.38)],
+    },
+    "conv": {
+        "reactive": [(1.16, 0.29), (1.20, 0.27), (1.22, 0.25), (1.31, 0.21)],
+        "with yesterday": [(1.16, 0.22), (1.16, 0.22), (1.15, 0.23), (1.25, 0.16)],
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["code", "conv"])
+def test_headroom_against_lead_time(name: str) -> None:
+    """The published study of the Azure week; one cell of the 32 differs by more than rounding."""
+    frame = lendable(demand(f"azure-{name}").requests[0])
+    for controller, rows in TABLE[name].items():
+        mine = frame[frame["controller"] == controller]
+        headroom = np.array([row[0] for row in rows])
+        freed = np.array([row[1] for row in rows])
+        assert np.abs(mine["headroom"].to_numpy() - headroom).max() < 0.02
+        assert np.abs(mine["freed"].to_numpy() - freed).max() < 0.015
+        assert np.median(np.abs(mine["headroom"].to_numpy() - headroom)) < 0.006
+
+
+def test_more_lead_time_never_frees_more_for_the_reactive_controller() -> None:
+    for name in ("azure-code", "azure-conv"):
+        frame = lendable(demand(name).requests[0], lead_minutes=(5, 15, 30, 60, 120))
+        freed = frame[frame["controller"] == "reactive"]["freed"].to_numpy()
+        assert np.all(np.diff(freed) < 0)
+
+
+def test_free_changes_with_foresight_are_the_oracle() -> None:
+    """A user's policy that is told the coming minute does what the oracle does."""
+    load = scaled_to_fleet(azure_code().between(480, 1200), [SERVICE], 500)
+    need = units_needed(load, [SERVICE])
+
+    def with_foresight(view: View) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return need[:, view.minute]
+
+    runs = [
+        simulate(load, [SERVICE], Fleet(500, costs=FREE), each, jobs=default_jobs(500))
+        for each in (with_foresight, oracle(need))
+    ]
+    assert np.array_equal(runs[0].spent_server_ms, runs[1].spent_server_ms)
+
+
+def test_a_load_storm_takes_fifty_minutes_from_the_store_and_minutes_from_nvme() -> None:
+    """1,000 UltraServers × 4 instances × 0.75 TB = 3 PB through 1 TB/s."""
+    step = constant(60 * 3.5 * 1000, minutes=120).times(np.repeat([0.0, 1.0], 60))
+    latency = {}
+    for source in ("store", "nvme", "host"):
+        costs = replace(
+            ChangeCosts.from_catalogue(4, source=source),
+            mode_switch_s=0.0,
+            runtime_start_s=0.0,
+            warm_up_s=0.0,
+            compile_hit_s=0.0,
+        )
+        run = simulate(
+            step,
+            [SERVICE],
+            Fleet(1000, costs=costs),
+            lambda view: 1000.0 if view.minute >= 5 else 0.0,
+            jobs=[TrainingJob("t", units=1000, reclaim="preempt")],
+        )
+        latency[source] = changes_frame(run)["latency_s"].max()
+        if source == "store":
+            assert run.loaded_bytes == pytest.approx(3e15)
+    assert latency["store"] == pytest.approx(3000, rel=0.001)
+    assert latency["nvme"] == pytest.approx(85, rel=0.01)
+    assert latency["host"] == pytest.approx(61, rel=0.01)
+
+
+def test_period_means_spread_evenly() -> None:
+    assert period_means(np.array([1.0, 3.0, 5.0]), 2).tolist() == [2.0, 2.0, 5.0]

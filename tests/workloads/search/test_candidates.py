@@ -1,0 +1,170 @@
+"""Candidates of the search: every plan that divides, stated fields and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.toy_training import TOY, sixteen
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.search import candidates
+from workloads.search.combinations import light_end
+from workloads.search.grid import divisors
+from workloads.training.plan.checks import check_model, check_ranks
+from workloads.training.plan.plan import ParallelPlan
+
+SHORT = {"seq": 1024}
+
+
+@given(st.integers(1, 5000))
+def test_divisors_are_all_that_divide(size: int) -> None:
+    assert divisors(size) == [part for part in range(1, size + 1) if size % part == 0]
+
+
+def test_every_candidate_is_a_plan_of_the_trainer_and_stands_once() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated=SHORT)
+    for one in possible.plans:
+        check_model(one, TOY)
+        check_ranks(one, 16)
+        assert one.global_batch == 32
+        assert one.overlap == "dp"
+    assert len(set(possible.plans)) == len(possible) > 100
+    assert {one.tp * one.pp * one.dp for one in possible.plans} == {16}
+
+
+def test_fields_without_effect_are_not_varied() -> None:
+    for one in candidates(TOY, sixteen(), 32, stated=SHORT).plans:
+        assert one.tp > 1 or not one.sequence_parallel
+        assert one.dp > 1 or one.zero == 1
+        assert (one.pp > 1 and one.dp > 1) or one.order == ("tp", "cp", "dp", "pp")
+        assert one.recompute != "none"
+        assert one.pp > 1 or (one.schedule, one.vpp) == ("1f1b", 1)
+        assert (one.schedule == "interleaved") == (one.vpp > 1)
+    unfused = candidates(TOY, sixteen(), 32, stated={**SHORT, "attention": "unfused"})
+    assert {one.recompute for one in unfused.plans} == {"none", "selective", "full"}
+
+
+def test_every_way_to_divide_is_tried() -> None:
+    plans = candidates(TOY, sixteen(), 32, stated={"seq": 16384}).plans
+    assert {one.cp for one in plans} == {1, 2, 4}
+    assert {one.zero for one in plans} == {1, 2, 3}
+    assert {one.schedule for one in plans} == {"1f1b", "zero-bubble", "interleaved"}
+    assert {one.vpp for one in plans} >= {1, 2}
+    assert {bool(one.stage_layers) for one in plans} == {True, False}
+    mixed = candidates(named("mixtral-8x7b"), sixteen(), 32).plans
+    assert {one.ep for one in mixed} == {1, 2, 4, 8}
+    assert {one.etp for one in mixed} == {0, 1}
+
+
+def test_all_that_divide_are_left_out_for_a_reason_or_stay() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated=SHORT)
+    assert possible.considered == len(possible) + sum(possible.pruned.values())
+    assert all(count > 0 for count in possible.pruned.values())
+    spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
+    assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("stated", "fields"),
+    [
+        ({"vpp": 2}, {"schedule": "interleaved"}),
+        ({"schedule": "interleaved", "vpp": 2, "pp": 2}, {"vpp": 2}),
+        ({"cp": 4}, {"cp": 4}),
+        ({"sequence_parallel": False, "tp": 4}, {"sequence_parallel": False}),
+        ({"zero": 3, "pp": 1}, {"zero": 3}),
+        ({"bucket_bytes": 10**8}, {"bucket_bytes": 10**8}),
+        ({"lora_rank": 16, "lora_on": "attention"}, {"lora_rank": 16}),
+        ({"train_only": "attention"}, {"train_only": "attention"}),
+        ({"runtime": "eager"}, {"runtime": "eager"}),
+    ],
+)
+def test_a_stated_field_restricts_the_search(stated: Any, fields: dict[str, Any]) -> None:
+    plans = candidates(TOY, sixteen(), 32, stated={**SHORT, **stated}).plans
+    assert plans
+    for name, value in {**stated, **fields}.items():
+        assert {getattr(one, name) for one in plans} == {value}
+
+
+def test_no_field_that_can_be_stated_is_left_out() -> None:
+    """A field that the search did not hand on would be read and change nothing."""
+    values = {
+        "tp": 2, "pp": 2, "dp": 2, "cp": 2, "ep": 2, "etp": 2, "microbatch": 2, "vpp": 2, "zero": 1,
+        "seq": 2048, "precision": "fp8", "fp8_recipe": "rowwise", "recompute": "full",
+        "overlap": "all", "sequence_parallel": False, "schedule": "interleaved",
+        "order": ("tp", "cp", "pp", "dp"), "attention": "unfused", "ranks_per_chip": 2,
+        "cp_exchange": "all-gather", "routing_skew": 1.5, "capacity_factor": 1.25,
+        "bucket_bytes": 10**8, "reshard": True, "routed_nodes": 2, "fp8_exchange": True,
+        "lora_rank": 16, "lora_on": "attention", "train_only": "mlp", "runtime": "eager",
+    }  # fmt: skip
+    servers, kept = cluster("trn2.48xlarge:4"), {"global_batch", "recompute_every", "stage_layers"}
+    assert {field.name for field in fields(ParallelPlan)} == {*values, *kept}
+    needed = {
+        "etp": {"ep": 8}, "vpp": {"pp": 2, "schedule": "interleaved"},
+        "schedule": {"pp": 2, "vpp": 2}, "fp8_recipe": {"precision": "fp8"},
+        "sequence_parallel": {"tp": 2}, "lora_on": {"lora_rank": 16},
+        "routed_nodes": {"ep": 8, "tp": 4}, "fp8_exchange": {"ep": 8}, "cp_exchange": {"cp": 2},
+        "reshard": {"zero": 3, "pp": 1},
+    }  # fmt: skip
+    for name, value in values.items():
+        few = {"seq": 1024, "microbatch": 1, "recompute": "selective", "order": "tp-cp-dp-pp"}
+        stated = {**few, **needed.get(name, {}), name: value}
+        plans = candidates(named("mixtral-8x7b"), servers, 64, stated=stated).plans
+        assert plans, name
+        assert {getattr(each, name) for each in plans} == {value}, name
+
+
+def test_experts_can_be_stated_alone() -> None:
+    plans = candidates(named("mixtral-8x7b"), sixteen(), 32, stated={"ep": 8}).plans
+    assert {one.ep for one in plans} == {8}
+
+
+def test_a_lighter_last_stage_makes_room_for_the_output_layer() -> None:
+    wide = named("llama-3.1-8b")
+    assert sum(light_end(wide, 4, 4096)) == wide.layers
+    assert light_end(wide, 4, 4096)[-1] < wide.layers // 4
+    assert light_end(wide, 1, 4096) == ()
+
+
+def test_stated_fields_are_not_varied() -> None:
+    stated = {"tp": 4, "microbatch": 2, "schedule": "gpipe", "order": "tp-cp-pp-dp", "zero": None}
+    plans = candidates(TOY, sixteen(), 32, stated=stated).plans
+    assert {(one.tp, one.microbatch, one.schedule) for one in plans} == {(4, 2, "gpipe")}
+    assert {one.order for one in plans} == {("tp", "cp", "pp", "dp")}
+    assert {one.zero for one in plans} == {1, 2, 3}
+
+
+REFUSED: list[tuple[int, dict[str, Any], str]] = [
+    (32, {"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
+    (32, {"pp": 16}, "pp 16 × vpp 1 = 16 stages, but toy has 8 layers. Use pp 8 or less"),
+    (32, {"tp": 4, "pp": 8}, r"tp 4 × pp 8 cannot be completed to the 16 ranks .* Use divisors"),
+    (32, {"dp": 5}, "dp 5 cannot be completed to the 16 ranks"),
+    (6, {"dp": 4}, "global batch 6 is not a multiple of .* dp 4 .* Use 4 or 8"),
+    (1, {"dp": 4}, "the fewest replicas are dp 4 with microbatch 1 = 4. Use 4"),
+    (16, {"microbatch": 3}, "dp 1 with microbatch 3 = 3. Use 15 or 18"),
+    (0, {}, "global_batch is 0"),
+    (32, {"recompute": "ful"}, r"Did you mean full\?"),
+    (32, {"order": "tp-dp"}, "rank order tp-dp does not name each"),
+    (32, {"tp": 0}, "tp is 0"),
+    (32, {"tp": 16, "seq": 1000, "sequence_parallel": True}, "1,000 tokens"),
+]
+
+
+@pytest.mark.parametrize(("batch", "stated", "message"), REFUSED)
+def test_an_impossible_search_is_refused_in_one_line(
+    batch: int, stated: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        candidates(TOY, sixteen(), batch, stated={**SHORT, **stated})
+    assert "\n" not in str(caught.value)
+
+
+def test_plain_shapes_have_no_plans() -> None:
+    ring = cluster("ring:8", bandwidth="1GB/s", latency="1us")
+    with pytest.raises(InputError, match="ring:8 is a plain shape"):
+        candidates(TOY, ring, 8)

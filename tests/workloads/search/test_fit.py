@@ -1,0 +1,71 @@
+"""Memory of candidates: that of the trainer, and only what is needed is saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.toy_training import TOY, sixteen
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.errors import InputError
+from workloads.models.huggingface import named
+from workloads.search import candidates, describe, fit
+from workloads.search.fit import NEEDLESS, least_bytes
+from workloads.training.memory.memory import worst
+from workloads.training.plan.plan import ParallelPlan
+
+SHORT = {"seq": 1024}
+
+
+def test_memory_is_that_of_the_trainer() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
+    memory_fit = fit(possible, ("zero", "recompute"))
+    sizes = [worst(TOY, one, shipped_catalogue(), "trn2") for one in possible.plans]
+    pairs = zip(memory_fit.total_bytes.tolist(), sizes, strict=True)
+    # What cannot fit for its parameters alone is not weighed further.
+    assert all(total == one.total or one.capacity < total <= one.total for total, one in pairs)
+    assert memory_fit.fits.tolist() == [one.total <= one.capacity for one in sizes]
+    assert (memory_fit.oversized, memory_fit.pruned) == (len(possible) - memory_fit.fits.sum(), {})
+    assert 0 < memory_fit.fits.sum() < len(possible)
+
+
+def test_nothing_is_saved_that_need_not_be() -> None:
+    possible = candidates(TOY, sixteen(), 32, stated={"seq": 524288})
+    memory_fit = fit(possible)
+    fitting = {one for one, fits in zip(possible.plans, memory_fit.fits, strict=True) if fits}
+    assert len(possible) == len(fitting) + memory_fit.oversized + sum(memory_fit.pruned.values())
+    assert set(memory_fit.pruned) == set(NEEDLESS.values())
+    for one in fitting:
+        assert one.recompute == "selective" or replace(one, recompute="selective") not in fitting
+        assert one.zero <= 1 or replace(one, zero=one.zero - 1) not in fitting
+
+
+@given(st.sampled_from([4, 8, 16]), st.sampled_from(["1f1b", "zero-bubble"]), st.integers(1, 3))
+def test_parameters_alone_weigh_no_more_than_all(pp: int, schedule: Any, zero: int) -> None:
+    one = ParallelPlan(tp=4, pp=pp, dp=2, zero=zero, schedule=schedule, global_batch=64)
+    model = named("llama-3.1-8b")
+    for frozen in ({}, {"lora_rank": 16}, {"train_only": "mlp"}):
+        some = replace(one, **frozen)
+        assert least_bytes(model, some) <= worst(model, some, shipped_catalogue(), "trn2").total
+
+
+def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() -> None:
+    big, where = named("llama-3.1-405b"), sixteen()
+    possible = candidates(big, where, 8, stated=SHORT)
+    over = {
+        one: need.total - need.capacity
+        for one in possible.plans
+        for need in [worst(big, one, shipped_catalogue(), "trn2")]
+    }
+    nearest = min(over, key=lambda one: over[one])
+    with pytest.raises(InputError) as caught:
+        fit(possible)
+    text = str(caught.value)
+    assert f"none of {len(possible)} plans for llama-3.1-405b fits on trn2.48xlarge" in text
+    assert describe(nearest) in text
+    assert f"{over[nearest]:,} more than its" in text
+    assert "\n" not in text

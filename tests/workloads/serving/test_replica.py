@@ -1,0 +1,179 @@
+"""The replica against arithmetic by hand: prefill, decode, slots, cache and batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.toy_serving import requests_of, toy_replica
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.serving import (
+    BUCKETS,
+    Batching,
+    Lengths,
+    Profile,
+    Requests,
+    Slo,
+    attained,
+    closed_loop,
+    poisson,
+    serve,
+    serving_summary,
+)
+
+TRN2 = cluster("trn2.48xlarge")
+
+
+def test_one_request_by_hand() -> None:
+    """Prompt of 10: 2 s. Two more tokens: 1.1 s, and 0.01 s for each of 10, then 11 cached."""
+    served = serve(toy_replica(), requests_of((5.0, 10, 3)))
+    assert served.ttft_s.tolist() == [2.0]
+    assert served.end_s[0] == pytest.approx(7.0 + 1.1 + 0.10 + 1.1 + 0.11)
+    assert served.kv_peak_tokens == 12
+    assert served.iterations == 3
+    assert served.batch_mean == 1.0
+
+
+def test_a_prompt_makes_decode_wait() -> None:
+    """The second prompt of 10 comes at 3.1 s, between tokens at 3.2 s: decode owes it 2 s."""
+    served = serve(toy_replica(decode_kv_s=0.0), requests_of((0.0, 10, 3), (2.5, 10, 1)))
+    assert served.first_token_s.tolist() == pytest.approx([2.0, 3.1 + 2.0])
+    assert served.end_s[0] == pytest.approx(3.1 + 2.0 + 1.1)
+    assert served.gap_s.max() == pytest.approx(3.1)
+
+
+def test_chunks_ride_along_with_decode() -> None:
+    """Pieces of 4 tokens beside one decoding request: 3 + 1 tokens an iteration, 1.4 s."""
+    served = serve(
+        toy_replica(decode_kv_s=0.0),
+        requests_of((0.0, 3, 10), (0.1, 6, 1)),
+        Batching(slots=2, chunk_tokens=4),
+    )
+    assert served.first_token_s[0] == pytest.approx(1.3)
+    assert served.first_token_s[1] == pytest.approx(1.3 + 2 * 1.4)
+    assert served.gap_s.max() == pytest.approx(1.4)
+
+
+def test_slots_and_cache_make_requests_wait() -> None:
+    three = requests_of((0.0, 10, 5), (0.0, 10, 5), (0.0, 10, 5))
+    one = serve(toy_replica(), three, Batching(slots=1))
+    assert np.all(one.first_token_s[1:] > one.end_s[:-1])
+    assert one.kv_peak_tokens == 14
+    tight = serve(toy_replica(kv_budget_bytes=2.0 * 31), three)
+    assert tight.first_token_s[2] > tight.end_s[0]
+    assert serve(toy_replica(), three).batch_mean > one.batch_mean
+
+
+def test_buckets_pad_prompts() -> None:
+    assert Batching(buckets=BUCKETS).padded(10_000) == 10_240
+    padded = serve(toy_replica(), requests_of((0.0, 9, 1)), Batching(buckets=(16,)))
+    assert padded.ttft_s[0] == pytest.approx(1 + 1.6)
+
+
+def ends_one_by_one(replica: Profile, requests: Requests) -> list[float]:
+    """Times at which requests end [s], counted one iteration after the other."""
+    now, ends = 0.0, [0.0] * len(requests)
+    running: dict[int, list[int]] = {}
+    for index in range(len(requests)):
+        now += replica.prefill_s(int(requests.prompt[index]))
+        if requests.output[index] > 1:
+            running[index] = [int(requests.prompt[index]), int(requests.output[index]) - 1]
+        else:
+            ends[index] = now
+    while running:
+        now += replica.decode_s(len(running), sum(cached for cached, _ in running.values()))
+        for index in list(running):
+            running[index][0] += 1
+            running[index][1] -= 1
+            if not running[index][1]:
+                ends[index] = now
+                del running[index]
+    return ends
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 30)), min_size=1, max_size=8),
+)
+@settings(max_examples=50, deadline=None)
+def test_stretches_equal_single_iterations(sizes: list[tuple[int, int]]) -> None:
+    requests = requests_of(*((0.0, prompt, output) for prompt, output in sizes))
+    replica = toy_replica(kv_budget_bytes=1e9)
+    served = serve(replica, requests)
+    assert served.end_s.tolist() == pytest.approx(ends_one_by_one(replica, requests))
+
+
+def test_decode_reads_the_bucket_of_the_longest_request() -> None:
+    """Prompts of 5 and 2, buckets of 8 and 16: eight is read for both until the ninth token."""
+    replica = toy_replica(decode_kv_s=0.01)
+    both = requests_of((0.0, 5, 9), (0.0, 2, 9))
+    served = serve(replica, both, Batching(buckets=(8, 16)))
+    first = max(served.first_token_s)
+    expected = 4 * replica.decode_s(2, 2 * 8) + 4 * replica.decode_s(2, 2 * 16)
+    assert served.end_s[0] - first == pytest.approx(expected)
+    beyond = serve(replica, both, Batching(buckets=(4,)))
+    steps = sum(replica.decode_s(2, 2 * length) for length in range(5, 13))
+    assert beyond.end_s[0] - max(beyond.first_token_s) == pytest.approx(steps)
+
+
+@given(
+    st.integers(0, 1000),
+    st.floats(0.01, 0.5),
+    st.sampled_from([Batching(), Batching(slots=3), Batching(slots=4, chunk_tokens=16)]),
+)
+@settings(max_examples=30, deadline=None)
+def test_every_request_is_served_once_and_in_order(
+    seed: int, rate: float, batching: Batching
+) -> None:
+    rng = np.random.default_rng(seed)
+    lengths = Lengths(rng.integers(1, 60, 50), rng.integers(1, 40, 50))
+    requests = poisson(rate, 40, lengths, rng)
+    served = serve(toy_replica(), requests, batching)
+    assert np.isfinite(served.end_s).all()
+    assert np.all(served.ttft_s > 0)
+    assert np.all(served.end_s >= served.first_token_s)
+    assert np.all(np.diff(served.first_token_s) >= 0)
+    tokens = served.gap_count.sum()
+    assert tokens == (requests.output - 1).sum()
+    assert served.kv_peak_tokens <= 1000
+
+
+def test_summary_has_the_keys_of_the_command_line() -> None:
+    replica = toy_replica()
+    served = serve(replica, requests_of((0.0, 10, 3), (0.0, 10, 1)))
+    document = serving_summary(served, replica, Slo(2.5, 10.0))
+    assert document["ttft_s"]["n"] == 2
+    assert document["tpot_s"]["n"] == 1
+    assert set(document["ttft_s"]) == {"p50", "p90", "p99", "mean", "n"}
+    assert document["slo_attainment"] == 0.5
+    assert document["kv_peak_bytes"] == served.kv_peak_tokens * 2.0
+    assert attained(served, Slo()).all()
+
+
+def test_requests_and_pieces_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="a request of 1,200 tokens does not fit"):
+        serve(toy_replica(), requests_of((0.0, 1100, 100)))
+    with pytest.raises(InputError, match="leave no room"):
+        Batching(slots=64, chunk_tokens=64)
+
+
+def test_a_closed_loop_keeps_its_users_busy() -> None:
+    """Two users, three requests each of 2 s of prefill and one token: one after the other."""
+    requests = requests_of(*[(0.0, 10, 1)] * 6)
+    served = closed_loop(toy_replica(), requests, 2)
+    assert served.end_s.tolist() == pytest.approx([2, 4, 6, 8, 10, 12])
+    assert served.ttft_s.tolist() == pytest.approx([2, 4, 4, 4, 4, 4])
+    with pytest.raises(InputError, match="at least 1"):
+        closed_loop(toy_replica(), requests, 0)
+
+
+def test_prompts_share_an_iteration() -> None:
+    """Two prompts of 3 tokens fit into one iteration of 8; a third begins in it and ends later."""
+    served = serve(
+        toy_replica(),
+        requests_of((0.0, 3, 1), (0.0, 3, 1), (0.0, 6, 1)),
+        Batching(slots=4, chunk_tokens=8),
+    )
+    assert served.first_token_s.tolist() == pytest.approx([1.8, 1.8, 1.8 + 1.4])

@@ -1,0 +1,154 @@
+"""Layers of experts: copies exchanged, sorted, cast and computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.counted_layers import counted, product_flops
+from tests.support.toy_training import SPARSE, plan, sixteen
+from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.training.iteration import iteration
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS
+
+
+def test_experts_exchange_every_copy_twice_each_way() -> None:
+    shapes = counted(SPARSE, dp=8, ep=8)
+    copies = 2 * 1024 * 2 * SPARSE.hidden
+    talks = [s for s in (*forward(shapes, moe=True), *backward(shapes, moe=True)) if s.axis == "ep"]
+    assert [(s.collective, s.size_bytes) for s in talks] == [("all-to-all", copies)] * 4
+    skewed = counted(SPARSE, dp=8, ep=8, routing_skew=1.25)
+    there = [s for s in forward(skewed, moe=True) if s.axis == "ep"]
+    assert there[0].size_bytes == 1.25 * copies
+    products = [product_flops(forward(one, moe=True)) for one in (shapes, skewed)]
+    routed = 2 * 3 * SPARSE.hidden * 1024 * 1024 * 2
+    assert products[1] - products[0] == pytest.approx(0.25 * routed)
+
+
+@pytest.mark.parametrize("ep", [1, 8])
+def test_a_capacity_is_computed_whole_whatever_the_skew(ep: int) -> None:
+    even = counted(SPARSE, dp=8, ep=ep)
+    room = counted(SPARSE, dp=8, ep=ep, capacity_factor=1.25, routing_skew=2.0)
+    products = [product_flops(forward(one, moe=True)) for one in (even, room)]
+    routed = 2 * 3 * SPARSE.hidden * 1024 * 1024 * 2
+    assert products[1] - products[0] == pytest.approx(0.25 * routed)
+    sent = [[s.size_bytes for s in forward(one, moe=True) if s.axis] for one in (even, room)]
+    assert sent[1] == [1.25 * size for size in sent[0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "blocks"),
+    [
+        ({"dp": 8, "ep": 8}, True),  # copies of eight ranks, for two experts
+        ({"dp": 16, "ep": 16}, False),  # one expert: all copies are its own
+        ({"dp": 8}, False),  # no other rank: the first sorting puts them in order
+    ],
+)
+def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: bool) -> None:
+    shapes = counted(SPARSE, **changes)
+    steps = [*forward(shapes, moe=True), *backward(shapes, moe=True)]
+    moved = 2 * 2 * 1024 * 2 * SPARSE.hidden  # two bytes, read and written, two copies a token
+    names = ("experts.sort", "experts.unsort", "experts.unsort.data", "experts.sort.data")
+    sorts = {step.name: step.size_bytes for step in steps if "sort" in step.name}
+    assert sorts == (dict.fromkeys(names, moved) if blocks else {})
+    on_trainium = RankShapes(SPARSE, shapes.plan, "trn2", shipped_catalogue())
+    assert not [step for step in forward(on_trainium, moe=True) if "sort" in step.name]
+
+
+def test_experts_of_one_rank_talk_to_nobody() -> None:
+    assert not [s for s in forward(counted(SPARSE, dp=8), moe=True) if s.axis]
+
+
+def test_shared_experts_work_while_copies_travel() -> None:
+    how = plan(ep=8, dp=16, overlap="all")
+    steps = {
+        step.name: step
+        for step in forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
+    }
+    assert steps["shared.up"].after == NOTHING
+    assert steps["experts.sort"].after == "experts.dispatch"
+    assert steps["experts.up"].after == PREVIOUS
+    assert steps["shared.down"].after == NOTHING
+    assert steps["experts.sum"].after == "experts.combine"
+    times = {
+        kind: iteration(SPARSE, sixteen(), plan(ep=8, dp=16, overlap=kind)).breakdown_s
+        for kind in ("dp", "all")
+    }
+    assert times["all"]["exposed_ep"] < times["dp"]["exposed_ep"]
+    assert times["all"]["compute"] == pytest.approx(times["dp"]["compute"], rel=1e-3)
+
+
+def test_the_host_issues_the_product_of_every_expert() -> None:
+    share = shipped_catalogue().value("training", "expert_issue")
+    steps = forward(RankShapes(SPARSE, plan(dp=8, ep=2), "h100", shipped_catalogue()), moe=True)
+    issued = {step.name: step.issued for step in steps}
+    assert issued["experts.up"] == issued["experts.down"] == 1 + 7 * share
+    assert issued["router.logits"] == 1
+    alone = forward(RankShapes(SPARSE, plan(dp=16, ep=16), "h100", shipped_catalogue()), moe=True)
+    assert all(step.issued == 1 for step in alone)
+
+
+def test_the_tokens_of_every_expert_are_cast_to_fp8_by_a_kernel_of_their_own() -> None:
+    how = plan(dp=8, ep=2, precision="fp8")
+    shapes = RankShapes(SPARSE, how, "h100", shipped_catalogue())
+    ahead, back = forward(shapes, moe=True), backward(shapes, moe=True)
+    casts = {step.name: step for step in [*ahead, *back] if ".cast" in step.name}
+    products = {step.name: step for step in ahead}
+    assert [*casts] == [
+        "experts.up.cast", "experts.down.cast", "experts.down.cast.data", "experts.up.cast.data",
+    ]  # fmt: skip
+    assert {step.issued for step in casts.values()} == {products["experts.up"].issued}
+    # Read in two bytes, written in one by rows and in one by columns.
+    experts = SPARSE.experts
+    assert experts
+    copies = how.microbatch * how.seq * experts.per_token
+    assert casts["experts.up.cast"].size_bytes == 4 * copies * SPARSE.hidden
+    assert casts["experts.down.cast"].size_bytes == 4 * copies * experts.ffn
+
+
+@pytest.mark.parametrize(
+    ("chip", "stated"),
+    [
+        ("h100", {"precision": "bf16"}),
+        ("h100", {"precision": "fp8", "fp8_recipe": "rowwise"}),
+        ("trn2", {"precision": "fp8"}),
+        ("tpu7x", {"precision": "fp8"}),
+    ],
+)
+def test_nothing_casts_the_tokens_of_experts_where_the_product_or_a_compiler_does(
+    chip: str, stated: dict[str, str]
+) -> None:
+    shapes = RankShapes(SPARSE, plan(dp=8, ep=2, **stated), chip, shipped_catalogue())
+    assert not [step for step in forward(shapes, moe=True) if ".cast" in step.name]
+
+
+@pytest.mark.parametrize(("chip", "eager"), [("h100", True), ("trn2", False), ("tpu7x", False)])
+def test_biases_of_experts_are_added_by_kernels_of_an_eager_framework(
+    chip: str, eager: bool
+) -> None:
+    experts = SPARSE.experts
+    assert experts
+    biased = replace(SPARSE, experts=replace(experts, bias=True))
+    how = plan(dp=8, ep=2)
+    without, ahead, back = (
+        {step.name: step for step in way(RankShapes(model, how, chip, catalogue), moe=True)}
+        for catalogue in [shipped_catalogue()]
+        for model, way in ((SPARSE, forward), (biased, forward), (biased, backward))
+    )
+    added = [name for name in [*ahead, *back] if "down.bias" in name]
+    assert added == (["experts.down.bias", "experts.down.bias.data"] if eager else [])
+    assert not [name for name in without if "down.bias" in name]
+    elements = how.microbatch * how.seq * experts.per_token * SPARSE.hidden
+    if eager:
+        assert ahead["experts.down.bias"].size_bytes == 28 * elements
+        assert back["experts.down.bias.data"].size_bytes == 40 * elements
+
+
+def test_tokens_sent_in_fp8_are_not_cast_where_they_arrive() -> None:
+    how = plan(dp=8, ep=2, precision="fp8", fp8_exchange=True)
+    steps = forward(RankShapes(SPARSE, how, "h100", shipped_catalogue()), moe=True)
+    assert [step.name for step in steps if ".cast" in step.name] == ["experts.down.cast"]

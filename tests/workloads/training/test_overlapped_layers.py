@@ -1,0 +1,89 @@
+"""Products in pieces that hide what tensor-parallel ranks exchange."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.support.toy_training import SPARSE, TOY, plan
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
+from workloads.kernels.chip_share import Timing
+from workloads.training.iteration import iteration
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.layers.steps import NOTHING, PREVIOUS
+
+
+class Undisturbed(RankShapes):
+    """RankShapes whose products lose nothing to what runs beside them."""
+
+    def beside(self, timing: Timing) -> Timing:
+        return timing
+
+
+@pytest.mark.parametrize("moe", [False, True])
+def test_overlapped_products_do_the_same_work_in_pieces(moe: bool) -> None:
+    """Bytes of communication and steps but for the pieces are those of the plan without overlap."""
+    model = SPARSE if moe else TOY
+    apart, beside = (
+        RankShapes(model, plan(tp=4, overlap=kind, seq=16_384), "trn2", shipped_catalogue())
+        for kind in ("dp", "all")
+    )
+    for way in (forward, backward):
+        sent = [
+            sum(step.size_bytes for step in way(one, moe=moe) if step.axis == "tp")
+            for one in (apart, beside)
+        ]
+        assert sent[0] == sent[1]
+        names = [[step.name for step in way(one, moe=moe)] for one in (apart, beside)]
+        whole = {re.sub(r"\.[234]$", "", name) for name in names[1]}
+        assert whole == set(names[0])
+        issued = [sum(step.issued for step in way(one, moe=moe)) for one in (apart, beside)]
+        assert issued[1] == issued[0] >= len(names[0])
+
+
+def test_pieces_of_a_product_wait_for_their_own_piece_only() -> None:
+    shapes = RankShapes(TOY, plan(tp=4, overlap="all", seq=16_384), "trn2", shipped_catalogue())
+    steps = {step.name: step for step in forward(shapes)}
+    assert steps["mlp.up"].after == "mlp.gather"
+    assert steps["mlp.up.3"].after == "mlp.gather.3"
+    assert steps["mlp.gather.3"].after == NOTHING
+    assert steps["mlp.down.3"].after == NOTHING
+    assert steps["mlp.scatter.3"].after == PREVIOUS
+    short = RankShapes(TOY, plan(tp=4, overlap="all"), "trn2", shipped_catalogue())
+    assert all(step.issued for step in forward(short))
+
+
+@pytest.mark.parametrize("machine", ["trn2.48xlarge", "dgx-h100:2"])
+def test_pieces_hide_the_gathering_of_long_sequences(machine: str) -> None:
+    wide = replace(TOY, layers=2, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28_672)
+    how, where = plan(tp=8, dp=2, seq=8192, global_batch=2), cluster(machine)
+    steps = [iteration(wide, where, replace(how, overlap=kind)) for kind in ("dp", "all")]
+    assert steps[1].breakdown_s["exposed_tp"] < 0.6 * steps[0].breakdown_s["exposed_tp"]
+    assert steps[1].iteration_s < steps[0].iteration_s
+
+
+@pytest.mark.parametrize(
+    ("chip", "share"), [("h100", 132 / 112), ("a100-80gb", 108 / 88), ("trn2", 1)]
+)
+def test_a_product_beside_a_reduction_gives_processors_up(chip: str, share: float) -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    shapes = RankShapes(TOY, how, chip, shipped_catalogue())
+    product = shapes.gemm(4096, 4096, 4096)
+    assert shapes.beside(product).seconds == pytest.approx(share * product.seconds)
+
+
+def test_only_reductions_take_processors_from_products() -> None:
+    how = plan(tp=2, dp=4, sequence_parallel=True, overlap="all")
+    slowed, undisturbed = (
+        kind(TOY, how, "h100", shipped_catalogue()) for kind in (RankShapes, Undisturbed)
+    )
+    longer = [
+        one.name
+        for one, other in zip(backward(slowed), backward(undisturbed), strict=True)
+        if one.seconds > other.seconds
+    ]
+    assert longer == ["mlp.up.weight", "attention.qkv.weight"]
