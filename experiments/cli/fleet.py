@@ -11,14 +11,10 @@ from experiments.cli.fleet_tables import print_fleet
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.sensitivity import SensitivityInputs
-from workloads.options.fleet import (
-    DemandInputs,
-    FleetInputs,
-    LimitInputs,
-    MoneyInputs,
-    PolicyInputs,
-    Question,
-)
+from workloads.options.demand import DemandInputs
+from workloads.options.fleet import FleetInputs, Question
+from workloads.options.money import MoneyInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

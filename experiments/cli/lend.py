@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.inputs import CatalogueInputs
 from experiments.cli.invocation import Invocation
 from experiments.cli.output import print_table
-from workloads.options.fleet import (
-    FleetInputs,
-    LimitInputs,
-    MoneyInputs,
-    PolicyInputs,
-    Question,
-)
+from workloads.options.fleet import FleetInputs, Question
 from workloads.options.lend import HistoryInputs, NightInputs
+from workloads.options.money import MoneyInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from experiments.cli.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.invocation import Invocation
-from experiments.cli.output import print_table
 from experiments.cli.sensitivity import SensitivityInputs
+from experiments.cli.serve_tables import chips_of, print_serving
 from topologies.options import option
 from workloads.kernels.precision import SERVING, SERVING_CACHES
-from workloads.options.fleet import SPECULATION
+from workloads.options.speculation import SPECULATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,7 +190,6 @@ def serve(
 
     limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read()
     requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
-
     path = _log(load, faster)
 
     def simulate(catalogue: Catalogue) -> Deployed:
@@ -218,7 +215,7 @@ def serve(
     document = with_intervals(plain, model, cluster.chip, chips, deployed.served.requests)
     call.answer(
         lambda: {**document, **(ranking.document() if ranking else {})},
-        lambda: _print(document, ranking),
+        lambda: print_serving(document, ranking),
         lambda run: _write(run, document, deployed.served, limits, ranking),
     )
 
@@ -275,80 +272,6 @@ def _first_token_s(served: Served) -> float:
     return float(np.median(served.ttft_s))
 
 
-def _print(document: Mapping[str, Any], ranking: Ranking | None) -> None:
-    from topologies.units import format_bytes, format_seconds
-
-    rows = [
-        [
-            name,
-            *(
-                "–" if document[key][level] is None else format_seconds(document[key][level])
-                for level in ("p50", "p90", "p99", "mean")
-            ),
-        ]
-        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
-    ]
-    title = f"{document['model']} on {_chips(document)}"
-    print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
-    facts = [
-        ["requests", f"{document['requests']:,}"],
-        ["output tokens/s", _between(document, "tokens_per_s", ",.1f")],
-        ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
-        ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
-        ["mean decode batch", f"{document['batch_mean']:.2f}"],
-        ["KV cache, peak", format_bytes(int(document["kv_peak_bytes"]))],
-        ["KV cache, room", format_bytes(int(document["kv_budget_bytes"]))],
-        *_faster(document),
-    ]
-    print_table("", ["", ""], facts)
-    click.echo(_sure(document))
-    if ranking:
-        ranking.show()
-
-
-def _between(document: Mapping[str, Any], name: str, style: str) -> str:
-    """Text of a number and its interval, which is left out if it is a point."""
-    ends = document[f"{name}_interval"]
-    low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
-    return value if low == high == value else f"{value} (80 %: {low} – {high})"
-
-
-def _sure(document: Mapping[str, Any]) -> str:
-    """Sentence with the intervals of the medians."""
-    from topologies.units import format_seconds
-
-    named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
-    spans = [
-        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
-        for name, key in named
-        if (ends := document.get(key))
-    ]
-    return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
-
-
-def _faster(document: Mapping[str, Any]) -> list[list[str]]:
-    """Rows about the prefix cache, speculation, pools and the price, as far as they apply."""
-    from topologies.units import format_rate, format_seconds
-
-    facts = []
-    if "prefix_hit_share" in document:
-        facts.append(["prompt tokens in the prefix cache", f"{document['prefix_hit_share']:.1%}"])
-    if "speculation" in document:
-        expected = document["speculation"]["expected_tokens_per_pass"]
-        facts.append(["tokens of a pass, expected", f"{expected:.2f}"])
-    if "prefill_replicas" in document:
-        moved, rate = document["kv_transfer_s"]["p50"], document["kv_transfer_bytes_per_s"]
-        facts += [
-            [f"{kind} replicas", f"{document[f'{kind}_replicas']:,}, "
-             f"{document[f'{kind}_utilisation']:.0%} busy"] for kind in ("prefill", "decode")
-        ]  # fmt: skip
-        facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
-    if document["usd_per_million_tokens"] is not None:
-        price = _between(document, "usd_per_million_tokens", ",.3g")
-        facts.append(["price, USD a million output tokens", price])
-    return facts
-
-
 def _write(
     run: Run,
     document: Mapping[str, Any],
@@ -372,7 +295,7 @@ def _write(
         }
     )
     title = (
-        f"{document['model']} on {_chips(document)}: "
+        f"{document['model']} on {chips_of(document)}: "
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
@@ -380,8 +303,3 @@ def _write(
     run.table("metrics", frame, title="Requests", parquet=True)
     if ranking:
         ranking.write(run, "the median time to the first token")
-
-
-def _chips(document: Mapping[str, Any]) -> str:
-    count = document["chips"]
-    return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}"

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.validation.columns import Value
 from experiments.validation.compare import condensed
 from experiments.validation.rows import Rows
-from experiments.validation.schema import Value
 
 
 def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.validation.columns import Kind, Value
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.rows import Row, Rows
-from experiments.validation.schema import Kind, Value
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.confidence.rank_correlation import kendall_tau

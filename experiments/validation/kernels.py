@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from experiments.validation.columns import Value
 from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
-from experiments.validation.schema import Value
 from experiments.validation.timing_tool import kernel_shown
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from experiments.validation.columns import Kind, Value
 from experiments.validation.outcome import Outcome
-from experiments.validation.schema import Kind, Value
 from topologies.catalogue.catalogue import Catalogue
 
 Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.validation.schema import Kind, Value, kind_of, read_cell
+from experiments.validation.cells import read_cell
+from experiments.validation.columns import Kind, Value
+from experiments.validation.schema import kind_of
 from topologies.errors import InputError
 from topologies.files import csv_lines, read_bytes
 

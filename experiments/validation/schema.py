@@ -1,79 +1,12 @@
-"""Columns of files of measurements: the type of each and its allowed values."""
+"""Kinds of measurement: the columns of each, their types and their allowed values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
-
 from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
+from experiments.validation.columns import Column, Kind
 from topologies.errors import InputError, suggestion
 from workloads.kernels.precision import CASTS
 from workloads.training.plan.schedules import all_schedules, schedule_names
-
-Value = int | float | str | None
-Holds = Literal["text", "count", "number", "flag"]
-
-LARGEST_COUNT = 2**62
-SMALLEST_NUMBER, LARGEST_NUMBER = 1e-12, 1e25
-"""Range of any number in SI units, whatever its quantity."""
-LONGEST_CELL = 1000
-FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "yes": 1}
-"""Values of a flag as people and table programs write them."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column.
-
-    Attributes
-    ----------
-    name : str
-    holds : str
-        ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
-    required : bool
-        Whether a row without it cannot be predicted.
-    least : float
-        Smallest value of a count or a number; numbers must be above 0 where it is 0.
-    choices : tuple of str
-        Texts that are allowed; any where empty.
-    also : mapping of str to str
-        Other spellings of the choices, in small letters with hyphens.
-    """
-
-    name: str
-    holds: Holds
-    required: bool = False
-    least: float = 1
-    choices: tuple[str, ...] = ()
-    also: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of measurement, and the columns of its rows.
-
-    Attributes
-    ----------
-    name : str
-        ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or ``job``.
-    columns : tuple of Column
-    published : tuple of str
-        Columns of measured values; the error of a row is that of the first that it states.
-    """
-
-    name: str
-    columns: tuple[Column, ...]
-    published: tuple[str, ...]
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Names of the columns that a file of this kind must have."""
-        return tuple(column.name for column in self.columns if column.required)
-
-    def column(self, name: str) -> Column | None:
-        """Return the column of a name, if the kind has it."""
-        return next((column for column in self.columns if column.name == name), None)
 
 
 def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
@@ -302,78 +235,3 @@ def kind_of(header: list[str], name: str) -> Kind:
         f"{name} line 1: the columns are of no known kind ({kinds}); "
         f"a {near.name} file also needs {', '.join(wanted)}.{near_name}"
     )
-
-
-def read_cell(column: Column, text: str) -> Value:
-    """Value of a cell; None when it is empty.
-
-    Raises
-    ------
-    InputError
-        Column, value and remedy in one line.
-    """
-    text = text.strip()
-    if not text:
-        return None
-    shown = repr(text if len(text) <= 40 else text[:40] + "…")
-    if column.holds == "text":
-        return _text(column, text, shown)
-    if column.holds == "flag":
-        return _flag(column, text, shown)
-    try:
-        number = float(text.replace(",", ""))
-    except ValueError:
-        raise InputError(f"{column.name} {shown} is not a number. Write digits only.") from None
-    if column.holds == "count":
-        return _count(column, number, shown)
-    if not 0 < number < float("inf"):
-        raise InputError(f"{column.name} {shown} is not above 0 and finite. State it in SI units.")
-    if not SMALLEST_NUMBER <= number <= LARGEST_NUMBER:
-        raise InputError(
-            f"{column.name} {shown} is not within {SMALLEST_NUMBER:g} to {LARGEST_NUMBER:g}. "
-            "State it in SI units."
-        )
-    return number
-
-
-def _flag(column: Column, text: str, shown: str) -> int:
-    flag = FLAGS.get(text.lower())
-    if flag is None:
-        raise InputError(f"{column.name} {shown} is neither 0 nor 1. Write 0 or 1.")
-    return flag
-
-
-def _count(column: Column, number: float, shown: str) -> int | None:
-    """Whole number; None for a 0 in an optional column whose values begin above it."""
-    if not number.is_integer():
-        raise InputError(f"{column.name} {shown} is not a whole number. Write it as digits.")
-    if number == 0 < column.least and not column.required:
-        return None
-    if not column.least <= number <= LARGEST_COUNT:
-        raise InputError(
-            f"{column.name} {shown} is not between {column.least:g} and 2^62. Correct it."
-        )
-    return int(number)
-
-
-def _choice(column: Column, text: str) -> str | None:
-    """Choice that a spelling stands for: itself, another spelling, or its first word."""
-    plain = text.lower().replace("_", "-").split("(")[0].strip()
-    spelled = (plain, plain.replace(" ", "-"), plain.split(" ")[0])
-    spellings = {**dict(zip(column.choices, column.choices, strict=True)), **column.also}
-    return next((spellings[spelling] for spelling in spelled if spelling in spellings), None)
-
-
-def _text(column: Column, text: str, shown: str) -> str:
-    if len(text) > LONGEST_CELL:
-        raise InputError(f"{column.name} {shown} is over {LONGEST_CELL} characters. Shorten it.")
-    if not column.choices:
-        return text
-    choice = _choice(column, text)
-    if choice is None:
-        near = suggestion(text.lower(), column.choices)
-        choices = ", ".join(column.choices)
-        raise InputError(
-            f"{column.name} {shown} is none of {choices}.{near or ' Use one of them.'}"
-        )
-    return choice

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.processes import process_pool
 from experiments.validation.baseline import baseline
+from experiments.validation.columns import Kind
 from experiments.validation.compare import compare_row, summary
 from experiments.validation.predictors import Predictor, predictor
 from experiments.validation.residuals import coverage, with_intervals
 from experiments.validation.rows import Row, Rows
-from experiments.validation.schema import Kind
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence import shipped_residuals

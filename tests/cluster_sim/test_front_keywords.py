@@ -19,14 +19,11 @@ from workloads.fleet.keywords import OLDER, TAKEN, FleetKeywords, LendKeywords, 
 from workloads.fleet.lending.front import NightKeywords
 from workloads.job.keywords import KEYWORDS, plan_with
 from workloads.job.plan import JobPlan
-from workloads.options.fleet import (
-    DemandInputs,
-    FleetInputs,
-    LimitInputs,
-    MoneyInputs,
-    PolicyInputs,
-)
+from workloads.options.demand import DemandInputs
+from workloads.options.fleet import FleetInputs
 from workloads.options.lend import HistoryInputs, NightInputs
+from workloads.options.money import MoneyInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.catalogue.domains import check_peaks, check_row, is_reference
+from topologies.catalogue.domains import check_peaks, is_reference
+from topologies.catalogue.overlay import check_overlay
 from topologies.catalogue.reader import NAME, Entry, read_entries
 from topologies.catalogue.shipped import shipped_rows
 from topologies.errors import InputError, suggestion
@@ -245,68 +246,11 @@ class Catalogue:
             file and line.
         """
         overlay = read_entries(Path(path), str(path))
-        merged = {(row.part, row.quantity, row.variant): row for row in self.rows}
-        merged |= {(row.part, row.quantity, row.variant): row for _, row in overlay}
-        parts = {row.part for row in merged.values()}
-        for line, row in overlay:
-            default = merged.get((row.part, row.quantity, ""))
-            replaced = self._in_force.get((row.part, row.quantity)) or default
-            where = f"{path} line {line}: {row.part} {row.quantity}"
-            if replaced is None or default is None:
-                raise InputError(
-                    f"{where}: the variant {row.variant!r} has no default beside it; "
-                    "add a row with an empty variant."
-                )
-            if row.unit != replaced.unit:
-                raise InputError(
-                    f"{where} is in {row.unit}, elsewhere in {replaced.unit}. Write it in that."
-                )
-            self._check_read(row, where, parts)
-            check_row(row, where)
-        self._check_parts(overlay, str(path))
+        check_overlay(self.rows, self._in_force, overlay, str(path))
         changed = self.with_rows(row for _, row in overlay)
         for part in dict.fromkeys(row.part for _, row in overlay):
             check_peaks(changed.entries(part), f"{path}: {part} ")
         return changed
-
-    def _check_read(self, row: Entry, where: str, parts: Iterable[str]) -> None:
-        """Refuse a quantity that no command reads, as no row of the catalogue has one of its name.
-
-        A name may end with that of a part, for a quantity between two parts.
-        """
-        quantities = {known_row.quantity for known_row in self.rows}
-        stems = [row.quantity.removesuffix(f"_{part}") for part in parts]
-        if quantities.isdisjoint((row.quantity, *stems)):
-            raise InputError(
-                f"{where}: no command reads a quantity of that name."
-                f"{suggestion(row.quantity, quantities)} Correct it, or leave the row out."
-            )
-
-    def _check_parts(self, overlay: Sequence[tuple[int, Entry]], path: str) -> None:
-        """Refuse rows of an unknown part whose name is probably a misspelt one.
-
-        The name is similar to that of a part, and the rows do not describe a new part. A new chip
-        has a row ``family`` and a new machine a row ``chip``; other new parts are named in a row
-        (the fabric of a machine), belong to a part (``kernels.CHIP``), or have all quantities that
-        some part of the catalogue has.
-        """
-        in_catalogue = dict.fromkeys(self.parts())
-        stated: dict[str, set[str]] = {}
-        for _, row in overlay:
-            stated.setdefault(row.part, set()).add(row.quantity)
-        named = {row.written for _, row in overlay if row.unit == NAME}
-        kinds = [set(self.quantities(part)) for part in in_catalogue]
-        for line, row in overlay:
-            part, quantities = row.part, stated[row.part]
-            belongs = part.rpartition(".")[2] in {*in_catalogue, *stated} - {part}
-            whole = any(len(kind) > 1 and kind <= quantities for kind in kinds)
-            new = part in named or quantities & {"family", "chip"} or belongs or whole
-            near = suggestion(part, in_catalogue)
-            if near and part not in in_catalogue and not new:
-                raise InputError(
-                    f"{path} line {line}: the catalogue has no part {part!r}.{near} Correct "
-                    "it; a new chip needs a row `family`, a new machine a row `chip`."
-                )
 
     def with_rows(self, rows: Iterable[Entry]) -> Catalogue:
         """Return a catalogue with these rows, which replace those of the same names."""

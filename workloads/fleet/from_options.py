@@ -30,14 +30,10 @@ from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
 from workloads.models.huggingface import model
 from workloads.models.model import Model
-from workloads.options.fleet import (
-    DemandInputs,
-    FleetInputs,
-    LimitInputs,
-    MoneyInputs,
-    PolicyInputs,
-    Question,
-)
+from workloads.options.demand import DemandInputs
+from workloads.options.fleet import FleetInputs, Question
+from workloads.options.money import MoneyInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 from workloads.serving import parse_share, parse_slo
 
 NEVER = ("inf", "never")

@@ -29,7 +29,7 @@ from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import Scenario, run, what_ifs
 from workloads.fleet.simulate import FleetRun
 from workloads.models.model import Model
-from workloads.options.fleet import PolicyInputs
+from workloads.options.policy import PolicyInputs
 
 
 @dataclass(frozen=True, eq=False)

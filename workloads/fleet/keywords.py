@@ -9,14 +9,10 @@ from typing import Any, TypedDict, TypeVar
 
 from topologies.errors import InputError, shown, suggestion
 from topologies.options import KEY, Option
-from workloads.options.fleet import (
-    DemandInputs,
-    FleetInputs,
-    LimitInputs,
-    MoneyInputs,
-    PolicyInputs,
-    Question,
-)
+from workloads.options.demand import DemandInputs
+from workloads.options.fleet import FleetInputs, Question
+from workloads.options.money import MoneyInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 
 OLDER = {
     "chunk_tokens": "chunk",

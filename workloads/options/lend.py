@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topologies.options import option
-from workloads.options.fleet import MOST_DAYS, DemandInputs
+from workloads.options.bounds import MOST_DAYS
+from workloads.options.demand import DemandInputs
 
 
 @dataclass(frozen=True)

@@ -9,46 +9,19 @@ is right whatever the times. Sets of contributors are bitsets, one row for each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks
 from cluster_sim.collectives.lowering.collective import Collective
-from cluster_sim.collectives.lowering.op_loop import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
-from cluster_sim.schedule.table import Codes, Schedule
-from topologies.arrays import BoolArray, IntArray, distinct
+from cluster_sim.collectives.verify.contributors import Contributors
+from cluster_sim.collectives.verify.data_edges import Items, data_edges, items_of, levels_of
+from cluster_sim.collectives.verify.errors import ProofError
+from cluster_sim.collectives.verify.routes import check_bytes, check_routes
+from topologies.arrays import BoolArray, IntArray
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
 LARGEST_RANKS = 256
 """Ranks up to which a collective is proven by default."""
-
-
-class ProofError(ValueError):
-    """Error for a schedule that does not compute its collective; names chunk, rank and mistake."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Items:
-    """Pairs of an op and a chunk that it carries, in order of the ops' levels.
-
-    Attributes
-    ----------
-    op, chunk, rank, peer : int array (items,)
-        Op, chunk, and sending and receiving rank.
-    arrives, reduces : bool array (items,)
-        Whether the op is the last hop of its message; whether the message is then added.
-    level : int array (items,)
-        Level of the op, ascending: every edge leads from a lower level to a higher one.
-    """
-
-    op: IntArray
-    chunk: IntArray
-    rank: IntArray
-    peer: IntArray
-    arrives: BoolArray
-    reduces: BoolArray
-    level: IntArray
 
 
 def prove(collective: Collective) -> str:
@@ -77,247 +50,29 @@ def prove(collective: Collective) -> str:
             "its messages carry; use fewer ranks to prove it"
         )
     # Each op moves the bytes of its chunks along a route without gaps.
-    _check_bytes(schedule, chunks)
-    _check_routes(schedule, collective.chip_of_rank)
+    check_bytes(schedule, chunks)
+    check_routes(schedule, collective.chip_of_rank)
     # What each op sends, from the first level to the last.
-    level = _levels(schedule)
-    items, first_item = _items(schedule, level, chunks.content)
-    members = _Members.of(chunks, collective.group_of_rank)
-    source, target, base = _supplies(schedule, items, first_item, listed=chunks.content is not None)
-    values = _flow(items, members, source, target, base)
+    level = levels_of(schedule)
+    items, first_item = items_of(schedule, level, chunks.content)
+    contributors = Contributors.of(chunks, collective.group_of_rank)
+    source, target, base = data_edges(
+        schedule, items, first_item, listed=chunks.content is not None
+    )
+    values = _flow(items, contributors, source, target, base)
     # What every rank holds in the end.
-    _check_results(items, values, members, collective.group_of_rank)
+    _check_results(items, values, contributors, collective.group_of_rank)
     return PROVEN
 
 
-def _check_bytes(schedule: Schedule, chunks: Chunks) -> None:
-    """Check that the size of every op, but for joins, is that of its chunks."""
-    offsets = chunks.offsets()
-    first = _column(schedule, "chunk").astype(np.int64)
-    op = np.flatnonzero(_column(schedule, "what") < JOINED)
-    first, last = first[op], first[op] + _column(schedule, "chunks")[op]
-    expected = offsets[last] - offsets[first]
-    wrong = schedule.size_bytes[op] != expected
-    if wrong.any():
-        k = int(np.argmax(wrong))
-        raise ProofError(
-            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
-        )
-
-
-def _check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
-    """Check that each hop continues the one before, from the sender's to the receiver's chip."""
-    rank, peer = _column(schedule, "rank"), _column(schedule, "peer")
-    what = _column(schedule, "what")
-    # Every op of a message but the last leads to one op, the next of the same message.
-    inner = np.flatnonzero((what == ISSUE) | (what == PASS))
-    following = schedule.edges.dst[np.minimum(schedule.edges.ptr[inner], len(schedule.edges) - 1)]
-    alone = np.diff(schedule.edges.ptr)[inner] != 1
-    same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
-    _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
-    # Where one hop over links ends, the next begins.
-    near, far, crosses = _ends_of_hops(schedule)
-    passes = inner[what[inner] == PASS]
-    after = schedule.edges.dst[schedule.edges.ptr[passes]]
-    gap = crosses[passes] & crosses[after] & (far[passes] >= 0) & (far[passes] != near[after])
-    _refuse_ops(gap, passes, "does not lead on to where the next hop begins")
-    # The first hop begins at the sender's chip, the last ends at the receiver's.
-    first = np.ones(len(schedule), np.bool_)
-    first[after] = False
-    sends = (what < JOINED) & crosses
-    astray = sends & first & (near != chip_of_rank[rank])
-    _refuse_ops(astray, np.arange(len(astray)), "does not begin at the sender's chip")
-    arrives = sends & ((what == COPY) | (what == REDUCE))
-    end = np.where(far >= 0, far, near)
-    astray = arrives & (end != chip_of_rank[peer])
-    _refuse_ops(astray, np.arange(len(astray)), "does not end at the receiver's chip")
-
-
-def _ends_of_hops(schedule: Schedule) -> tuple[IntArray, IntArray, BoolArray]:
-    """Return the node where each op's resource begins, where it ends, and whether it has one.
-
-    A resource begins at its owner and ends at its peer. The end of an adapter is -1: what it sends
-    arrives at another adapter.
-    """
-    resources, resource, flows = schedule.resources, schedule.resource.copy(), schedule.flows
-    bare = resource[flows.op] < 0
-    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
-    crosses = resource >= 0
-    held = np.where(crosses, resource, 0)
-    near = np.where(crosses, resources.owner[held], -1)
-    far = np.where(crosses, resources.peer[held], -1)
-    return near, far, crosses
-
-
-def _refuse_ops(bad: BoolArray, ops: IntArray, why: str) -> None:
-    """Refuse the schedule if any op is bad, naming the first."""
-    if bad.any():
-        raise ProofError(f"op {ops[np.argmax(bad)]} {why}")
-
-
-def _levels(schedule: Schedule) -> IntArray:
-    """Return the level of each op: the length of the longest path of edges to it.
-
-    Ops without open edges are numbered and removed, level by level; if none is left before all ops
-    are numbered, the rest is on a cycle or behind one.
-    """
-    edges, ops = schedule.edges, len(schedule)
-    waiting = np.bincount(edges.dst, minlength=ops)
-    level = np.zeros(ops, np.int32)
-    front = np.flatnonzero(waiting == 0)
-    depth = done = 0
-    while len(front):
-        level[front] = depth
-        done += len(front)
-        depth += 1
-        counts = edges.ptr[front + 1] - edges.ptr[front]
-        begin = np.repeat(edges.ptr[front] - (np.cumsum(counts) - counts), counts)
-        reached = edges.dst[begin + np.arange(counts.sum())]
-        np.subtract.at(waiting, reached, 1)
-        front = distinct(reached[waiting[reached] == 0])
-    if done < ops:
-        raise ProofError(f"{ops - done:,} of {ops:,} ops wait for one another in a cycle")
-    return level
-
-
-def _column(schedule: Schedule, name: str) -> IntArray:
-    label = schedule.labels[name]
-    return label.code if isinstance(label, Codes) else label
-
-
-def _items(
-    schedule: Schedule, level: IntArray, content: IntArray | None
-) -> tuple[_Items, IntArray]:
-    """Return the items of all ops that carry chunks, and the first item of each op, -1 for none."""
-    what = _column(schedule, "what")
-    ops = np.flatnonzero(what != DONE)
-    ops = ops[np.argsort(level[ops], kind="stable")]
-    counts = _column(schedule, "chunks")[ops].astype(np.int64)
-    begin = np.cumsum(counts) - counts
-    first_item = np.full(len(schedule), -1, np.int64)
-    first_item[ops] = begin
-    op = np.repeat(ops, counts)
-    within = np.arange(len(op)) - np.repeat(begin, counts)
-    place = _column(schedule, "chunk")[op].astype(np.int64) + within
-    items = _Items(
-        op=op,
-        chunk=place if content is None else content[place],
-        rank=_column(schedule, "rank")[op].astype(np.int64),
-        peer=_column(schedule, "peer")[op].astype(np.int64),
-        arrives=(what[op] == COPY) | (what[op] == REDUCE),
-        reduces=what[op] == REDUCE,
-        level=level[op],
-    )
-    return items, first_item
-
-
-@dataclass(frozen=True, eq=False)
-class _Members:
-    """Bits that stand for the contributions of ranks.
-
-    Attributes
-    ----------
-    chunks : Chunks
-    bit : int array (ranks,)
-        Bit of each rank's contribution.
-    size : int array (groups,)
-        Ranks of each group.
-    words : int
-        Words of 64 bits in a bitset.
-    """
-
-    chunks: Chunks
-    bit: IntArray
-    size: IntArray
-    words: int
-
-    @classmethod
-    def of(cls, chunks: Chunks, group_of_rank: IntArray) -> _Members:
-        """Give every rank of a group a bit; where nothing is summed, all share one bit."""
-        order = np.argsort(group_of_rank, kind="stable")
-        size = np.bincount(group_of_rank)
-        bit = np.empty(len(group_of_rank), np.int64)
-        bit[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-        summed = (chunks.source == EVERY).any()
-        widest = int(size.max(initial=1)) if summed else 1
-        return cls(chunks, bit, size, (widest + 63) // 64)
-
-    def at_first(self, rank: IntArray, chunk: IntArray) -> IntArray:
-        """Return what a rank holds of a chunk at first, for each pair, as bitsets (rows, words)."""
-        source = self.chunks.source[chunk]
-        bits = np.where(source == EVERY, self.bit[rank], 0)
-        rows = np.zeros((len(rank), self.words), np.uint64)
-        holds = np.flatnonzero((source == EVERY) | (source == rank))
-        rows[holds, bits[holds] // 64] = np.uint64(1) << (bits[holds] % 64).astype(np.uint64)
-        return rows
-
-    def full(self, chunk: IntArray) -> IntArray:
-        """Return the number of contributions that each chunk must have in the end."""
-        every = self.chunks.source[chunk] == EVERY
-        return np.where(every, self.size[self.chunks.group[chunk]], 1)
-
-
-def _supplies(
-    schedule: Schedule, items: _Items, first_item: IntArray, *, listed: bool
-) -> tuple[IntArray, IntArray, BoolArray]:
-    """Find the edges from item to item that carry data.
-
-    Returns
-    -------
-    source, target : int array (supplies,)
-        Items at both ends, in order of ``target``.
-    replaces : bool array (supplies,)
-        Whether the source's value replaces what the rank held before; otherwise it is added.
-    """
-    first, count = _column(schedule, "chunk").astype(np.int64), _column(schedule, "chunks")
-    rank, peer, what = (_column(schedule, name) for name in ("rank", "peer", "what"))
-    src, dst = schedule.edges.sources(), schedule.edges.dst
-    # An arrival or a join supplies later messages of its receiver; an inner hop supplies the next.
-    arrives = (what[src] == COPY) | (what[src] == REDUCE) | (what[src] == JOINED)
-    same = (rank[src] == rank[dst]) & (peer[src] == peer[dst]) & (first[src] == first[dst])
-    carries = (what[dst] != DONE) & np.where(arrives, peer[src] == rank[dst], same)
-    src, dst = src[carries], dst[carries]
-    if listed:
-        source, target = _same_chunks(items, first_item, count, src, dst)
-        return source, target, ~items.reduces[source] | ~items.arrives[source]
-    # The chunks that both ends carry are the overlap of their ranges.
-    low = np.maximum(first[src], first[dst])
-    high = np.minimum(first[src] + count[src], first[dst] + count[dst])
-    counts = np.maximum(0, high - low)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    source = np.repeat(first_item[src] + low - first[src], counts) + within
-    target = np.repeat(first_item[dst] + low - first[dst], counts) + within
-    order = np.argsort(target, kind="stable")
-    source, target = source[order], target[order]
-    return source, target, ~items.reduces[source] | ~items.arrives[source]
-
-
-def _same_chunks(
-    items: _Items, first_item: IntArray, count: IntArray, src: IntArray, dst: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return the items of the same chunk at both ends of each edge, in order of target."""
-    counts = count[dst].astype(np.int64)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    target = np.repeat(first_item[dst], counts) + within
-    # Items stand op by op, chunks ascending in each, so op and chunk together are a sorted key.
-    span = int(items.chunk.max(initial=0)) + 1
-    op_place = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
-    key = op_place * span + items.chunk
-    wanted = np.repeat(op_place[first_item[src]], counts) * span + items.chunk[target]
-    place = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-    in_source = key[place] == wanted
-    order = np.argsort(target[in_source], kind="stable")
-    return place[in_source][order], target[in_source][order]
-
-
 def _flow(
-    items: _Items, members: _Members, source: IntArray, target: IntArray, base: BoolArray
+    items: Items, contributors: Contributors, source: IntArray, target: IntArray, base: BoolArray
 ) -> IntArray:
     """Return the contributors of every item, found level by level, as bitsets (items, words).
 
     A union of sets with fewer members than the sets have together holds some member twice.
     """
-    values = members.at_first(items.rank, items.chunk)
+    values = contributors.at_first(items.rank, items.chunk)
     replaced = np.zeros(len(items.op), np.bool_)
     replaced[target[base]] = True
     values[replaced] = 0
@@ -338,7 +93,7 @@ def _flow(
     return values
 
 
-def _refuse(bad: BoolArray, rows: IntArray, items: _Items, why: str) -> None:
+def _refuse(bad: BoolArray, rows: IntArray, items: Items, why: str) -> None:
     """Refuse the schedule if any item is bad, naming the first."""
     if bad.any():
         item = int(rows[np.argmax(bad)])
@@ -349,10 +104,10 @@ def _refuse(bad: BoolArray, rows: IntArray, items: _Items, why: str) -> None:
 
 
 def _check_results(
-    items: _Items, values: IntArray, members: _Members, group_of_rank: IntArray
+    items: Items, values: IntArray, contributors: Contributors, group_of_rank: IntArray
 ) -> None:
     """Check what every rank holds in the end: the copy that it received, or the sum of all."""
-    chunks, ranks = members.chunks, len(group_of_rank)
+    chunks, ranks = contributors.chunks, len(group_of_rank)
     rank, chunk = _goals(chunks, group_of_rank)
     # Arrivals of chunks that the receiver must hold in the end, each with its goal.
     goal = rank * len(chunks) + chunk
@@ -365,7 +120,7 @@ def _check_results(
     # A copy replaces what the rank had and what was added to it on the way.
     counts = ~items.reduces[arrived] | (copies[where] == 0)
     arrived, where = arrived[counts], where[counts]
-    result = members.at_first(rank, chunk)
+    result = contributors.at_first(rank, chunk)
     result[copies > 0] = 0
     counted = np.bitwise_count(result).sum(axis=1, dtype=np.int64)
     arriving = np.bitwise_count(values[arrived]).sum(axis=1, dtype=np.int64)
@@ -375,11 +130,11 @@ def _check_results(
     for bad, why in (
         (copies > 1, "is delivered more than once"),
         (counted > distinct, "counts a contribution twice"),
-        (distinct < members.full(chunk), "lacks contributions"),
+        (distinct < contributors.full(chunk), "lacks contributions"),
     ):
         if bad.any():
             first = int(np.argmax(bad))
-            full = int(members.full(chunk[[first]])[0])
+            full = int(contributors.full(chunk[[first]])[0])
             raise ProofError(
                 f"chunk {chunk[first]} at rank {rank[first]} {why}: it holds {distinct[first]} "
                 f"of {full}"

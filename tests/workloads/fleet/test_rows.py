@@ -9,7 +9,8 @@ from workloads.confidence.sensitivity import noting
 from workloads.fleet import ChangeCosts, summary
 from workloads.fleet.from_options import demand_of, models_of, run_under, scenario_on
 from workloads.fleet.inputs.costs import SOURCES
-from workloads.options.fleet import DemandInputs, FleetInputs, Question
+from workloads.options.demand import DemandInputs
+from workloads.options.fleet import FleetInputs, Question
 
 
 def test_no_row_about_fleets_is_read_by_nothing() -> None:
