@@ -12,6 +12,7 @@ from experiments.cli.main import run
 from experiments.sweeps.outcome import run_row
 from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.domains import is_reference
+from topologies.catalogue.families import chip_family
 from topologies.clusters.machines import machines
 from topologies.errors import InputError
 
@@ -30,7 +31,7 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         fabric = catalogue.name(name, "fabric") if several else ""
         family = catalogue.name(chip, "family")
         known = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
-        known += (f"nccl.{fabric}",)
+        known += (f"nccl.{fabric}", chip_family(chip, catalogue).serving)
         if part not in known and not part.startswith(("neuron", "rainier", "reliability")):
             continue
         if chip.startswith("tpu"):
@@ -50,6 +51,8 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1"
         if part.startswith("serving"):
             yield "serve", "--model=mixtral-8x7b", f"--cluster={name}", "--count=20"
+            prompts = ("--requests=poisson:1", "--prompt=4096", "--count=20", "--prefill=separate")
+            yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--precision=fp8", *prompts
         if several:
             yield "fleet", f"--cluster={name}:8", *DEMAND
     if part == "rainier":
