@@ -44,3 +44,25 @@ def present(codes: IntArray) -> tuple[IntArray, IntArray]:
     """
     occurs = np.bincount(codes) > 0
     return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[codes]
+
+
+def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Find the distinct rows of a table, in ascending order.
+
+    Returns
+    -------
+    first : int64 array (distinct,)
+        Number of the first row with each distinct content.
+    which : int64 array (rows,)
+        Number of each row's content among the distinct ones.
+
+    Examples
+    --------
+    >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
+    (array([1, 0]), array([1, 0, 1]))
+    """
+    # Most often all rows are equal, which is seen without sorting them.
+    if len(rows) and (rows == rows[0]).all():
+        return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)

@@ -14,8 +14,8 @@
 ``simulated``
     Everything else: an engine runs every message as ops.
 
-Groups that are translations of one another take the same time, so that each geometry is computed
-only once.
+Groups of one geometry take the same time, so that each is computed only once
+(:mod:`~.geometry`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.clos_flows import exchange_ps
+from cluster_sim.collectives.duration.geometry import Geometry
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.group import Group, as_group
@@ -37,10 +38,7 @@ from cluster_sim.hardware.communication_costs import wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import run
 from topologies import display
-from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.shapes.basic import Switch, Torus
-from topologies.shapes.links import coordinates
 from topologies.units import as_bytes, format_seconds
 
 FLOWS_FROM = 512
@@ -159,36 +157,21 @@ def time_of(
 
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
     chosen = choose_algorithm(call, algorithm)
-    geometry = canonical(call.group).tobytes()
-    time_ps, method = _timed(
-        call.kind,
-        call.group.cluster,
-        geometry,
-        call.group.ranks_per_chip,
-        call.size_bytes,
-        chosen,
-        ideal,
-    )
+    time_ps, method = _timed(call.kind, Geometry(call.group), call.size_bytes, chosen, ideal)
     return CollectiveTime(time_ps, chosen.name, method)
 
 
 @functools.lru_cache(maxsize=4096)
 def _timed(
-    kind: str,
-    cluster: Cluster,
-    chips: bytes,
-    ranks_per_chip: int,
-    size_bytes: int,
-    algorithm: Algorithm,
-    ideal: bool,
+    kind: str, geometry: Geometry, size_bytes: int, algorithm: Algorithm, ideal: bool
 ) -> tuple[int, str]:
     """Time [ps] and method for all groups of one geometry."""
-    group = Group(cluster, np.frombuffer(chips, np.int64), ranks_per_chip)
+    group = geometry.group
     call = CollectiveCall(kind, group, size_bytes)
     crosses_domains = len(group.domains) > 1
     if kind == "all-to-all" and crosses_domains and group.ranks >= FLOWS_FROM:
         return _exchange_ps(call, ideal=ideal), FLOWS
-    few_ranks_ps = algorithm.stands_for(call, wire(cluster, ideal=ideal))
+    few_ranks_ps = algorithm.stands_for(call, wire(group.cluster, ideal=ideal))
     if few_ranks_ps is not None:
         return few_ranks_ps, FEW_RANKS
     return run(compose(call, algorithm, ideal=ideal).schedule).total_ps, SIMULATED
@@ -211,52 +194,3 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
     within = duration_ps(CollectiveCall("all-to-all", inside, part), ideal=ideal)
     return max(start + across, within)
-
-
-def canonical(group: Group) -> IntArray:
-    """Chips of the translated group that stands for all groups of the same geometry.
-
-    Domains are renumbered in the order in which the group meets them, and on a torus the chips are
-    shifted along the wrapping axes so that the first one is at the origin, or beside it: the shift
-    must keep the way round that routes take between opposite chips of a ring. The order of the
-    ranks stays; a group that ascends is shifted only if its image ascends too. On a switch all
-    chips are alike, so a group within one domain stands on its first chips.
-    """
-    cluster, shape = group.cluster, group.cluster.shape
-    domain, local = np.divmod(group.chips, cluster.chips_per_domain)
-    domain = _renumbered(domain)
-    if isinstance(shape, Switch) and domain.max() == 0:
-        return np.asarray(np.argsort(np.argsort(local)), np.int64)
-    if isinstance(shape, Torus):
-        at = np.stack(coordinates(shape, local))
-        size = np.array(shape.sizes)[:, None]
-        moved = (at - _shift(shape, at[:, 0])[:, None]) % size
-        image = np.ravel_multi_index(tuple(moved), shape.sizes)
-        chips = domain * cluster.chips_per_domain + image
-        if not group.ascending or np.all(np.diff(chips) > 0):
-            return np.asarray(chips, np.int64)
-    return np.asarray(domain * cluster.chips_per_domain + local, np.int64)
-
-
-def _renumbered(values: IntArray) -> IntArray:
-    """Renumber values 0, 1, … in the order in which each first occurs."""
-    if (values[1:] >= values[:-1]).all():  # most groups are in order, and this is faster for them
-        return np.append(0, np.cumsum(values[1:] > values[:-1]))
-    _, first, where = np.unique(values, return_index=True, return_inverse=True)
-    return np.asarray(np.argsort(np.argsort(first))[where])
-
-
-def _shift(shape: Torus, first: IntArray) -> IntArray:
-    """Return the steps along each axis by which a group is shifted, from its first chip.
-
-    Between opposite chips of a ring both ways are as short, and routes go up from chips whose
-    coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
-    rings of an odd length, on which a step over the end changes the sum by an odd number.
-    """
-    wraps = np.array([axis.wrap for axis in shape.axes])
-    even = wraps & (np.array(shape.sizes) % 2 == 0)
-    if not even.any():
-        return np.where(wraps, first, 0)
-    steps = np.where(even, first, 0)
-    steps[np.flatnonzero(even)[-1]] -= steps.sum() % 2
-    return steps

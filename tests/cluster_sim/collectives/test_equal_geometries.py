@@ -1,74 +1,176 @@
-"""Groups of one geometry share a time: each must take as long as the group that stands for it."""
+"""Groups of one geometry share a time: each must take as long as if it were timed alone."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from cluster_sim.collectives import CollectiveCall, Group
-from cluster_sim.collectives.algorithms.registry import choose_algorithm
-from cluster_sim.collectives.duration.duration import _timed, canonical
+from cluster_sim.collectives import CollectiveCall, Group, collective_time
+from cluster_sim.collectives.algorithms.registry import suitable
+from cluster_sim.collectives.duration.duration import _timed
+from cluster_sim.collectives.duration.geometry import Geometry, geometries
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
+from topologies.routing.scale_out import clos
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.scale_out import ScaleOut
 
 SIZE_BYTES = 3 * 2**20
 KINDS = ("permute", "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast")
+RATE = 64 * 10**9
 
 
-def time_alone(kind, machine, chips):
-    """Time of a collective on these very chips, whatever group stands for them [ps]."""
-    call = CollectiveCall(kind, Group(machine, chips), SIZE_BYTES)
-    if covers(machine):
-        return nccl_ps(call)
-    algorithm = choose_algorithm(call, "auto")
-    return _timed.__wrapped__(kind, machine, chips.tobytes(), 1, SIZE_BYTES, algorithm, False)[0]
-
-
-@pytest.mark.parametrize("name", ["gb300-nvl72", "dgx-h100:2"])
-@pytest.mark.parametrize("ascends", [True, False])
-def test_a_group_on_a_switch_takes_as_long_as_the_one_that_stands_for_it(name, ascends):
-    machine, draw = cluster(name), np.random.default_rng(7)
-    for kind in KINDS:
-        for ranks in (2, 4, 7):
-            chips = draw.choice(machine.chips_per_domain, ranks, replace=False)
-            chips = np.sort(chips) if ascends else chips
-            image = canonical(Group(machine, chips))
-            alone, stood_for = (time_alone(kind, machine, members) for members in (chips, image))
-            assert alone == stood_for, (kind, chips)
-
-
-@pytest.mark.parametrize("sizes", ["4x4x4", "5x4", "6x3x2"])
-def test_a_group_on_a_torus_takes_as_long_as_the_one_that_stands_for_it(sizes):
-    """Routes between opposite chips of a ring go up or down by the sum of the coordinates."""
-    torus, draw = (
-        cluster(f"torus:{sizes}", bandwidth="100GB/s", latency="1us"),
-        np.random.default_rng(7),
+def torus(*sides: int, open_axis: int = -1) -> Torus:
+    """A torus of links of two rates; one axis may have no link from its last chip to its first."""
+    return Torus(
+        tuple(
+            Axis("XYZ"[axis], side, RATE << (axis % 2), 300_001, axis != open_axis)
+            for axis, side in enumerate(sides)
+        )
     )
-    moved = 0
-    for kind in KINDS:
-        for ranks in (2, 3, 5, 8):
-            chips = np.sort(draw.choice(torus.chips_per_domain, ranks, replace=False))
-            image = canonical(Group(torus, chips))
-            moved += int((image != chips).any())
-            assert time_alone(kind, torus, chips) == time_alone(kind, torus, image), (kind, chips)
-    assert moved, "no group is shifted"
 
 
-def test_irregular_groups_of_an_ultraserver_take_their_own_time():
+def racks(shape: Shape, domains: int, over: int = 1, radix: int = 4) -> Cluster:
+    """Domains under switches of few ports, so that a few of them reach the third layer."""
+    fabric = ScaleOut(
+        "fabric", 25 * 10**9, 10**7, radix, 25 * 10**9, Fraction(over), (0, 10**6, 3 * 10**6)
+    )
+    return Cluster("racks", shape, "", domains, fabric, shape.chips, plain=True)
+
+
+def alone_ps(kind: str, group: Group) -> list[int]:
+    """Time of a collective on these very chips by every algorithm that suits them [ps]."""
+    call = CollectiveCall(kind, group, SIZE_BYTES)
+    nccl = [nccl_ps(call)] if covers(group.cluster) else []
+    each = (
+        _timed.__wrapped__(kind, Geometry(group), SIZE_BYTES, algorithm, False)[0]
+        for algorithm in suitable(call)
+    )
+    return [*nccl, *each]
+
+
+def some_groups(machine: Cluster, draw: np.random.Generator) -> Iterator[IntArray]:
+    """Random groups with others of the same offsets, and shifted within and between domains."""
+    each = machine.chips_per_domain
+    for ascends in (True, True, False):
+        ranks = int(draw.integers(2, min(6, machine.chips) + 1))
+        chips = draw.choice(machine.chips, ranks, replace=False)
+        stride = int(draw.integers(1, machine.chips // ranks + 1))
+        strided = np.arange(ranks) * stride
+        for first in (np.sort(chips) if ascends else chips, strided):
+            at = np.stack(np.unravel_index(first % each, machine.shape.sizes))
+            for _ in range(12):
+                shift = draw.integers(0, machine.shape.sizes)[:, None]
+                local = np.ravel_multi_index(tuple(at + shift), machine.shape.sizes, mode="wrap")
+                domain = (first // each + draw.integers(machine.domains)) % machine.domains
+                moved = domain * each + local
+                yield np.sort(moved) if ascends else moved
+                moved = (first + draw.integers(machine.chips)) % machine.chips
+                yield np.sort(moved) if ascends else moved
+
+
+MACHINES = {
+    "even torus": lambda: racks(torus(4, 4, 2), 1),
+    "uneven torus": lambda: racks(torus(5, 4), 1),
+    "odd torus": lambda: racks(torus(3, 5, 1), 1),
+    "grid": lambda: racks(torus(6, 3, open_axis=0), 1),
+    "racks": lambda: racks(torus(2, 2), 13),
+    "thin racks": lambda: racks(torus(3), 11, over=3),
+    "switches": lambda: racks(Switch(5, RATE, 10**6), 7, radix=6),
+    "meshes": lambda: racks(FullMesh(4, RATE, 10**6), 9),
+    "servers": lambda: cluster("trn2.48xlarge:40"),
+    "split domains": lambda: replace(racks(torus(4, 2), 5), chips_per_server=2),
+    "nvlink": lambda: cluster("gb300-nvl72:2"),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_groups_of_one_geometry_take_equally_long(name: str) -> None:
+    machine, draw = MACHINES[name](), np.random.default_rng(11)
+    alike: dict[Geometry, dict[bytes, Group]] = defaultdict(dict)
+    for chips in some_groups(machine, draw):
+        group = Group(machine, chips)
+        alike[Geometry(group)][chips.tobytes()] = group
+    several = [list(groups.values()) for groups in alike.values() if len(groups) > 1]
+    assert several
+    for first, *others in several[:8]:
+        kind = str(draw.choice(KINDS))
+        for other in others[:2]:
+            assert alone_ps(kind, first) == alone_ps(kind, other), (kind, first, other)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_tables_of_groups_have_the_geometries_of_their_groups(name: str) -> None:
+    machine, draw = MACHINES[name](), np.random.default_rng(5)
+    chips = machine.chips
+    begins = np.arange(chips - chips // 2)[:, None]
+    shuffled = np.stack([draw.choice(chips, 3, replace=False) for _ in range(40)])
+    for groups in (begins + np.array([0, chips // 3]), begins + np.array([1, 0]), shuffled):
+        first, geometry = geometries(machine, groups)
+        single = [Geometry(Group(machine, group)) for group in groups]
+        assert first[geometry].tolist() == [single.index(one) for one in single]
+
+
+def test_irregular_groups_of_an_ultraserver_take_their_own_time() -> None:
+    """Routes between opposite chips of a ring go up or down by the sum of the coordinates."""
     machine = cluster("trn2-ultraserver")
     chips = np.array([21, 38, 42, 47, 57, 59, 63])
-    image = canonical(Group(machine, chips))
-    assert image[0] != 0, "routes of ties would turn round"
-    assert time_alone("all-gather", machine, chips) == time_alone("all-gather", machine, image)
+    at = np.stack(np.unravel_index(chips, (4, 4, 4)))
+    groups = []
+    for shift in (at[:, 0], at[:, 0] - [0, 0, 1]):
+        moved = (at - shift[:, None]) % 4
+        groups.append(Group(machine, np.ravel_multi_index(tuple(moved), (4, 4, 4))))
+    odd, even = groups
+    here = Group(machine, chips)
+    assert Geometry(odd) != Geometry(here) == Geometry(even)
+    assert alone_ps("all-gather", odd) != alone_ps("all-gather", here)
+    assert alone_ps("all-gather", here) == alone_ps("all-gather", even)
 
 
-def test_groups_on_one_switch_stand_on_its_first_chips_in_their_order():
+def test_servers_under_one_switch_are_nearer_than_those_under_two() -> None:
+    machine = cluster("trn2.48xlarge:64")
+    below = clos(machine)[1][0].chips
+    near, far = ([below - 32, below - 16], [below - 16, below])
+    times = [
+        collective_time("all-gather", Group(machine, chips), size_bytes=2**20).time_ps
+        for chips in (near, far)
+    ]
+    assert times[1] - times[0] == 10**6  # the climb to the leaf
+
+
+def test_racks_that_share_thin_uplinks_are_told_apart() -> None:
+    machine = racks(torus(2, 2), 12, over=3)
+    below = clos(machine)[1][0].chips
+    within, across = (Group(machine, begin + np.arange(below)) for begin in (0, below // 2))
+    times = [
+        collective_time("all-to-all", one, size_bytes=2**24).time_ps for one in (within, across)
+    ]
+    assert times[1] > times[0]
+
+
+def test_groups_in_other_orders_have_other_geometries() -> None:
+    """Rings are fitted to the fabric where chips ascend, and follow the order elsewhere."""
+    ring = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    turned = [4, 5, 6, 7, 0, 1, 2, 3]
+    assert Geometry(Group(ring, turned)) != Geometry(Group(ring, range(8)))
+    assert Geometry(Group(ring, turned)) == Geometry(Group(ring, [6, 7, 0, 1, 2, 3, 4, 5]))
+
+
+def test_groups_on_one_switch_are_alike_in_their_order() -> None:
     machine = cluster("gb300-nvl72:2")
-    assert canonical(Group(machine, [72 + 5, 72 + 9, 72 + 30])).tolist() == [0, 1, 2]
-    assert canonical(Group(machine, [40, 3, 17])).tolist() == [2, 0, 1]
 
+    def geometry(*chips: int) -> Geometry:
+        return Geometry(Group(machine, chips))
 
-def test_groups_on_two_switches_keep_their_places_as_adapters_differ():
-    machine = cluster("gb300-nvl72:2")
-    assert canonical(Group(machine, [5, 72 + 9])).tolist() == [5, 72 + 9]
+    assert geometry(72 + 5, 72 + 9, 72 + 30) == geometry(0, 1, 2)
+    assert geometry(40, 3, 17) == geometry(2, 0, 1) != geometry(0, 1, 2)
+    # Between two switches chips keep their places, as adapters differ.
+    assert geometry(5, 72 + 9) != geometry(5, 72 + 8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
-from workloads.training.plan.placement import distinct_rows
+from topologies.arrays import distinct_rows
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import equal_ranks, fold
 from workloads.training.program.program import Program

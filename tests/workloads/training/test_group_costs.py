@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cluster_sim.collectives.duration import geometry
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
+from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import cluster
-from topologies.shapes.basic import Torus
+from topologies.shapes.basic import Axis, Torus
+from topologies.shapes.scale_out import ScaleOut
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.plan.placement import geometries, place
+from workloads.training.plan.placement import place
+from workloads.training.program import exchanges
+from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.program import program
 from workloads.training.program.shared_parts import SharedParts
 
@@ -42,31 +47,28 @@ def test_programs_that_share_costs_are_the_same() -> None:
                 np.testing.assert_equal(getattr(one, field.name), getattr(other, field.name))
 
 
-def moved_to_the_origin(where: Cluster, group: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Domain and place of each chip, counted from those of the first along axes that wrap."""
-    each, shape = where.chips_per_domain, where.shape
-    places = []
-    for chip in group:
-        further, place = chip // each - group[0] // each, (chip % each,)
-        if isinstance(shape, Torus):
-            at, begin = (np.unravel_index(one % each, shape.sizes) for one in (chip, group[0]))
-            place = tuple(
-                int(one - first) % axis.size if axis.wrap else int(one)
-                for one, first, axis in zip(at, begin, shape.axes, strict=True)
-            )
-        places.append((further, *place))
-    return tuple(places)
+@pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("dp", "pp", "tp", "cp")])
+def test_groups_cost_as_much_as_if_each_were_timed_alone(
+    order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of four chips, of which three are under a switch: groups differ by their switches."""
+    shape = Torus((Axis("Y", 2, 64 * 10**9, 300_000), Axis("X", 2, 128 * 10**9, 300_000)))
+    fabric = ScaleOut("efa", 25 * 10**9, 15 * 10**6, 8, 10**11, Fraction(3), (0, 10**6, 10**7))
+    where = Cluster("small racks", shape, "trn2", 8, fabric, 4, catalogue=shipped_catalogue())
+    how = plan(tp=4, pp=4, dp=2, order=order)
+    shapes, placed = RankShapes(TOY, how, "trn2", shipped_catalogue()), place(how, where)
+    shared = program(shapes, placed).exchanges
 
+    def each_alone(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
+        every = np.arange(len(chips))
+        return every, every
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
-@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp"])
-@pytest.mark.parametrize("machine", ["trn2-ultraserver:2", "dgx-h100:16"])
-def test_groups_of_one_geometry_are_translations(machine: str, axis: str, shuffled: bool) -> None:
-    where = cluster(machine)
-    how = plan(tp=4, cp=2, pp=4, dp=4, order=("tp", "pp", "cp", "dp"))
-    chips = np.random.default_rng(1).permutation(128) if shuffled else None
-    placed = place(how, where, chips)
-    groups = placed.chip[placed.groups(axis)]
-    first, geometry = geometries(where, groups)
-    images = [moved_to_the_origin(where, group) for group in groups.tolist()]
-    assert first[geometry].tolist() == [images.index(image) for image in images]
+    monkeypatch.setattr(exchanges, "geometries", each_alone)
+    monkeypatch.setattr(GroupCosts, "place_key", lambda self, chips: chips.tobytes())
+    monkeypatch.setattr(geometry, "places", lambda cluster, chips: chips)
+    kinds = []
+    for one, alone in zip(shared, program(shapes, placed).exchanges, strict=True):
+        np.testing.assert_equal(one.duration_ps[one.kind], alone.duration_ps[alone.kind])
+        np.testing.assert_equal(one.draws.size_bytes[one.kind], alone.draws.size_bytes[alone.kind])
+        kinds.append((len(one.duration_ps), len(alone.duration_ps)))
+    assert any(1 < few < many for few, many in kinds), kinds

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.analysis.conservation import violations
+from cluster_sim.collectives.duration.geometry import geometries
 from cluster_sim.trace.trace import Trace, run
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
@@ -19,7 +20,7 @@ from workloads.models.model import Model
 from workloads.training.execution.lower import lower
 from workloads.training.layers.steps import CC_DP, ENGINE, stream_kinds
 from workloads.training.plan.checks import check_model
-from workloads.training.plan.placement import geometries, place
+from workloads.training.plan.placement import place
 from workloads.training.plan.schedules import pipeline_schedule
 from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.plan.schedules.held import passes

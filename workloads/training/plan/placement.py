@@ -19,7 +19,6 @@ from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Torus
-from topologies.shapes.links import coordinates
 from workloads.training.plan.plan import ParallelPlan
 
 SERVER = 8
@@ -170,76 +169,3 @@ def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntAr
         return places
     domain, place = np.divmod(places, used_of_rack)
     return np.asarray(domain * rack + place)
-
-
-def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
-    """Number groups of chips so that groups that are translations of each other share a number.
-
-    The calls of such groups take equally long, so each geometry is timed once.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int array (groups, members)
-
-    Returns
-    -------
-    first : int64 array (geometries,)
-        First group of each geometry.
-    geometry : int64 array (groups,)
-        Geometry of each group.
-    """
-    offsets = chips - chips[:, :1]
-    if not (offsets == offsets[:1]).all():
-        return distinct_rows(_images(cluster, chips))
-    # Groups with equal offsets differ only by where in a domain they begin: one of each is enough.
-    _, begins, which = np.unique(
-        chips[:, 0] % cluster.chips_per_domain, return_index=True, return_inverse=True
-    )
-    geometry = distinct_rows(_images(cluster, chips[begins]))[1]
-    first = np.full(int(geometry.max(initial=-1)) + 1, len(chips), np.int64)
-    np.minimum.at(first, geometry, begins)
-    return first, geometry[which]
-
-
-def _images(cluster: Cluster, chips: IntArray) -> IntArray:
-    """Groups moved to the origin of their first domain, int64 (groups, members).
-
-    Groups are translations of each other exactly if they have the same image. Along an axis with a
-    wrap-around link of a torus every shift is a translation.
-    """
-    domain, local = np.divmod(chips, cluster.chips_per_domain)
-    shape = cluster.shape
-    if isinstance(shape, Torus):
-        wraps = [axis.wrap for axis in shape.axes]
-        places = [np.asarray(place) for place in coordinates(shape, local)]
-        moved = [
-            (place - place[:, :1]) % size if wrap else place
-            for place, size, wrap in zip(places, shape.sizes, wraps, strict=True)
-        ]
-        image = np.ravel_multi_index(tuple(moved), shape.sizes)
-    else:
-        image = local
-    return np.asarray((domain - domain[:, :1]) * cluster.chips_per_domain + image)
-
-
-def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the distinct rows of a table, in ascending order.
-
-    Returns
-    -------
-    first : int64 array (distinct,)
-        Number of the first row with each distinct content.
-    which : int64 array (rows,)
-        Number of each row's content among the distinct ones.
-
-    Examples
-    --------
-    >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
-    (array([1, 0]), array([1, 0, 1]))
-    """
-    # Most often all rows are equal, which is seen without sorting them.
-    if len(rows) and (rows == rows[0]).all():
-        return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
-    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)

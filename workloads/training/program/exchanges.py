@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from cluster_sim.collectives.duration.geometry import geometries
 from topologies.arrays import IntArray, present
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.placement import Placement, geometries
+from workloads.training.plan.placement import Placement
 from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import Draws, draws
@@ -72,8 +73,8 @@ class Exchange:
 class Exchanges:
     """Builder of the exchanges of a program, axis by axis and stage by stage.
 
-    The geometries of groups are computed once for each axis and each pair of stages, and the costs
-    of calls once for all stages that make the same calls on groups whole domains apart.
+    The geometries of groups are computed once for each axis and each pair of stages. The costs of
+    calls are computed once for all stages that make the same calls on groups whole periods apart.
 
     Parameters
     ----------

@@ -14,8 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault
-from topologies.arrays import IntArray, distinct
-from workloads.training.plan.placement import distinct_rows
+from topologies.arrays import IntArray, distinct, distinct_rows
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 

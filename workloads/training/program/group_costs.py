@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cluster_sim.collectives import Group
-from cluster_sim.collectives.duration.duration import canonical
+from cluster_sim.collectives.duration.geometry import Geometry, period
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.training.layers.steps import LayerOp
@@ -16,23 +16,22 @@ from workloads.training.program.group_times import group_bytes, group_of, group_
 
 
 class _Place(NamedTuple):
-    """A group of ranks, and the geometry that it shares with all its translations.
+    """A group of ranks, and the geometry that it shares with others.
 
     Attributes
     ----------
     group : Group
-    geometry : (bytes, int)
-        Chips moved to the origin, and ranks of each chip.
+    geometry : Geometry
     """
 
     group: Group
-    geometry: tuple[bytes, int]
+    geometry: Geometry
 
 
 class GroupCosts:
     """Cache of the costs of calls of groups of ranks on one cluster.
 
-    Groups that are translations of each other have the same costs. Several programs, such as those
+    Groups of one geometry have the same costs. Several programs, such as those
     of a search, may share one cache; results do not depend on that.
 
     Attributes
@@ -42,6 +41,7 @@ class GroupCosts:
 
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
+        self._period = period(cluster)
         self._places: dict[bytes, _Place] = {}
         self._time_ps: dict[tuple[object, ...], int] = {}
         self._drawn_bytes: dict[tuple[object, ...], int] = {}
@@ -69,7 +69,7 @@ class GroupCosts:
             nodes = plan.routed_nodes if step.axis == "ep" else 0
             size_bytes = groups_of_chip * step.size_bytes
             call = (step.collective, size_bytes, nodes, per_token * (nodes > 0))
-            key = (*place.geometry, *call)
+            key = (place.geometry, *call)
             if key not in self._time_ps:
                 self._time_ps[key] = _time_ps(place.group, *call)
             times.append(self._time_ps[key])
@@ -84,7 +84,7 @@ class GroupCosts:
         place = self._place(chips)
         drawn = []
         for step in steps:
-            key = (*place.geometry, step.collective, step.size_bytes)
+            key = (place.geometry, step.collective, step.size_bytes)
             if key not in self._drawn_bytes:
                 sends = step.collective == "send"
                 self._drawn_bytes[key] = (
@@ -94,15 +94,14 @@ class GroupCosts:
         return drawn
 
     def place_key(self, chips: IntArray) -> bytes:
-        """Return a key that is equal for groups that lie whole scale-up domains apart."""
-        each = self.cluster.chips_per_domain
-        return bytes((chips - chips[0] // each * each).tobytes())
+        """Return a key that is equal for groups that lie whole periods of the fabric apart."""
+        return bytes((chips - chips[0] // self._period * self._period).tobytes())
 
     def _place(self, chips: IntArray) -> _Place:
         key = self.place_key(chips)
         if key not in self._places:
             group = group_of(self.cluster, chips)
-            self._places[key] = _Place(group, (canonical(group).tobytes(), group.ranks_per_chip))
+            self._places[key] = _Place(group, Geometry(group))
         return self._places[key]
 
 

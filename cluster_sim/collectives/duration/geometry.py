@@ -1,0 +1,172 @@
+"""Geometries: the places of a group's ranks, as far as the time of a collective depends on them.
+
+Groups of one geometry take equally long, so one of each is timed. They differ by a symmetry of the
+fabric, which moves every rank of the one to the same rank of the other:
+
+- Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
+  that routes take between opposite chips of a ring.
+- Within a domain that is a switch, any other chips, as all are alike.
+- Between domains, other domains whose chips are above and below the same switches of each other:
+  two domains under one top-of-rack switch are nearer than two under one leaf.
+
+The order of the ranks stays the same, and so does whether they ascend, which rings depend on.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cluster_sim.collectives.group import Group
+from topologies.arrays import BoolArray, IntArray, distinct_rows
+from topologies.clusters.cluster import Cluster
+from topologies.routing.scale_out import clos
+from topologies.shapes.basic import Shape, Switch, Torus
+from topologies.shapes.links import coordinates
+
+
+class Geometry:
+    """A group that is equal to every group of its geometry, so that one stands for all.
+
+    Attributes
+    ----------
+    group : Group
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> servers = cluster("trn2.48xlarge:64")
+    >>> pairs = [Geometry(Group(servers, chips)) for chips in ([0, 16], [80, 96], [48, 64])]
+    >>> pairs[0] == pairs[1], pairs[0] == pairs[2]  # servers 3 and 4 are under different switches
+    (True, False)
+    """
+
+    __slots__ = ("_key", "group")
+
+    def __init__(self, group: Group):
+        self.group = group
+        where = places(group.cluster, group.chips[None]).tobytes()
+        self._key = group.cluster, group.ranks_per_chip, where
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Geometry) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
+    """Number groups of chips so that groups of one geometry share a number.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    chips : int array (groups, members)
+
+    Returns
+    -------
+    first : int64 array (geometries,)
+        First group of each geometry.
+    geometry : int64 array (groups,)
+        Geometry of each group.
+    """
+    offsets = chips - chips[:, :1]
+    if not (offsets == offsets[:1]).all():
+        return distinct_rows(places(cluster, chips))
+    # Groups with equal offsets differ only by where in a period they begin: one of each is enough.
+    _, begins, which = np.unique(
+        chips[:, 0] % period(cluster), return_index=True, return_inverse=True
+    )
+    geometry = distinct_rows(places(cluster, chips[begins]))[1]
+    first = np.full(int(geometry.max(initial=-1)) + 1, len(chips), np.int64)
+    np.minimum.at(first, geometry, begins)
+    return first, geometry[which]
+
+
+def period(cluster: Cluster) -> int:
+    """Return the number of chips after which domains and switches above them begin alike."""
+    return math.lcm(*_groups(cluster))
+
+
+def places(cluster: Cluster, chips: IntArray) -> IntArray:
+    """Describe groups in rows that are equal for groups of one geometry.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    chips : int64 array (groups, members)
+
+    Returns
+    -------
+    int64 array (groups, columns)
+    """
+    domain, local = np.divmod(chips, cluster.chips_per_domain)
+    in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
+    ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
+    columns = [ascends[:, None], _inside(cluster.shape, local, in_one_domain)]
+    for size in _groups(cluster):
+        columns.append(np.where(in_one_domain[:, None], 0, _ranked(chips // size)))
+    return np.concatenate(columns, axis=1)
+
+
+def _groups(cluster: Cluster) -> list[int]:
+    """Return the chips of a domain, and those under a switch of each layer but the top."""
+    above = clos(cluster)[1][:-1] if cluster.scale_out is not None else ()
+    return [cluster.chips_per_domain, *(layer.chips for layer in above)]
+
+
+def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:
+    """Return places in the domains that are equal for groups that a symmetry moves there."""
+    if isinstance(shape, Switch):
+        return np.where(in_one_domain[:, None], _ranked(local), local)
+    if isinstance(shape, Torus):
+        at = np.stack(coordinates(shape, local))
+        size = np.array(shape.sizes)[:, None, None]
+        moved = (at - _shift(shape, at[:, :, 0])[:, :, None]) % size
+        return np.asarray(np.ravel_multi_index(tuple(moved), shape.sizes))
+    return local
+
+
+def _shift(shape: Torus, first: IntArray) -> IntArray:
+    """Return the steps by which groups are shifted to the origin, or beside it, (axes, groups).
+
+    Between opposite chips of a ring both ways are as short, and routes go up from chips whose
+    coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
+    rings of an odd length, on which a step over the end changes the sum by an odd number.
+
+    Parameters
+    ----------
+    shape : Torus
+    first : int64 array (axes, groups)
+        Coordinates of the first chip of each group.
+    """
+    wraps = np.array([axis.wrap for axis in shape.axes])
+    even = wraps & (np.array(shape.sizes) % 2 == 0)
+    if not even.any():
+        return np.where(wraps[:, None], first, 0)
+    steps = np.where(even[:, None], first, 0)
+    steps[np.flatnonzero(even)[-1]] -= steps.sum(axis=0) % 2
+    return steps
+
+
+def _ranked(values: IntArray) -> IntArray:
+    """Number the values of each row 0, 1, … in ascending order, equal ones alike.
+
+    Examples
+    --------
+    >>> _ranked(np.array([[7, 3, 7], [5, 5, 5]]))
+    array([[1, 0, 1],
+           [0, 0, 0]])
+    """
+    order = None
+    if not (values[:, 1:] >= values[:, :-1]).all():
+        order = np.argsort(values, axis=1, kind="stable")
+        values = np.take_along_axis(values, order, axis=1)
+    ranks = np.zeros(values.shape, np.int64)
+    np.cumsum(values[:, 1:] > values[:, :-1], axis=1, out=ranks[:, 1:])
+    if order is None:
+        return ranks
+    by_place = np.empty_like(ranks)
+    np.put_along_axis(by_place, order, ranks, axis=1)
+    return by_place
