@@ -9,6 +9,7 @@ Times of passes, of replicas and of communication are computed once for all plan
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
@@ -228,24 +229,31 @@ def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
     return tuple(getattr(plan, name) for name in names)
 
 
+FIELDS = tuple(field.name for field in fields(ParallelPlan))
+"""Fields of a plan."""
 ORDER_FIELDS = ("schedule", "pp", "microbatches", "vpp")
 """Fields of a plan that the order of its stages' passes depends on."""
 PLACE_FIELDS = ("order", "tp", "cp", "dp", "pp", "ep", "expert_tp", "ranks_per_chip")
 """Fields that the chips of a group's ranks depend on."""
 HOP_FIELDS = (*PLACE_FIELDS, "microbatch", "local_seq")
 """Fields that transfers between stages depend on."""
-PASS_FIELDS = (
-    "tp", "cp", "seq", "microbatch", "recompute", "sequence_parallel", "precision",
-    "attention", "ranks_per_chip", "overlap", "cp_exchange",
-    "recompute_every", "fp8_recipe",
-)  # fmt: skip
-"""Fields of a plan that passes depend on."""
 EXPERT_FIELDS = (
     "ep", "etp", "routing_skew", "capacity_factor", "routed_nodes", "fp8_exchange",
 )  # fmt: skip
 """Fields that only layers with experts depend on."""
-REPLICA_FIELDS = (
-    "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "reshard", "order", "stage_layers", "seq",
-    "precision", "ranks_per_chip", "overlap", "bucket_bytes",
+NO_PASS_FIELDS = (
+    "pp", "dp", "vpp", "global_batch", "zero", "reshard", "schedule", "order", "stage_layers",
+    "bucket_bytes", *EXPERT_FIELDS,
 )  # fmt: skip
+"""Fields of a plan that passes do not depend on, or only in the ways that their key names besides.
+A field that is added to plans is part of the key."""
+PASS_FIELDS = tuple(name for name in FIELDS if name not in NO_PASS_FIELDS)
+"""Fields of a plan that passes depend on."""
+NO_REPLICA_FIELDS = (
+    "microbatch", "global_batch", "schedule", "recompute", "recompute_every", "attention",
+    "cp_exchange", "routing_skew", "capacity_factor", "routed_nodes", "fp8_exchange",
+    "sequence_parallel", "runtime",
+)  # fmt: skip
+"""Fields that the exchanges of replicas do not depend on, but for the turn of a schedule."""
+REPLICA_FIELDS = tuple(name for name in FIELDS if name not in NO_REPLICA_FIELDS)
 """Fields that the exchanges of replicas depend on."""

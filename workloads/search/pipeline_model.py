@@ -220,7 +220,8 @@ def _pass(
     if phase != FORWARD:
         head, tail = tail, head
     gathers = line.gathers == EACH and phase != WEIGHT
-    late = line.gathers == ONCE and phase == FORWARD and gathered[high - 1] > begin
+    ahead = line.gathers == ONCE and phase == FORWARD and high > low
+    late = ahead and gathered[high - 1] > begin
     whole = line.reduces == EACH or (line.reduces == ONCE and last)
     if gathers or late or (whole and phase == line.reduced_in):
         return _layers(line, phase, chunk, begin, head, tail, gathered, clocks)
@@ -252,8 +253,9 @@ def _layers(
         ahead = clocks[ENGINE, s] if line.sends_beside else max(clocks[ENGINE, s], clocks[SENDS, s])
         if phase == FORWARD and (chunk == 0 or chunk == len(line.first) - 2):
             ahead = _exchange(line, s, ahead, line.gather_rest_s[s], clocks)
-        ahead = _exchange(line, s, ahead, line.gather_s[layer], clocks)
-        gathered[layer] = clocks[DP, s]
+        if high > low:  # a chunk at an end of the model may have no layer
+            ahead = _exchange(line, s, ahead, line.gather_s[layer], clocks)
+            gathered[layer] = clocks[DP, s]
         begin = begin if line.dp_beside else max(begin, ahead)
     end = begin + head
     for k in range(high - low):
