@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -217,3 +219,28 @@ def test_published_peaks_of_experts_and_latent_attention(
     largest = worst(model, how, fused, "b200")
     assert largest.allocated / 2**30 == pytest.approx(allocated_gib, rel=0.03)
     assert largest.reserved / 2**30 == pytest.approx(reserved_gib, rel=0.03)
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_stage_needs_more_memory_than_the_worst(data: st.DataObject) -> None:
+    """Only unlike stages are computed, also with kept layers and schedules that turn."""
+    schedule, vpp = data.draw(
+        st.sampled_from(
+            [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1), ("interleaved", 3), ("dualpipe", 2)]
+        )
+    )
+    pp = data.draw(st.integers(2, 8))
+    layers = data.draw(st.integers(max(3, pp * vpp - 2), 30))
+    model = replace(data.draw(st.sampled_from([TOY, SPARSE])), layers=layers)
+    how = plan(
+        pp=pp,
+        vpp=vpp,
+        schedule=schedule,
+        recompute=data.draw(st.sampled_from(["none", "full"])),
+        recompute_every=data.draw(st.integers(1, 4)),
+        global_batch=pp * data.draw(st.integers(2, 8)),
+    )
+    catalogue = shipped_catalogue()
+    each = [memory(model, how, stage, catalogue, "trn2").total for stage in range(pp)]
+    assert worst(model, how, catalogue, "trn2").total == max(each)

@@ -190,8 +190,8 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
 def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
     """Return the memory of a rank of the stage that needs most.
 
-    Of stages that hold equally many layers of each kind, the first one has the most activations in
-    every schedule, so only that one is computed.
+    Only the stages that :func:`~workloads.training.plan.stage_layers.unlike_stages` names are
+    computed.
     """
     needs = (memory(model, plan, stage, catalogue, chip) for stage in unlike_stages(model, plan))
     return max(needs, key=lambda need: need.total)

@@ -135,20 +135,25 @@ def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]
 
 
 def unlike_stages(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """Return the first stage of each set of stages that need equal memory, ascending.
+    """Return stages of which one needs the most memory, ascending.
 
-    Two stages are of one set if their chunks have as many layers of each kind, and if they hold
-    the same of embedding and output layer.
+    If chunks of two stages have as many layers of each kind, recomputed and kept alike, and both
+    stages hold the same of embedding and output layer, the earlier one needs no less, as it holds
+    more microbatches. Where a schedule turns at the last stage, stages that hold more of one chunk
+    hold less of another, so there every stage is one of them.
     """
-    return _unlike_stages(model, _counts(model, plan), plan.schedule, plan.pp, plan.vpp)
+    if plan.pipeline.turns:
+        return tuple(range(plan.pp))
+    every = plan.recompute_every if plan.recompute == "full" else 1
+    return _unlike_stages(model, _counts(model, plan), plan.schedule, plan.pp, plan.vpp, every)
 
 
 @lru_cache(maxsize=4096)
 def _unlike_stages(
-    model: Model, counts: tuple[int, ...], schedule: str, pp: int, vpp: int
+    model: Model, counts: tuple[int, ...], schedule: str, pp: int, vpp: int, every: int
 ) -> tuple[int, ...]:
     number, stage = chunk_numbers(schedule, pp, vpp)
-    kinds = np.array(_kinds_of_chunks(model, counts, 1))[number].reshape(pp, -1)
+    kinds = np.array(_kinds_of_chunks(model, counts, every))[number].reshape(pp, -1)
     ends = np.arange(pp)[:, None] == stage[[0, -1]]
     _, first = np.unique(np.concatenate([kinds, ends], axis=1), axis=0, return_index=True)
     return tuple(sorted(first.tolist()))
