@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"
 """Environment variable that names the folder of the cache."""
@@ -96,6 +99,45 @@ def digest(*parts: str | bytes) -> str:
         # With lengths, so that ("ab", "c") and ("a", "bc") differ.
         whole.update(len(content).to_bytes(8, "big") + content)
     return whole.hexdigest()[:16]
+
+
+def exact_text(value: Any) -> str:
+    """Return text that is the same for equal values in every process, and differs for others.
+
+    It takes every field of a dataclass but those that equality ignores, so that a field that is
+    added to an input is part of the key. The text that ``str`` gives may round numbers or leave
+    fields out.
+
+    Parameters
+    ----------
+    value : dataclass, mapping, set, list, tuple, array, number, str, bytes or None
+        Also nested in one another.
+
+    Raises
+    ------
+    TypeError
+        For any other object, whose text need not tell it from others.
+
+    Examples
+    --------
+    >>> exact_text({"b": (1, 2.5), "a": None})
+    "{'a': None,'b': [1,2.5]}"
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {part.name: getattr(value, part.name) for part in fields(value) if part.compare}
+        return f"{type(value).__name__}{exact_text(parts)}"
+    if isinstance(value, Mapping):
+        pairs = sorted((exact_text(key), exact_text(item)) for key, item in value.items())
+        return f"{{{','.join(f'{key}: {item}' for key, item in pairs)}}}"
+    if isinstance(value, set | frozenset):
+        return exact_text(sorted(map(exact_text, value)))
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(exact_text, value))}]"
+    if hasattr(value, "tolist"):  # arrays and numbers of numpy
+        return exact_text(value.tolist())
+    if value is None or isinstance(value, str | bytes | int | float | Fraction):
+        return repr(value)
+    raise TypeError(f"a {type(value).__name__} has no exact text; describe it by its values")
 
 
 def _written(path: Path) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from topologies import kept_files
@@ -50,6 +53,38 @@ def test_a_folder_that_cannot_be_made_is_no_failure(folder: Path) -> None:
 
 def test_parts_are_told_apart_by_their_borders() -> None:
     assert kept_files.digest("ab", "c") != kept_files.digest("a", "bc")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An input whose text for readers rounds, with a field that equality ignores."""
+
+    seconds: float
+    share: float = 0.99
+    note: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s"
+
+
+def test_exact_text_tells_all_inputs_apart() -> None:
+    values = [
+        *(Limit(1.0), Limit(1.0 + 2**-52), Limit(1.0, 0.5), {"a": Limit(1.0)}, [Limit(1.0)]),
+        *(1, 1.0, True, "1", b"1", None, Fraction(1, 3), (1, 2), (1, (2,)), "[1,2]", {1: 2}),
+        *(np.array([1.0, 2.0]), np.array([[1.0, 2.0]]), {"a", "b"}),
+    ]
+    texts = [kept_files.exact_text(value) for value in values]
+    assert len(set(texts)) == len(texts)
+    assert kept_files.exact_text(Limit(1.0, note="other")) == texts[0]
+    assert kept_files.exact_text({"b": 1, "a": 2}) == kept_files.exact_text({"a": 2, "b": 1})
+    assert kept_files.exact_text({"b", "a"}) == texts[-1]
+    assert kept_files.exact_text(np.float64(1.0)) == kept_files.exact_text(1.0)
+
+
+@pytest.mark.parametrize("value", [object(), print, Limit, [object()]])
+def test_an_input_that_cannot_be_told_from_others_is_no_key(value: object) -> None:
+    with pytest.raises(TypeError, match="no exact text"):
+        kept_files.exact_text(value)
 
 
 def test_the_kept_catalogue_is_the_parsed_one(folder: Path) -> None:

@@ -14,8 +14,7 @@ a prompt for each request that is prefilled. Its time is the sum of
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -122,14 +121,6 @@ class Profile:
     def attention_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
         """Attention time of one token for each of some requests over all cached tokens [s]."""
         return self.decode_request_s * requests + self.decode_kv_s * cached_tokens
-
-    def digest(self) -> str:
-        """Hash of all fields, in hexadecimal."""
-        state = hashlib.sha256()
-        for item in fields(self):
-            value = getattr(self, item.name)
-            state.update(value.tobytes() if hasattr(value, "tobytes") else repr(value).encode())
-        return state.hexdigest()
 
 
 def profile(

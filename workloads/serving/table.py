@@ -93,17 +93,6 @@ class TableRuns:
             profile, requests, self.pools, self.batching, speculation=speculation, seed=seed
         ).served
 
-    def digest(self) -> str:
-        """Text with the values of all fields; a draft model is represented by its digest."""
-        speculation = self.speculation
-        draft = speculation.draft if speculation else None
-        by = draft.digest() if isinstance(draft, Profile) else draft
-        guess = (speculation.tokens, speculation.acceptance, by) if speculation else None
-        means = [None if m is None else m.tolist() for m in (self.prompt_means, self.output_means)]
-        apart = f" {self.pools}" if self.pools else ""
-        runs = f"{self.requests} {self.seed} {self.prefix_share}"
-        return f"{self.batching} {means} {runs} {guess}{apart}"
-
 
 @dataclass(frozen=True, eq=False)
 class _Inputs:
@@ -239,10 +228,8 @@ def _costs(
 
 def _digest(profile: Profile, inputs: _Inputs) -> str:
     """Digest of all inputs of a table, with the code of serving and the release of numpy."""
+    every_input = (profile, inputs, LOADS, LEVELS, np.__version__)
     return kept_files.digest(
-        profile.digest(),
-        np.ascontiguousarray(inputs.lengths.prompt).tobytes(),
-        np.ascontiguousarray(inputs.lengths.output).tobytes(),
-        f"{inputs.slo} {inputs.runs.digest()} {LOADS} {LEVELS} {np.__version__}",
-        *(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))),
+        kept_files.exact_text(every_input),
+        *(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
     )

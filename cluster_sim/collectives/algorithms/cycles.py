@@ -147,9 +147,10 @@ def hamiltonian_cycles(
 
 def _searched(grid: Grid) -> BoxCycles:
     """Search for cycles, and keep them for later runs: some boxes take several seconds."""
-    # A change of the search makes the cycles that an earlier version found out of date.
+    # A change of the search makes the cycles that an earlier version found out of date, and so may
+    # other random numbers of numpy.
     source = Path(cycle_search.__file__).read_bytes()
-    name = f"cycles-{kept_files.digest(repr(grid), source)}.json"
+    name = f"cycles-{kept_files.digest(repr(grid), source, np.__version__)}.json"
     kept = kept_files.read(name)
     if kept is not None:
         orders, both_ways = json.loads(kept)

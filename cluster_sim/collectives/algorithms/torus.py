@@ -8,6 +8,7 @@ rates and lengths finish together: in the order X, Y, Z the first axis, of k chi
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import json
 import math
@@ -91,15 +92,24 @@ def shares(
     """
     if len(sizes) == 1:
         return (((0,), WHOLE),)
-    name = (
-        f"shares-{kept_files.digest(repr((sizes, capacities)), Path(__file__).read_bytes())}.json"
-    )
+    source = Path(__file__).read_bytes()
+    name = f"shares-{kept_files.digest(repr((sizes, capacities)), source, _solver())}.json"
     kept = kept_files.read(name)
     if kept is not None:
         return tuple((tuple(order), weight) for order, weight in json.loads(kept))
     evenest = _evenest(sizes, capacities)
     kept_files.keep(name, json.dumps(evenest).encode())
     return evenest
+
+
+def _solver() -> bytes:
+    """Return the file that states the release of scipy, without importing it.
+
+    Another release may choose other shares, where several are equally good.
+    """
+    package = importlib.util.find_spec("scipy")
+    origin = package.origin if package else None
+    return Path(origin).with_name("version.py").read_bytes() if origin else b""
 
 
 def _evenest(

@@ -8,8 +8,8 @@ the file, so a change of any of them leads to a new search.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -77,25 +77,8 @@ def keep_rate(name: str, rate: TrainingRate) -> None:
 
 def rate_name(model: Model, cluster: Cluster, precision: str) -> str:
     """Return the name of the file of a rate, with a digest of its inputs and of all code."""
-    inputs = _text((model, cluster, cluster.catalogue or shipped_catalogue(), precision))
-    return f"training-rate-{kept_files.digest(inputs, _program())}.json"
-
-
-def _text(value: Any) -> str:
-    """Return text that is the same for equal values in every process, and differs for others.
-
-    Fields that equality ignores are left out: of a catalogue, all but its digest and variants.
-    """
-    if is_dataclass(value):
-        parts = {part.name: getattr(value, part.name) for part in fields(value) if part.compare}
-        return f"{type(value).__name__}{_text(parts)}"
-    if isinstance(value, Mapping):
-        return _text(sorted((repr(key), _text(item)) for key, item in value.items()))
-    if isinstance(value, set | frozenset):
-        return _text(sorted(map(_text, value)))
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    return _text(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), precision, np.__version__)
+    return f"training-rate-{kept_files.digest(kept_files.exact_text(inputs), _program())}.json"
 
 
 @cache
