@@ -183,7 +183,7 @@ def _known(row: Mapping[str, Any], catalogue: Catalogue) -> bool:
 def kernel_constants(rows: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> list[Constant]:
     """Constants of the kernels of the rows' chip, the most important first."""
     chip = str(rows[0]["chip"])
-    part = f"kernels.{family(chip).name}"
+    part = f"kernels.{family(chip, catalogue).name}"
     constants = []
     for name in KERNEL_CONSTANTS:
         of_chip = f"{name}_{chip}"
@@ -331,7 +331,7 @@ def _held_out(row: Mapping[str, Any]) -> bool:
 
 def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
     """Constants of training steps on a chip, the most important first."""
-    part = f"kernels.{family(chip).name}"
+    part = f"kernels.{family(chip, catalogue).name}"
     names = [("training", f"{name}_{chip}") for name in TRAINING_CONSTANTS]
     names += [(part, name) for name in HOST_CONSTANTS]
     names += [(part, "gemm_sustained"), (part, "host_dispatch")]

@@ -101,10 +101,3 @@ def plot(frame: pd.DataFrame) -> Figure:
 
     chips = int(frame.attrs.get("chips_per_unit", 64))
     return roles_figure(frame, chips_per_unit=chips, title=frame.attrs.get("title", "Fleet"))
-
-
-def plot_power(frame: pd.DataFrame) -> Figure:
-    """Draw the power of the site and its ramps."""
-    from experiments.figures.fleet import power_figure
-
-    return power_figure(frame, title=frame.attrs.get("title", "Fleet"))

@@ -10,10 +10,11 @@ from experiments.validation.outcome import Outcome, unsupported
 from experiments.validation.recipes import recipe
 from experiments.validation.timing_tool import kernel_shown
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 from workloads.kernels import times
 from workloads.kernels.chip_share import family
-from workloads.kernels.runtime import NEURON, seen_by_host
+from workloads.kernels.runtime import seen_by_host
 from workloads.kernels.times import Timing, worst
 
 NEEDS = {
@@ -40,7 +41,8 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
     empty = [name for name in NEEDS[kernel] if values.get(name) is None]
     if empty:
         return unsupported(f"a row of kernel {kernel} needs {', '.join(empty)}. State it.")
-    if kernel == "launch" and values.get("work") == "one-by-one" and not chip.startswith(NEURON):
+    by_neuron = chip_family(chip, catalogue).is_neuron
+    if kernel == "launch" and values.get("work") == "one-by-one" and not by_neuron:
         return unsupported("what a GPU's host takes for one kernel is not modelled.")
     if kernel == "copy" and values.get("work") not in (None, "device"):
         return unsupported("copies to and from the host are not modelled.")
@@ -57,7 +59,7 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
 
 def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
     """Catalogue for the load on the other cores of the chip, where the row states it."""
-    part, load = f"kernels.{family(values['chip']).name}", values.get("load")
+    part, load = f"kernels.{family(values['chip'], catalogue).name}", values.get("load")
     names = [entry.variant for entry in catalogue.variants(part, "gemm_sustained")]
     if load is None or LOADS[load] not in names:
         return catalogue

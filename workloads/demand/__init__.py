@@ -26,7 +26,6 @@ from workloads.demand.whatif import (
     busiest_hour,
     failover,
     measured_noise,
-    monday_only,
     spike,
     with_noise,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "joined",
     "measured_noise",
     "mix",
-    "monday_only",
     "period_means",
     "read_demand",
     "servegen",

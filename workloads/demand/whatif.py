@@ -42,12 +42,6 @@ def first_monday(demand: Demand) -> int:
     return int(starts[0])
 
 
-def monday_only(demand: Demand) -> Demand:
-    """Return the first whole Monday of a demand."""
-    first = first_monday(demand)
-    return demand.between(first, first + MINUTES_PER_DAY)
-
-
 def measured_noise(demand: Demand) -> FloatArray:
     """Relative standard deviation of the minutes around their hourly trend; (services,).
 

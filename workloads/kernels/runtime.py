@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
 from topologies.errors import InputError, suggestion
 from workloads.kernels.chip_share import plain
 
@@ -25,8 +26,6 @@ RUNTIMES: tuple[str, ...] = get_args(Runtime)
 traced through torch-xla."""
 PART = "runtime.neuron"
 """Catalogue part with the constants of Trainium's runtimes."""
-NEURON = "trn"
-"""Beginning of the names of Trainium chips."""
 
 
 def collective_seen_by_host(
@@ -61,9 +60,9 @@ def collective_seen_by_host(
     108
     """
     _check_runtime(runtime, RUNTIMES[1:])
-    if runtime == "compiled" or not chip.startswith(NEURON):
-        return device_s
     catalogue = shipped_catalogue() if catalogue is None else catalogue
+    if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
+        return device_s
     added, least = (
         _collective_constant(runtime, kind, name, catalogue) for name in ("added", "least")
     )
@@ -107,9 +106,9 @@ def seen_by_host(
     (49, 1e-06)
     """
     _check_runtime(runtime, RUNTIMES)
-    if runtime == "graph" or not chip.startswith(NEURON):
-        return plain(device_s)
     catalogue = shipped_catalogue() if catalogue is None else catalogue
+    if runtime == "graph" or not chip_family(chip, catalogue).is_neuron:
+        return plain(device_s)
     added, least = (catalogue.value(PART, f"{runtime}_{name}") for name in ("added", "least"))
     return plain(np.maximum(least, np.asarray(device_s, float) + added))
 

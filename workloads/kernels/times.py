@@ -39,7 +39,6 @@ __all__ = [
     "gemm",
     "gemm_s",
     "host_dispatch_s",
-    "launch_s",
     "passes",
     "step_overhead_s",
     "unfused_attention",
@@ -175,11 +174,6 @@ def attention_s(chip: str, shape: AttentionShape, **how: Any) -> Any:
 def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
     """Return the seconds of :func:`elementwise`, which has the same parameters."""
     return elementwise(chip, size_bytes, **how).seconds
-
-
-def launch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
-    """Return the time of the shortest kernel on the device [s], which all times above include."""
-    return rank_of(chip, "bf16", 1, catalogue).constant("launch")
 
 
 def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:

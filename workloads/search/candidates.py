@@ -111,7 +111,7 @@ def candidates(
     if isinstance(fixed.get("order"), str):
         fixed["order"] = tuple(fixed["order"].split("-"))
     base = _base(model, cluster, global_batch, fixed, lnc)
-    check_alone(model, cluster, base, fixed)
+    check_alone(model, base, fixed)
     check_runtime(base, cluster)
     grid = with_overlaps(
         combinations(model, cluster, base, fixed), base, compared="overlap" in spared

@@ -22,9 +22,7 @@ REPLICA = ("tp", "pp", "dp", "cp")
 """Degrees whose product is the number of ranks."""
 
 
-def check_alone(
-    model: Model, cluster: Cluster, base: ParallelPlan, fixed: Mapping[str, Any]
-) -> None:
+def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> None:
     """Refuse a stated field that is wrong whatever the other fields are.
 
     Each field is checked in a plan whose other fields allow as much as possible.
@@ -32,7 +30,6 @@ def check_alone(
     Parameters
     ----------
     model : Model
-    cluster : Cluster
     base : ParallelPlan
         Fields that all candidates share.
     fixed : mapping

@@ -106,7 +106,8 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
     hbm_bytes = catalogue.value(cluster.chip, "hbm_bytes")
     if engine == "sglang" and hbm_bytes >= LARGE_CHIP_BYTES:
         return 16_384
-    if engine == "vllm" and (hbm_bytes < SMALL_CHIP_BYTES or cluster.chip.startswith("a100")):
+    a100 = chip_family(cluster.chip, catalogue).name == "a100"
+    if engine == "vllm" and (hbm_bytes < SMALL_CHIP_BYTES or a100):
         return 2_048
     return 8_192
 

@@ -1,4 +1,4 @@
-"""Reader and writer of GOAL, LogGOPSim's group operation assembly language, as text.
+"""Reader of GOAL, LogGOPSim's group operation assembly language, as text.
 
 ``rank R { … }`` holds lines ``label: calc NANOSECONDS``, ``label: send BYTESb to RANK tag T``,
 ``label: recv BYTESb from RANK tag T``, and ``label requires label`` (after its end) or
@@ -13,19 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from cluster_sim.files import whole_file
 from topologies.errors import InputError
 from topologies.units import PS_PER_NS
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.recording import (
-    COLLECTIVE,
     COMPUTE,
-    HOST,
-    MEMORY,
     MOST_NODES,
-    NOTHING,
     RECEIVE,
     SEND,
     Columns,
@@ -111,44 +104,3 @@ def _line(columns: Columns, rank: int, rows: dict[str, int], line: str, number: 
     else:
         return False
     return True
-
-
-def write_goal(recording: Recording, path: str | Path) -> None:
-    """Write a recording without collectives as GOAL; the file appears whole or not at all.
-
-    Raises
-    ------
-    InputError
-        For a recording with collectives, which GOAL does not have.
-    """
-    if (recording.kind == COLLECTIVE).any():
-        node = int(np.argmax(recording.kind == COLLECTIVE))
-        raise InputError(
-            f"{recording.place(node)} is a collective, which GOAL cannot say. "
-            "Write it as messages: "
-            "export a run at level chunk."
-        )
-    world = int(recording.rank.max()) + 1
-    lines = [f"num_ranks {world}"]
-    by_dst: dict[int, list[int]] = {}
-    for src, dst in zip(recording.src.tolist(), recording.dst.tolist(), strict=True):
-        by_dst.setdefault(dst, []).append(src)
-    for rank in range(world):
-        lines.append(f"rank {rank} {{")
-        nodes = np.flatnonzero(recording.rank == rank).tolist()
-        lines += [_operation(recording, node) for node in nodes]
-        lines += [f"l{node} requires l{src}" for node in nodes for src in by_dst.get(node, ())]
-        lines.append("}")
-    with whole_file(Path(path)) as part:
-        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _operation(recording: Recording, node: int) -> str:
-    """Line of a node: a calculation, or a message without regard to its recorded time."""
-    kind, size = int(recording.kind[node]), int(recording.size_bytes[node])
-    if kind in (SEND, RECEIVE):
-        verb = "send" if kind == SEND else "recv"
-        way = "to" if kind == SEND else "from"
-        return f"l{node}: {verb} {size}b {way} {recording.peer[node]} tag {recording.tag[node]}"
-    timed = int(recording.duration_ps[node]) if kind in (COMPUTE, MEMORY, HOST, NOTHING) else 0
-    return f"l{node}: calc {round(timed / PS_PER_NS)}"

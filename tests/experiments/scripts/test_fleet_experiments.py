@@ -13,6 +13,7 @@ from click.testing import CliRunner
 mpl.use("Agg")
 
 from experiments.cli.main import app
+from experiments.figures.fleet import power_figure
 from experiments.scripts import fleet_week, policy_frontier, role_change_value
 from tests.support.commands import document_of
 from topologies.errors import InputError
@@ -44,7 +45,7 @@ def test_fleet_week_draws_roles_and_power() -> None:
     assert top.get_ylabel() == "chips [thousand]"
     assert "needed for the demand" in top.get_legend_handles_labels()[1]
     assert bottom.get_xlabel() == "time, UTC"
-    assert len(fleet_week.plot_power(frame).axes) == 2
+    assert len(power_figure(frame, title="Fleet").axes) == 2
 
 
 def test_role_change_value_falls_with_time() -> None:

@@ -24,7 +24,6 @@ from workloads.demand import (
     failover,
     measured_noise,
     mix,
-    monday_only,
     period_means,
     read_demand,
     servegen,
@@ -32,6 +31,7 @@ from workloads.demand import (
     whole_requests,
     with_noise,
 )
+from workloads.demand.whatif import first_monday
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -217,8 +217,8 @@ def test_what_ifs() -> None:
     assert np.flatnonzero(at_two > 10).tolist() == list(range(1560, 1565))
     doubled = failover(flat, minute=100, minutes=50).requests[0]
     assert doubled.sum() == 2880 * 10 + 500
-    monday = monday_only(azure_conv())
-    assert (monday.start, monday.minutes) == ("2024-05-13T00:00", 1440)
+    monday = first_monday(azure_conv())
+    assert azure_conv().between(monday, monday + 1440).start == "2024-05-13T00:00"
 
 
 @pytest.mark.parametrize("at", ["2am", "25:00", "02:60"])

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from topologies.catalogue.families import chip_family
 from workloads.kernels.chip_share import Timing, family, worst
-from workloads.kernels.runtime import NEURON
 from workloads.models.flops import forward_flops, training_flops
 from workloads.models.model import Model
 from workloads.training.layers.shapes import RankShapes
@@ -103,7 +103,7 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
 
 def _runs_again(shapes: RankShapes) -> bool:
     """Return whether the chip recomputes activations; a compiler may keep them despite the plan."""
-    part = f"kernels.{family(shapes.chip).name}"
+    part = f"kernels.{family(shapes.chip, shapes.catalogue).name}"
     return not shapes.catalogue.has(part, SHARE_AGAIN) or bool(
         shapes.catalogue.value(part, SHARE_AGAIN)
     )
@@ -112,7 +112,7 @@ def _runs_again(shapes: RankShapes) -> bool:
 def _adapter(shapes: RankShapes, k: int, n: int) -> Timing:
     """Forward time of both products of an adapter on a weight of k rows and n columns."""
     rank, t = shapes.plan.lora_rank, shapes.tokens
-    if shapes.chip.startswith(NEURON):
+    if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _widened(shapes, k, n)
     return _sum(shapes.gemm(t, rank, k), shapes.gemm(t, n, rank))
 
@@ -121,7 +121,7 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
     """Time of the gradients of an adapter's input and of its two weights."""
     rank, t = shapes.plan.lora_rank, shapes.tokens
     weights = (shapes.gemm(rank, n, t), shapes.gemm(k, rank, t))
-    if shapes.chip.startswith(NEURON):
+    if chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return _sum(_widened(shapes, n, k), *weights)
     return _sum(shapes.gemm(t, rank, n), shapes.gemm(t, k, rank), *weights)
 

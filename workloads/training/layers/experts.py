@@ -17,7 +17,6 @@ from typing import NamedTuple, cast
 from topologies.catalogue.families import NCCL, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
-from workloads.kernels.runtime import NEURON
 from workloads.models.model import Experts
 from workloads.training.layers.mlp import products, products_backward, up_width
 from workloads.training.layers.shapes import TWO, RankShapes
@@ -246,7 +245,7 @@ def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
     kernels read each row of a block by its index.
     """
     work, plan = load(shapes), shapes.plan
-    by_index = plan.routed_nodes or shapes.chip.startswith(NEURON)
+    by_index = plan.routed_nodes or chip_family(shapes.chip, shapes.catalogue).is_neuron
     if work.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
         return []
     return [kernel(name, shapes.passes(2 * TWO * work.each * work.local * shapes.model.hidden))]

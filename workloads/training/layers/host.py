@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from topologies.catalogue.families import chip_family
 from workloads.kernels.chip_share import rank_of
-from workloads.kernels.runtime import NEURON, PART
+from workloads.kernels.runtime import PART
 from workloads.kernels.times import host_dispatch_s
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.plan import ParallelPlan
@@ -45,9 +45,10 @@ def host_s(
         Times that each layer is traced. Recomputation is a pass of its own.
     """
     plan, chip = shapes.plan, shapes.chip
-    if chip_family(chip, shapes.catalogue).runtime == COMPILED:
+    chips = chip_family(chip, shapes.catalogue)
+    if chips.runtime == COMPILED:
         return 0.0
-    if not chip.startswith(NEURON):
+    if not chips.is_neuron:
         return kernels * host_dispatch_s(chip, catalogue=shapes.catalogue)
     if job.runtime == "eager":
         return kernels * shapes.catalogue.value(PART, "eager_added")

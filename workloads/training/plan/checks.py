@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.kernels.runtime import NEURON
 from workloads.models.model import Model
 from workloads.training.plan.fields import nearest
 from workloads.training.plan.plan import ParallelPlan
@@ -116,7 +116,7 @@ def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
     topologies.errors.InputError: runtime 'xla' is a way to issue work to Trainium, and dgx-h100 \
 has h100. Leave --runtime out.
     """
-    if plan.runtime != RUNTIME and not cluster.chip.startswith(NEURON):
+    if plan.runtime != RUNTIME and not chip_family(cluster.chip, cluster.catalogue).is_neuron:
         raise InputError(
             f"runtime {plan.runtime!r} is a way to issue work to Trainium, and {cluster.name} has "
             f"{cluster.chip}. Leave --runtime out."
