@@ -93,6 +93,13 @@ def demands(catalogue: Catalogue) -> Rows:
     ]
 
 
+def policies(catalogue: Catalogue) -> Rows:
+    """Policies of a fleet, and how each of them decides which units serve."""
+    from workloads.fleet.policies.registry import KINDS as POLICIES
+
+    return [{"name": name, "about": policy.summary} for name, policy in POLICIES.items()]
+
+
 def variants(catalogue: Catalogue) -> Rows:
     """Contested values of the catalogue: the default and each named alternative."""
     return [
@@ -139,6 +146,7 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
         algorithms,
         schedules,
         demands,
+        policies,
         variants,
         prices,
         experiments,

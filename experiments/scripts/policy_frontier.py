@@ -1,4 +1,4 @@
-"""The trade-off between SLO attainment and training chip-hours, for every policy.
+"""The trade-off between SLO attainment and training chip-hours, for six policies.
 
 Each line is a policy of the fleet with several values of its setting, such as the headroom. Points
 further to the right train more, lower points miss fewer requests.
@@ -31,7 +31,9 @@ def run(
     peak_share: float = 0.9,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Run every built-in policy at several headrooms.
+    """Run policies at several headrooms, and ``clock`` with several shares of units at night.
+
+    Policies that need prices of electricity or a limit on power are left out.
 
     Parameters
     ----------

@@ -15,8 +15,8 @@ class PolicyInputs:
     policy: str = field(
         default="forecast",
         metadata=option(
-            "Policy: static, clock, threshold, forecast, mpc, price, power-cap, oracle, "
-            "mpc-oracle, or FILE.py with policy()"
+            "Policy by name (`cluster-sim list policies`), or FILE.py with policy()",
+            metavar="NAME|FILE.py",
         ),
     )
     headroom: float | None = field(

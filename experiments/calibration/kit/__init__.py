@@ -17,7 +17,7 @@ SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies
 """Python scripts that both flavours have; ``backend`` differs between them."""
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST_BYTES = 1_000_000
-FAMILIES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
+NEURON_MACHINES = {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "trn3": "trn3-gen1"}
 """Trainium chips, and the machine on which their collectives are measured by default."""
 GPU_MACHINES = {
     "a100-40gb": "dgx-a100-40gb",
@@ -68,13 +68,13 @@ def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
     (4, 'cuda')
     """
     catalogue = catalogue or shipped_catalogue()
-    if chip in FAMILIES:
+    if chip in NEURON_MACHINES:
         ranks = catalogue.integer(chip, "ranks_per_chip")
         cores = catalogue.integer(chip, "cores") // ranks
-        return Manifest(chip, "neuron", FAMILIES[chip], ranks, cores)
+        return Manifest(chip, "neuron", NEURON_MACHINES[chip], ranks, cores)
     if chip in GPU_MACHINES:
         return Manifest(chip, "cuda", GPU_MACHINES[chip], 1, 1)
-    chips = (*FAMILIES, *GPU_MACHINES)
+    chips = (*NEURON_MACHINES, *GPU_MACHINES)
     raise InputError(
         f"there is no kit for chip {chip[:40]!r}; there are {', '.join(chips)}."
         + suggestion(chip, chips)
@@ -123,7 +123,7 @@ def _replacements(manifest: Manifest) -> Mapping[str, str]:
 
 def _one_chip(chip: str) -> str:
     """Machine with the fewest chips of a kind."""
-    return {"trn1": "trn1.2xlarge", "trn2": "trn2.3xlarge"}.get(chip, FAMILIES[chip])
+    return {"trn1": "trn1.2xlarge", "trn2": "trn2.3xlarge"}.get(chip, NEURON_MACHINES[chip])
 
 
 def write_kit(folder: Path, chip: str) -> Manifest:

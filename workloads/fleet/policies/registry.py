@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topologies.errors import InputError, shown, suggestion
+from topologies.registry import by_name
 from workloads.fleet.policies import (
     clock,
     forecasting,
@@ -17,9 +18,9 @@ from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.user_policy import load_policy
 from workloads.fleet.policies.view import Policy
 
-KINDS: dict[str, PolicyKind] = {
-    kind.name: kind
-    for kind in (
+KINDS: dict[str, PolicyKind] = by_name(
+    "policy",
+    (
         static.KIND,
         clock.KIND,
         threshold.KIND,
@@ -29,8 +30,8 @@ KINDS: dict[str, PolicyKind] = {
         power_capped.KIND,
         oracle.KIND,
         predictive.FORESIGHT,
-    )
-}
+    ),
+)
 """Built-in policies by name."""
 
 
