@@ -66,6 +66,8 @@ def chosen(row: Mapping[str, Any], chip: str) -> dict[str, str]:
         variants |= {f"{kernels}.{name}": "" if row["compiled"] else "eager" for name in SEPARATE}
     if row.get("graphs") is not None and kernels in GRAPHED:
         variants[f"{kernels}.host_dispatch"] = "graphs" if row["graphs"] else ""
+    if row.get("launch_blocking") is not None:
+        variants["training.issued_ahead"] = "blocking" if row["launch_blocking"] else ""
     if kernels != "kernels.h100":
         return variants
     date = month(row)

@@ -81,6 +81,7 @@ PLAN = (
     ATTENTION,
     Column("compiled", "flag"),
     Column("graphs", "flag"),
+    Column("launch_blocking", "flag"),
     Column("date", "text"),
     Column("power_limit_w", "number", least=0),
     Column("train_only", "text", choices=("attention", "mlp", "output")),

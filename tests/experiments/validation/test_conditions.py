@@ -31,6 +31,7 @@ def seconds(**stated: Any) -> float:
         ({"attention": "unfused"}, {"attention": "fused"}),
         ({"compiled": 0}, {"compiled": 1}),
         ({"zero": 1, "tp": 8, "graphs": 0}, {"zero": 1, "tp": 8, "graphs": 1}),
+        ({"tp": 8, "launch_blocking": 1}, {"tp": 8, "launch_blocking": 0}),
         ({"tp": 8, "parallel_layers": 0}, {"tp": 8, "parallel_layers": 1}),
         ({"power_limit_w": 500}, {"power_limit_w": 700}),
         ({"precision": "fp8", "date": "2023-05"}, {"precision": "fp8", "date": "2023-11"}),

@@ -65,6 +65,18 @@ def host_s(
     return float(max(traced_s, least_s))
 
 
+def issued_ahead(shapes: RankShapes) -> float:
+    """Share of the time to issue kernels for which the host runs ahead of the chip.
+
+    It is 1 unless launches block the host until the chip has run the kernel
+    (``CUDA_LAUNCH_BLOCKING``). Then the chip idles while the host issues the next one.
+    """
+    chips = chip_family(shapes.chip, shapes.catalogue)
+    if chips.runtime == COMPILED or chips.is_neuron:
+        return 1.0
+    return shapes.catalogue.value("training", "issued_ahead")
+
+
 def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:
     """Unexplained time of a pass as a share of its kernels' time; 0 within one chip."""
     return _constant_across_chips(shapes, job, "scheduling")

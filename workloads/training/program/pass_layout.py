@@ -11,7 +11,7 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray, distinct
 from workloads.kernels.chip_share import Timing
-from workloads.training.layers.host import host_s, scheduling_share
+from workloads.training.layers.host import host_s, issued_ahead, scheduling_share
 from workloads.training.layers.steps import CC, ENGINE, HOST, LayerOp, kernel
 from workloads.training.program.ops import Catalog, Ops, join, repeat
 from workloads.training.program.pass_steps import Gathered, PassSteps, StagePasses
@@ -92,13 +92,22 @@ class PassLayout:
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
         """Add the host to a pass over the layers, which cannot end before the host has issued it.
 
-        The host runs ahead of the chip within a pass, and starts when the beginning of the pass is
-        done. It issues the steps of both ``ends`` of the pass as well.
+        The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
+        the chip waits for it instead.
         """
         issued_s = self._host_s(layers, traced, ends) if len(layers) else 0.0
         if issued_s < LEAST_HOST_S:
             return layers
-        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, issued_s)])
+        ahead_s = issued_s * issued_ahead(self.passes.shapes)
+        body = self._beside_host(layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
+        if issued_s - ahead_s < LEAST_HOST_S:
+            return body
+        launch = LayerOp("host.launch", "host", ENGINE, issued_s - ahead_s)
+        return join([body, self.catalog.ops([launch])])
+
+    def _beside_host(self, layers: Ops, ahead_s: float) -> Ops:
+        """Add the host that runs ahead of the chip, and starts when the pass has begun."""
+        issue = self.catalog.ops([LayerOp("host.issue", "host", HOST, ahead_s)])
         wait = self.catalog.ops([kernel("host.wait", Timing(0.0, "measured"))])
         layers_back = layers.back.copy()
         # The first kernel waits for the beginning of the pass, not for the host's op between them.

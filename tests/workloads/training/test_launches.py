@@ -1,0 +1,73 @@
+"""Launches that block the host: the chip waits while each kernel is issued."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.toy_training import TOY, plan
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
+from workloads.training.execution.jitter import Disturbance
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.layers.embedding import (
+    embedding,
+    embedding_backward,
+    output,
+    output_backward,
+)
+from workloads.training.layers.layer import backward, forward
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.plan import ParallelPlan
+
+BLOCKING = {"training.issued_ahead": "blocking"}
+WIDE = replace(TOY, hidden=8192, ffn=32768, heads=64, kv_heads=64, head_dim=128, layers=2)
+"""Model whose kernels take longer than the host needs to issue them."""
+
+
+def _step(machine: str, how: ParallelPlan, *, blocked: bool, **options: object) -> Iteration:
+    numbers = shipped_catalogue().with_variants(BLOCKING if blocked else {})
+    return iteration(WIDE, cluster(machine, catalogue=numbers), how, **options)
+
+
+def test_the_time_of_all_launches_is_added_to_that_of_the_kernels() -> None:
+    how = plan(tp=8, recompute="full", seq=4096)
+    usual, blocked = (_step("dgx-h100", how, blocked=blocks) for blocks in (False, True))
+    shapes = RankShapes(WIDE, how, "h100", shipped_catalogue())
+    layers = [*forward(shapes), *backward(shapes)] * WIDE.layers
+    ends = [
+        *embedding(shapes),
+        *output(shapes),
+        *output_backward(shapes),
+        *embedding_backward(shapes),
+    ]
+    launched_s = shipped_catalogue().value("kernels.h100", "host_dispatch") * how.microbatches
+    added_s = launched_s * sum(step.issued for step in [*layers, *ends])
+    assert blocked.iteration_s - usual.iteration_s == pytest.approx(added_s, rel=1e-6)
+    assert usual.breakdown_s["other"] == 0
+    assert blocked.breakdown_s["other"] == pytest.approx(added_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 4, "pp": 2}, {"tp": 2, "pp": 2, "dp": 2}])
+@pytest.mark.parametrize("how", [None, Disturbance(0.05, seed=3)])
+def test_the_rank_vector_blocks_as_the_engine_does(
+    degrees: dict[str, int], how: Disturbance | None
+) -> None:
+    divided = plan(**degrees, recompute="full")
+    options = {"disturbed": how} if how else {}
+    engine, vector = (
+        _step("dgx-h100", divided, blocked=True, level=level, **options)
+        for level in ("collective", "rank-vector")
+    )
+    assert vector.iteration_s == engine.iteration_s
+    assert vector.breakdown_s == pytest.approx(engine.breakdown_s, abs=1e-15)
+
+
+def test_compiled_programs_have_no_launches_that_block() -> None:
+    for machine in ("trn2.48xlarge", "tpu-v6e-pod"):
+        how = plan(dp=cluster(machine).chips)
+        assert (
+            _step(machine, how, blocked=True).iteration_s
+            == _step(machine, how, blocked=False).iteration_s
+        )
