@@ -14,7 +14,7 @@ products of a dense model take longer than reading its weights."""
 
 BESIDE, WHOLE, FIRST = "beside", "whole", "first"
 PROMPTS = (BESIDE, WHOLE, FIRST)
-"""Make-up of iterations with prompts where those have ``chunk_tokens``: pieces of prompts beside
+"""Ways to fill an iteration with prompts, where it has ``chunk_tokens``: pieces of prompts beside
 decoding requests, whole prompts beside them, or pieces of prompts while decode pauses."""
 
 
@@ -35,15 +35,15 @@ class Batching:
     arrived : bool
         Whether prompts arrive with their keys and values, as at a decode replica, and take no time.
     prompts : str
-        Make-up of iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0.
+        Way to fill iterations with prompts, one of ``PROMPTS``, where ``chunk_tokens`` is not 0.
     overlapped : bool
-        Whether an iteration is planned while the one before runs, so that a request that arrives
-        meanwhile waits for one more.
+        Whether an iteration is planned while the one before it runs, so that a request that arrives
+        meanwhile waits for one iteration more.
     poll_passes : int
         Passes of decode between two looks for new requests. After prompts the next look is at once.
     gather_passes, gather_tokens : int
-        Passes of decode for which prompts wait for others, unless an iteration with those that wait
-        would have so many tokens; 0 for no wait.
+        Passes of decode for which prompts wait for further prompts, unless those that wait fill an
+        iteration to ``gather_tokens`` already; 0 for no wait.
     """
 
     slots: int = 64

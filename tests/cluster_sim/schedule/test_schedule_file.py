@@ -16,6 +16,7 @@ from cluster_sim.schedule import file as schedule_file
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.file import equal, load, save
 from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
+from tests.support.damaged_files import check_damaged
 from tests.support.random_schedules import on_one_link, schedules
 from topologies.errors import InputError
 
@@ -165,21 +166,7 @@ def test_no_damage_ends_in_anything_but_one_line(
     folder = tmp_path_factory.mktemp("damage")
     path = folder / "s.npz"
     save(on_one_link(3), path)
-    data = bytearray(path.read_bytes())
-    data[int(cut * (len(data) - 1))] ^= flip
-    path.write_bytes(data)
-    _loads_or_is_refused(path)
-    path.write_bytes(bytes(data[: int(cut * len(data))]))
-    _loads_or_is_refused(path)
-
-
-def _loads_or_is_refused(path: Path) -> None:
-    message = ""
-    try:
-        load(path)
-    except InputError as refused:
-        message = str(refused)
-    assert "\n" not in message
+    check_damaged(path, load, cut, flip)
 
 
 def test_missing_and_foreign_files(tmp_path: Path) -> None:

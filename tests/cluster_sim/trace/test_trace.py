@@ -20,6 +20,7 @@ from cluster_sim.schedule.file import equal
 from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain, waiting_chain
 from cluster_sim.trace.trace import Trace, load_trace, run
+from tests.support.damaged_files import check_damaged
 from tests.support.random_schedules import ended, on_one_link, schedules, spans
 from topologies.errors import InputError
 
@@ -189,16 +190,7 @@ def test_no_damage_to_a_file_ends_in_anything_but_one_line(
 ) -> None:
     path = tmp_path_factory.mktemp("damage") / "t.parquet"
     run(on_one_link(3)).save(path)
-    data = bytearray(path.read_bytes())
-    data[int(cut * (len(data) - 1))] ^= flip
-    for damaged in (bytes(data), bytes(data[: int(cut * len(data))])):
-        path.write_bytes(damaged)
-        message = ""
-        try:
-            load_trace(path)
-        except InputError as refused:
-            message = str(refused)
-        assert "\n" not in message
+    check_damaged(path, load_trace, cut, flip)
 
 
 def _circle() -> Schedule:

@@ -25,14 +25,14 @@ def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> Non
     some, tokens = sparse.experts, np.array([1.0, 2.0, 16.0, 32.0])
     assert some is not None
     fetched = experts_s(rank, tokens)
-    book = shipped_catalogue().with_rows(
+    without_fetch = shipped_catalogue().with_rows(
         [
             replace(
                 shipped_catalogue().entry("serving.trn2", "expert_token"), value=1e-30, low=None
             ),
         ]
     )
-    free = experts_s(RankShare(sparse, TRN2, 16, "bf16", book), tokens)
+    free = experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)
     once = shipped_catalogue().value("serving.trn2", "expert_token")
     last = some.count / some.per_token - 1
     assert fetched - free == pytest.approx(once * np.array([0, 1, last, last]), abs=1e-12)

@@ -1,0 +1,33 @@
+"""Files that are cut or have a wrong byte, which a reader reads or refuses in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from topologies.errors import InputError
+
+
+def check_damaged(path: Path, read: Callable[[Path], object], cut: float, flip: int) -> None:
+    """Assert that a reader ends a damaged file in no other error than one line.
+
+    Parameters
+    ----------
+    path : Path
+        A whole file, which is written over.
+    read : function of a path
+    cut : float
+        Place of the damage, as a share of the file.
+    flip : int
+        Bits of the byte there that are turned over; the file is then cut there too.
+    """
+    data = bytearray(path.read_bytes())
+    data[int(cut * (len(data) - 1))] ^= flip
+    for damaged in (bytes(data), bytes(data[: int(cut * len(data))])):
+        path.write_bytes(damaged)
+        message = ""
+        try:
+            read(path)
+        except InputError as refused:
+            message = str(refused)
+        assert "\n" not in message
