@@ -13,8 +13,8 @@ from experiments.cli.invocation import Invocation
 from topologies.options import option
 
 if TYPE_CHECKING:
-    from experiments.calibration.combined import Group
     from experiments.calibration.constants import ConstantsFit
+    from experiments.calibration.fit_group import Group
     from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
