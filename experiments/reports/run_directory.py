@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -234,13 +234,16 @@ def run_directory(
 
 
 def _resolved(path: str | Path) -> Path:
-    try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError, ValueError):
-        raise InputError(
-            f"--out {shown(str(path))} cannot be a directory: its links lead nowhere. "
-            "Choose a new directory."
-        ) from None
+    """Return the path that links lead to; those that lead to each other are refused."""
+    with suppress(OSError, RuntimeError, ValueError):
+        resolved = Path(path).resolve()
+        # Python 3.13 and later leave a link that leads back to itself where earlier ones raise.
+        if not any(place.is_symlink() for place in (resolved, *resolved.parents)):
+            return resolved
+    raise InputError(
+        f"--out {shown(str(path))} cannot be a directory: its links lead nowhere. "
+        "Choose a new directory."
+    )
 
 
 def check_foreign(path: Path) -> None:
