@@ -11,8 +11,8 @@ from pathlib import Path
 
 import networkx as nx
 
+from tests.support.small_traces import GOAL, job, profile
 from tests.workloads.demand.test_request_logs import CHAT, MOONCAKE
-from tests.workloads.traces.test_replay import GOAL, job, profile
 from tests.workloads.training.test_other_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
 
 ASTRA = b"""topology: [Ring, Switch]

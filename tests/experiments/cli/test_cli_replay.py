@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli.main import run
-from tests.workloads.traces.test_replay import job
+from tests.support.small_traces import job
 
 RING = ["--cluster", "ring:4", "--bandwidth", "50GB/s", "--latency", "1us"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.fuzz.structure import LEFT_OUT, places, replaced
+from tests.support.small_traces import GOAL, RING, job, profile
 from tests.workloads.traces.test_kineto_ranks import exchange
-from tests.workloads.traces.test_replay import GOAL, RING, job, profile
 from topologies import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema
@@ -148,7 +148,7 @@ def test_a_group_without_its_caller_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_number_of_a_node_has_a_bound(tmp_path: Path) -> None:
-    from tests.workloads.traces.test_replay import et, node
+    from tests.support.small_traces import et, node
 
     path = et(tmp_path / "a.0.et", node(2**63 + 5, schema.COMPUTE, us=3))
     with pytest.raises(InputError, match=r"a\.0\.et: node 9223372036854775813; numbers of nodes"):

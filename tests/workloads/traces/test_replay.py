@@ -1,54 +1,26 @@
-"""Replays: exact small cases, recorded times repeated, and traces that are refused."""
+"""Replay of Chakra traces: ranks meet, bad traces are refused, steps go out and come back."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
+from tests.support.small_traces import RING, et, job, node, step
 from topologies import cluster
-from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import from_fields
 from workloads.traces import chakra_schema as schema
 from workloads.traces.chakra import read_chakra
-from workloads.traces.chakra_export import VERSION, node_message, write_chakra, write_messages
+from workloads.traces.chakra_export import write_chakra
 from workloads.traces.from_training import training_recording
-from workloads.traces.replay import STEP_SPREAD, read_traces, replay, replay_document
+from workloads.traces.replay import read_traces, replay, replay_document
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
-
-RING = cluster("ring:4", bandwidth="50GB/s", latency="1us")
-
-
-def node(number: int, kind: int, *, us: int = 0, after: Any = (), **facts: Any) -> Any:
-    """A Chakra node."""
-    return node_message(number, f"node{number}", kind, us * 10**6, list(after), facts)
-
-
-def et(path: Path, *nodes: Any, version: str = VERSION) -> Path:
-    """Write a Chakra file of these nodes."""
-    write_messages(path, [schema.messages()["GlobalMetadata"](version=version), *nodes])
-    return path
-
-
-def step(rank: int, us: int = 10) -> list[Any]:
-    """Compute, an all-reduce of 1 MB, compute."""
-    return [
-        node(1, schema.COMPUTE, us=us + rank),
-        node(2, schema.COLLECTIVE, after=[1], comm_type=0, comm_size=10**6),
-        node(3, schema.COMPUTE, us=5, after=[2]),
-    ]
-
-
-def job(folder: Path, ranks: int = 4) -> list[Path]:
-    """The traces of a small job."""
-    return [et(folder / f"job.{rank}.et", *step(rank)) for rank in range(ranks)]
 
 
 def test_ranks_meet_in_a_collective_that_takes_what_the_command_says(tmp_path: Path) -> None:
@@ -229,134 +201,6 @@ def test_a_training_step_goes_out_and_comes_back(tmp_path: Path) -> None:
         training_recording(iteration(model, machine, plan))
 
 
-def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
-    """A complete event of a PyTorch profile."""
-    stream = args.pop("stream", 7)
-    tid = stream if cat in ("kernel", "gpu_memcpy") else 1
-    args |= {"stream": stream} if cat == "kernel" else {}
-    return {
-        "ph": "X",
-        "name": name,
-        "cat": cat,
-        "ts": ts,
-        "dur": dur,
-        "pid": 0,
-        "tid": tid,
-        "args": args,
-    }
-
-
-def profile(rank: int = 0, world: int = 2) -> dict[str, Any]:
-    """Two kernels with an all-reduce between them on another stream, and a wait of the host."""
-    reduce = {
-        "Collective name": "allreduce", "In msg nelems": 10**6, "Out msg nelems": 10**6,
-        "dtype": "Float", "Group size": world, "Process Group Name": "0",
-        "Process Group Ranks": str(list(range(world))),
-    }  # fmt: skip
-    events = [
-        event("ProfilerStep#1", "user_annotation", 1000, 500),
-        event("cudaLaunchKernel", "cuda_runtime", 1000, 5, correlation=1),
-        event("sgemm_128x64", "kernel", 1010, 100, correlation=1),
-        event("cudaLaunchKernel", "cuda_runtime", 1008, 5, correlation=2),
-        event("ncclDevKernel_AllReduce", "kernel", 1112, 200, correlation=2, stream=20, **reduce),
-        event("cudaDeviceSynchronize", "cuda_runtime", 1020, 295),
-        event("cudaLaunchKernel", "cuda_runtime", 1320, 5, correlation=3),
-        event("vectorized_elementwise_kernel", "kernel", 1330, 50, correlation=3),
-    ]
-    return {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}],
-        "distributedInfo": {"rank": rank, "world_size": world},
-        "traceEvents": events,
-    }
-
-
-def kineto(path: Path, document: dict[str, Any]) -> Path:
-    """Write a profile, compressed."""
-    path.write_bytes(gzip.compress(json.dumps(document).encode()))
-    return path
-
-
-DGX = cluster("dgx-h100")
-
-
-def test_a_profile_with_its_own_times_takes_its_own_time(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "rank0.json.gz", profile())
-    played = replay([path], DGX, compute="recorded", communication="recorded")
-    assert played.trace.total_ps == 380 * 10**6
-    assert played.recording.facts["recorded_s"] == pytest.approx(380e-6)
-    spread = (1 - STEP_SPREAD) * played.iteration_s, (1 + STEP_SPREAD) * played.iteration_s
-    assert (played.low_s, played.high_s) == pytest.approx(spread)
-
-
-def test_kernels_scale_by_what_limits_them(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "rank0.json.gz", profile())
-    played = replay([path], DGX, communication="recorded")
-    assert (played.how, played.source) == ("scaled", "a100-80gb")
-    nodes = {name: k for k, name in enumerate(played.recording.name)}
-    product, stream = nodes["sgemm_128x64"], nodes["vectorized_elementwise_kernel"]
-    assert played.recording.duration_ps[product] == pytest.approx(100e6 * 312 / 989.4)
-    assert played.recording.duration_ps[stream] == pytest.approx(50e6 * 2.039 / 3.35)
-    assert played.low_s <= played.iteration_s <= played.high_s
-
-
-def test_a_slower_network_makes_the_host_wait_longer(tmp_path: Path) -> None:
-    path = kineto(tmp_path / "rank0.json.gz", profile())
-    slow: Cluster = cluster("ring:2", bandwidth="1GB/s", latency="1us")
-    played = replay([path], slow, compute="recorded")
-    collective = duration_ps(CollectiveCall("all-reduce", Group(slow, np.arange(2)), 4 * 10**6))
-    assert played.trace.total_ps == (380 - 200) * 10**6 + collective
-
-
-def test_two_ranks_of_a_job_meet(tmp_path: Path) -> None:
-    late = profile(1)
-    late["traceEvents"][2]["dur"] = 102
-    paths = [
-        kineto(tmp_path / "rank0.json.gz", profile()),
-        kineto(tmp_path / "rank1.json.gz", late),
-    ]
-    assert replay(paths, DGX).trace.schedule.labels["what"].names[-1] == "join"
-    with pytest.raises(InputError, match="rank 0 is also in"):
-        replay([paths[0], paths[0]], DGX)
-
-
-def test_a_collective_without_a_size_keeps_its_time(tmp_path: Path) -> None:
-    document = profile()
-    for name in ("In msg nelems", "Out msg nelems"):
-        del document["traceEvents"][4]["args"][name]
-    played = replay([kineto(tmp_path / "rank0.json.gz", document)], DGX)
-    assert played.unmapped == {"ncclDevKernel_AllReduce": 1}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dur": -5}, "dur of 'sgemm_128x64' is -5"),
-        ({"ts": float("nan")}, "ts of 'sgemm_128x64' is nan"),
-        ({"dur": "soon"}, "dur of 'sgemm_128x64' is nan"),
-        ({"cat": "cpu_op"}, None),
-    ],
-)
-def test_times_that_no_clock_shows_are_refused(
-    tmp_path: Path, change: dict[str, Any], message: str | None
-) -> None:
-    document = profile()
-    document["traceEvents"][2] |= change
-    path = kineto(tmp_path / "rank0.json.gz", document)
-    if message:
-        with pytest.raises(InputError, match=message):
-            replay([path], DGX)
-    else:
-        assert len(replay([path], DGX).recording)
-
-
-def test_a_profile_of_the_host_alone_is_refused(tmp_path: Path) -> None:
-    document = profile()
-    document["traceEvents"] = [one for one in document["traceEvents"] if one["cat"] != "kernel"]
-    with pytest.raises(InputError, match="no accelerator activity"):
-        replay([kineto(tmp_path / "rank0.json.gz", document)], DGX)
-
-
 def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path: Path) -> None:
     summary = {"total_time": 2e-3, "tensor_engine_active_time": 1e-3, "dma_active_time": 1.5e-3}
     path = tmp_path / "summary.json"
@@ -370,37 +214,6 @@ def test_a_summary_of_neuron_profile_keeps_its_total(tmp_path: Path) -> None:
     faster = replay([path], cluster("trn2.48xlarge"), recorded_on="trn1")
     assert faster.how == "scaled"
     assert faster.iteration_s < 2e-3
-
-
-GOAL = """num_ranks 2
-rank 0 {
-l1: calc 1000
-l2: send 5000000b to 1 tag 3
-l2 requires l1
-}
-rank 1 {
-l1: recv 5000000b from 0 tag 3
-l2: calc 500
-l2 requires l1
-}
-"""
-
-
-def test_goal_is_replayed_and_other_lines_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ring.goal"
-    path.write_text(GOAL)
-    played = replay([path], RING)
-    message = duration_ps(CollectiveCall("permute", Group(RING, np.array([0, 1])), 5 * 10**6))
-    assert played.trace.total_ps == 10**6 + message + 500_000
-    path.write_text(GOAL.replace("calc 500", "think 500"))
-    with pytest.raises(InputError, match="line 9: 'l2: think 500' is no GOAL"):
-        replay([path], RING)
-    path.write_text(GOAL[:-3])
-    with pytest.raises(InputError, match=r"ring.goal ends within rank 1, before its brace"):
-        replay([path], RING)
-    path.write_text(GOAL.replace("}\nrank 1", "rank 1"))
-    with pytest.raises(InputError, match=r"line 6: 'rank 1 \{' is no GOAL"):
-        replay([path], RING)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

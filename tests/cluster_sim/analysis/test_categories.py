@@ -1,0 +1,85 @@
+"""Time by category, overlap of categories, and waits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster_sim.analysis.categories import overlap, time_by_category, waits
+from cluster_sim.schedule.table import Schedule
+from cluster_sim.trace.trace import run
+from tests.support.random_schedules import WHATS, schedules, spans
+from topologies.errors import InputError
+
+
+def test_time_by_category_takes_the_first_of_the_list() -> None:
+    trace = spans([0, 0, 1], ["tp", "compute", "dp"], [0, 4, 2], [6, 9, 10])
+    table = time_by_category(trace, ["compute", "tp"])
+    assert table.columns.tolist() == ["compute_ps", "tp_ps", "idle_ps", "total_ps"]
+    assert table.loc[0].tolist() == [5, 4, 1, 10]
+    assert table.loc[1].tolist() == [0, 0, 10, 10]
+
+
+def test_categories_may_gather_several_names() -> None:
+    trace = spans([0, 0], ["tp", "dp"], [0, 2], [3, 5])
+    table = time_by_category(trace, {"compute": ["compute"], "comm": ["tp", "dp"]}, rest="waiting")
+    assert table.loc[0].to_dict() == {
+        "compute_ps": 0,
+        "comm_ps": 5,
+        "waiting_ps": 0,
+        "total_ps": 5,
+    }
+
+
+@given(schedule=schedules(), order=st.permutations(WHATS))
+def test_parts_sum_to_the_run_exactly_and_overlap_adds_up(
+    schedule: Schedule, order: list[str]
+) -> None:
+    trace = run(schedule)
+    table = time_by_category(trace, order)
+    parts = table.drop(columns="total_ps")
+    assert (parts.sum(axis=1) == trace.total_ps).all()
+    assert (parts >= 0).all(axis=None)
+    hidden = overlap(trace, order)
+    assert (hidden["exposed_ps"] + hidden["overlapped_ps"] == hidden["active_ps"]).all()
+    assert (hidden["overlapped_ps"] >= 0).all()
+    assert hidden["exposed_ps"].sum() == parts.drop(columns="idle_ps").sum(axis=None)
+
+
+def test_waits_name_the_op_that_ended_them() -> None:
+    trace = spans([0, 0, 1], ["tp", "compute", "dp"], [2, 9, 0], [5, 12, 12])
+    table = waits(trace)
+    assert table.to_dict("list") == {
+        "rank": [0, 0],
+        "op": [0, 1],
+        "start_ps": [0, 5],
+        "end_ps": [2, 9],
+        "wait_ps": [2, 4],
+    }
+
+
+def test_a_wait_until_the_end_of_the_run_has_no_op() -> None:
+    table = waits(spans([0, 1], ["tp", "tp"], [0, 0], [3, 8]))
+    assert table[["op", "wait_ps"]].to_numpy().tolist() == [[-1, 5]]
+
+
+@given(schedule=schedules())
+def test_waits_are_what_no_category_takes(schedule: Schedule) -> None:
+    trace = run(schedule)
+    idle = time_by_category(trace, WHATS)["idle_ps"]
+    by_rank = waits(trace).groupby("rank")["wait_ps"].sum()
+    assert by_rank.reindex(idle.index, fill_value=0).tolist() == idle.tolist()
+
+
+def test_labels_that_are_missing_or_numbers_are_refused() -> None:
+    trace = spans([0], ["tp"], [0], [1])
+    with pytest.raises(InputError, match=r"no label ranc\. Did you mean rank"):
+        time_by_category(trace, ["tp"], by="ranc")
+    with pytest.raises(InputError, match="label rank holds numbers"):
+        time_by_category(trace, ["tp"], what="rank")
+
+
+def test_a_name_under_two_categories_belongs_to_the_first() -> None:
+    table = time_by_category(spans([0], ["tp"], [0], [4]), {"x": ["tp"], "y": ["tp"]})
+    assert table.loc[0, ["x_ps", "y_ps"]].tolist() == [4, 0]
