@@ -29,6 +29,7 @@ from workloads.serving.state import (
     most_passes,
     passes_until,
     passes_until_seen,
+    stops_for_arrivals,
 )
 
 
@@ -261,7 +262,7 @@ def _decode(state: State, end_s: FloatArray) -> None:
     steps = min(steps, state.batch.steps())
     pass_s = profile.decode_s(batch, cached)
     growth_s = profile.decode_kv_s * growing
-    if batch < state.batching.slots and state.next_arrival < len(state.requests):
+    if stops_for_arrivals(state):
         until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now
         if until_s < float("inf"):
             until_s = max(until_s, 0.0)
@@ -286,7 +287,7 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
     cached = read + (np.cumsum(tokens) - tokens).astype(float)
     took_s = speculation.step_s(state.profile, requests, cached)
     ends_s = np.cumsum(np.append(state.now, took_s))[1:]
-    if requests < state.batching.slots and state.next_arrival < len(arrivals):
+    if stops_for_arrivals(state):
         begun = int(np.searchsorted(ends_s, arrivals[state.next_arrival])) + 1
         seen = passes_until_seen(state, begun)
         tokens, took_s, ends_s = tokens[:seen], took_s[:seen], ends_s[:seen]

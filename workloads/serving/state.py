@@ -6,6 +6,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from workloads.serving.batch import Batch
 from workloads.serving.batching import Batching
 from workloads.serving.profile import Profile
@@ -58,14 +60,16 @@ def look_for_arrivals(state: State) -> None:
     """Append the requests that the scheduler sees by now to those that wait.
 
     While it is busy, a scheduler that polls looks only after every few passes of decode, and one
-    that plans an iteration during the one before sees what had arrived when that one began.
+    that plans an iteration during the one before sees what had arrived before that one began. A
+    request that answers the end of another, at that very instant, is not seen yet.
     """
     arrival = state.requests.arrival_s
     busy = bool(len(state.batch) or state.pieces)
     if busy and state.unseen_passes % state.batching.poll_passes:
         return
     state.unseen_passes = 0
-    seen_until_s = state.planned_s if busy and state.batching.overlapped else state.now
+    ahead = busy and state.batching.overlapped
+    seen_until_s = np.nextafter(state.planned_s, -np.inf) if ahead else state.now
     while state.next_arrival < len(arrival) and arrival[state.next_arrival] <= seen_until_s:
         state.waiting.append(state.next_arrival)
         state.next_arrival += 1
@@ -107,13 +111,25 @@ def most_passes(state: State) -> int | None:
     return state.batching.gather_passes - state.gathering_passes
 
 
+def stops_for_arrivals(state: State) -> bool:
+    """Return whether a stretch of decode ends where the scheduler sees the next request.
+
+    With all slots taken it need not, but a scheduler that polls may see the request before a slot
+    is free, and then need not wait for another look.
+    """
+    has_slot = len(state.batch) < state.batching.slots
+    return state.next_arrival < len(state.requests) and (has_slot or state.batching.poll_passes > 1)
+
+
 def passes_until_seen(state: State, passes: int) -> int:
     """Return the passes after which the scheduler sees a request that arrives during the last one.
 
-    An overlapped scheduler needs one pass more, and one that polls goes on to its next look.
+    An overlapped scheduler needs one pass more, unless the request is there already: it is seen
+    when the first pass begins. One that polls goes on to its next look.
     """
-    poll = state.batching.poll_passes
-    passes += state.batching.overlapped
+    poll, ahead = state.batching.poll_passes, state.batching.overlapped
+    is_there = state.requests.arrival_s[state.next_arrival] < state.now
+    passes += ahead and not is_there
     return -(-(state.unseen_passes + passes) // poll) * poll - state.unseen_passes
 
 
