@@ -8,7 +8,6 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, compose, prove, whole
-from cluster_sim.collectives.duration.duration import _renumbered
 from cluster_sim.collectives.group_parsing import ordered, parse_groups
 from cluster_sim.collectives.measure_all_to_all_v import (
     bus_factor_v,
@@ -192,14 +191,6 @@ def test_a_map_is_of_a_torus():
     trace = run(compose(Call("all-to-all", whole(switch), 1000)).schedule)
     with pytest.raises(InputError, match="switch:4 is no torus"):
         link_map(trace, switch)
-
-
-def test_domains_of_ordered_and_other_groups_are_numbered_as_they_come() -> None:
-    rng = np.random.default_rng(5)
-    for values in (np.sort(rng.integers(0, 9, 40)), rng.integers(0, 9, 40), np.array([7])):
-        firsts = dict.fromkeys(values.tolist())
-        expected = [list(firsts).index(value) for value in values.tolist()]
-        assert _renumbered(values).tolist() == expected
 
 
 def test_a_chip_named_twice_is_named_in_any_order() -> None:

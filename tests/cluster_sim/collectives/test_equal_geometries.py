@@ -13,7 +13,7 @@ import pytest
 from cluster_sim.collectives import CollectiveCall, Group, collective_time
 from cluster_sim.collectives.algorithms.registry import suitable
 from cluster_sim.collectives.duration.duration import _timed
-from cluster_sim.collectives.duration.geometry import Geometry, geometries
+from cluster_sim.collectives.duration.geometry import Geometry, _ranked, geometries
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from topologies.arrays import IntArray
@@ -117,6 +117,17 @@ def test_tables_of_groups_have_the_geometries_of_their_groups(name: str) -> None
         first, geometry = geometries(machine, groups)
         single = [Geometry(Group(machine, group)) for group in groups]
         assert first[geometry].tolist() == [single.index(one) for one in single]
+
+
+def test_numbers_are_those_of_the_sorted_values_of_each_row() -> None:
+    rng = np.random.default_rng(0)
+    for rows in (
+        np.sort(rng.integers(0, 9, (5, 40))),
+        rng.integers(0, 9, (5, 40)),
+        np.array([[7]]),
+    ):
+        expected = [np.unique(row, return_inverse=True)[1].tolist() for row in rows]
+        assert _ranked(rows).tolist() == expected
 
 
 def test_irregular_groups_of_an_ultraserver_take_their_own_time() -> None:
