@@ -51,6 +51,8 @@ _UNITS: dict[str, tuple[Fraction, str]] = (
 """Units that are accepted, each with its factor to SI and its SI unit (numerator/denominator)."""
 
 # Units that messages suggest.
+_COUNTS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+"""Factors of the suffixes of counts; billions are written B, as in 70B parameters, or G."""
 _USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "h", "d")
 _USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
@@ -259,6 +261,28 @@ def parse_ps(text: str, what: str = "latency") -> int:
     return _whole(_parse(text, what, "s", "1.5us") * PS_PER_S, what, text, "ps", least=0)
 
 
+def parse_count(text: str, what: str) -> int:
+    """Parse a large number of things, such as tokens: ``15T``, ``300B``, ``2e12``.
+
+    Raises
+    ------
+    InputError
+        For a text that is no number, an unknown suffix, and a number below 1 or above 2⁶².
+
+    Examples
+    --------
+    >>> parse_count("15T", "--tokens"), parse_count("2e12", "--tokens")
+    (15000000000000, 2000000000000)
+    """
+    matched = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
+    if not matched or matched[2] not in _COUNTS:
+        raise InputError(f"{what} {text[:_LONGEST]!r} is not a number; write it as 15T or 300B.")
+    value = _exact(matched[1]) * _COUNTS[matched[2]]
+    if not 1 <= value <= LIMIT:
+        raise InputError(f"{what} {text!r} must be from 1 to {LIMIT:.3g}, such as 15T.")
+    return round(value)
+
+
 def format_bytes(size_bytes: int) -> str:
     """Format a size, in KiB, MiB … if that is the shorter exact form.
 
@@ -270,6 +294,20 @@ def format_bytes(size_bytes: int) -> str:
     decimal, binary = (_scaled(size_bytes, prefixes) for prefixes in (_DECIMAL, _BINARY))
     exact = [text for text, is_exact in (decimal, binary) if is_exact]
     return min(exact, key=len) + "B" if exact else decimal[0] + "B"
+
+
+def format_memory(size_bytes: int) -> str:
+    """Format a size of memory with four digits, in powers of 1000.
+
+    Sizes that are compared or summed have the same kind of unit: 96 GiB beside 101 GB would look
+    like the smaller of the two.
+
+    Examples
+    --------
+    >>> format_memory(96 * 2**30), format_memory(101_300_000_000)
+    ('103.1 GB', '101.3 GB')
+    """
+    return _scaled(size_bytes, _DECIMAL)[0] + "B"
 
 
 def format_rate(rate_bytes_per_s: float) -> str:

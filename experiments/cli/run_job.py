@@ -33,7 +33,17 @@ STANDBYS = ("cold", "warm")
 class JobInputs:
     """Length of the job, its checkpoints, spares and failures."""
 
-    days: float = field(default=90.0, metadata=option("Length of the run", unit="d"))
+    days: float | None = field(
+        default=None,
+        metadata=option("Length of the run", unit="d", default="90, or as long as --tokens take"),
+    )
+    tokens: str | None = field(
+        default=None,
+        metadata=option(
+            "Tokens that the job trains on, such as 15T or 300B, in place of a length",
+            default="as many as the length allows",
+        ),
+    )
     checkpoint_interval: str = field(
         default=AUTO,
         metadata=option(
@@ -91,7 +101,8 @@ class JobInputs:
     runs: int = field(
         default=8,
         metadata=option(
-            "Number of runs with different seeds, from which the interval comes",
+            "Number of runs with different seeds; as many more with drawn failure rates join them "
+            "for the interval",
             least=1,
             most=1000,
         ),

@@ -31,7 +31,7 @@ def print_job(result: JobResult, document: Mapping[str, Any], ranking: Ranking |
     plan, ends = result.step.plan, result.interval
     title = (
         f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
-        f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:g} days"
+        f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:,.4g} days"
     )
     print_table(title, ["result", "value"], _results(result, document), left=2)
     shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
@@ -46,7 +46,7 @@ def print_job(result: JobResult, document: Mapping[str, Any], ranking: Ranking |
 
 def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows about the whole run: failures, checkpoints, spares, tokens, price and energy."""
-    from experiments.reports.formatting import format_interval
+    from experiments.reports.formatting import format_interval, number
 
     def time(name: str) -> str:
         value = document[name]
@@ -56,7 +56,7 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
     state = format_bytes(int(document["checkpoint_bytes"]))
     rows = [
         ("goodput", f"{result.goodput:.1%} of the time"),
-        ("failures", f"{document['failures']:,.1f}, one every {time('mtbf_s')}"),
+        ("failures", f"{document['failures']:,.1f}; one every {time('mtbf_s')} expected"),
         ("checkpoint every", time("checkpoint_interval_s")),
         (
             "  best, Young and Daly",
@@ -71,19 +71,35 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
         ("repair", time("repair_s")),
         ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
         ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
-        ("tokens", f"{result.tokens:.4g} (80 %: {tokens.low:.3g} – {tokens.high:.3g})"),
     ]
+    if result.goal is None:
+        few, many = number(tokens.low), number(tokens.high)
+        rows.append(("tokens", f"{number(result.tokens)} (80 %: {few} – {many})"))
+    else:
+        rows.append(("tokens", number(result.tokens)))
+        rows.append(("length", _amount(document, "days", "days")))
     rows += _price_rows(document)
     if document["energy_joules"] is not None:
-        rows.append(("energy", f"{document['energy_joules'] / 3.6e9:,.4g} MWh"))
+        rows.append(("energy", _amount(document, "energy_joules", "MWh", 3.6e9)))
     return rows
+
+
+def _amount(document: Mapping[str, Any], name: str, symbol: str, unit: float = 1.0) -> str:
+    """Text of an amount in a unit, with its interval where it has one."""
+    from experiments.reports.formatting import number
+
+    ends = document["interval"].get(name)
+    text = f"{number(document[name] / unit)} {symbol}"
+    if ends is None:
+        return text
+    return f"{text} (80 %: {number(ends['low'] / unit)} – {number(ends['high'] / unit)})"
 
 
 def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows with the price of the run; none if the catalogue has no price."""
     if document["cost_usd"] is None:
         return []
-    rows = [("price", f"{document['cost_usd']:,.4g} USD")]
+    rows = [("price", _amount(document, "cost_usd", "USD"))]
     each, ends = (part.get("usd_per_million_tokens") for part in (document, document["interval"]))
     if each is not None:
         sure = f" (80 %: {ends['low']:,.3g} – {ends['high']:,.3g})" if ends else ""

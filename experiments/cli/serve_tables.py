@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output import print_table
-from topologies.units import format_bytes, format_rate, format_seconds
+from topologies.units import format_memory, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,12 +35,16 @@ def print_serving(document: Mapping[str, Any], ranking: Ranking | None) -> None:
         ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
         ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
         ["mean decode batch", f"{document['batch_mean']:.2f}"],
-        ["KV cache, peak", format_bytes(int(document["kv_peak_bytes"]))],
-        ["KV cache, room", format_bytes(int(document["kv_budget_bytes"]))],
+        ["KV cache, peak", format_memory(int(document["kv_peak_bytes"]))],
+        ["KV cache, room", format_memory(int(document["kv_budget_bytes"]))],
         *_ways_to_serve_faster(document),
     ]
     print_table("", ["", ""], facts)
     click.echo(_sentence_of_intervals(document))
+    click.echo(
+        f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
+        "decode at once."
+    )
     if ranking:
         ranking.show()
 

@@ -142,7 +142,7 @@ def _serve(results: Document) -> str:
 def _run_job(results: Document) -> str:
     return (
         f"{results['model']} on {_chips(results)} computes for {results['goodput']:.1%} of "
-        f"{results['days']:g} days, with {results['failures']:.1f} failures"
+        f"{results['days']:,.4g} days, with {results['failures']:.1f} failures"
     )
 
 

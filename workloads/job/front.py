@@ -11,7 +11,7 @@ import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import check_type
+from topologies.errors import InputError, check_type
 from workloads.confidence.poisson import fewest
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
@@ -21,7 +21,7 @@ from workloads.job.job import Job, Recovery, Stragglers
 from workloads.job.keywords import plan_with
 from workloads.job.outcome import Outcome
 from workloads.job.peers import PeerCopies, peer_copies
-from workloads.job.plan import JobPlan
+from workloads.job.plan import DAYS, JobPlan
 from workloads.job.result import DAY_S, JobResult
 from workloads.job.simulate import simulate
 from workloads.job.state import State, job_state
@@ -32,6 +32,10 @@ LARGEST_UNIT_CHIPS = 144
 replaced."""
 ENOUGH = 0.999
 """Share of time in which the default number of spares is enough."""
+CLOSE = 1e-4
+"""Relative difference between the tokens of a run and those stated that is close enough."""
+PASSES = 5
+"""Most corrections of the length of a run that trains on a number of tokens."""
 SLICES = 90
 """Parts into which the timeline divides the first run."""
 WITHIN = 1.2816
@@ -82,12 +86,13 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     curve = search_interval(job, settings.seed)
     if settings.interval_s is None and job.peers is None:
         job = replace(job, interval_s=curve.best_s if curve else job.span_s)
-    outcomes = [
-        simulate(job, _rng(settings.seed, run), 0 if run else SLICES)
-        for run in range(settings.runs)
-    ]
+    outcomes = _simulated(job, settings)
+    if settings.tokens is not None:
+        job, outcomes = _until(settings.tokens, job, outcomes, step.tokens_per_s, settings)
     varied = _varied(job, settings) if job.rates.high > job.rates.low else []
-    return JobResult(step, job, state, unit, tuple(outcomes), tuple(varied), curve)
+    return JobResult(
+        step, job, state, unit, tuple(outcomes), tuple(varied), curve, goal=settings.tokens
+    )
 
 
 def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
@@ -156,7 +161,9 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     default_s = daly_interval_s(rates.mtbf_s, stall_s)
     if peers is not None:
         default_s = catalogue.value("fleet.training", "checkpoint_interval")
-    span_s = settings.days * DAY_S
+    span_s = (DAYS if settings.days is None else settings.days) * DAY_S
+    if settings.tokens is not None:
+        span_s = settings.tokens / step.tokens_per_s  # lengthened once the goodput is known
     return Job(
         rates=rates,
         recovery=recovery,
@@ -184,6 +191,37 @@ def _peers(
         catalogue=catalogue,
     )
     return copies if settings.restart_s is None else replace(copies, restart_s=settings.restart_s)
+
+
+def _simulated(job: Job, settings: JobPlan) -> list[Outcome]:
+    """Simulate the runs of all seeds; the first has a timeline."""
+    return [
+        simulate(job, _rng(settings.seed, run), 0 if run else SLICES)
+        for run in range(settings.runs)
+    ]
+
+
+def _until(
+    tokens: int, job: Job, outcomes: list[Outcome], tokens_per_s: float, settings: JobPlan
+) -> tuple[Job, list[Outcome]]:
+    """Lengthen a run until it trains on so many tokens in the mean over all seeds.
+
+    The goodput hardly depends on the length, so each pass takes the length that the goodput of the
+    one before asks for.
+    """
+    for _ in range(PASSES):
+        useful_ms = sum(outcome.parts_ms["useful"] for outcome in outcomes)
+        if not useful_ms:
+            raise InputError(
+                f"the job makes no progress in {job.span_s / DAY_S:.3g} days, so no length trains "
+                f"on {tokens:,} tokens. Use fewer --failures or more --spares."
+            )
+        longer = tokens / (tokens_per_s * useful_ms / 1000 / len(outcomes))
+        if abs(longer - 1) < CLOSE:
+            break
+        job = replace(job, span_s=job.span_s * longer)
+        outcomes = _simulated(job, settings)
+    return job, outcomes
 
 
 def _rng(seed: int, run: int) -> np.random.Generator:

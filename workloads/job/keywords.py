@@ -8,7 +8,7 @@ from typing import Any
 
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
-from topologies.units import parse_seconds
+from topologies.units import parse_count, parse_seconds
 from workloads.job.causes import read_failures
 from workloads.job.plan import JobPlan
 
@@ -29,8 +29,8 @@ def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chip
     keywords : mapping of str to object
         Fields of the plan, or options as on the command line: ``checkpoint_interval="30min"``,
         ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or a file, ``repair="4h"``,
-        ``restart="10min"``, ``spares="auto"``. A plain number for a time means seconds; None leaves
-        the plan as it is.
+        ``restart="10min"``, ``spares="auto"``, ``tokens="15T"``. A plain number for a time means
+        seconds; None leaves the plan as it is.
     cluster : Cluster
     chips : int
         Chips of the job.
@@ -48,7 +48,7 @@ def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chip
                 f"a job has no option {shown(name)!r}.{suggestion(name, names)} Options are "
                 f"{', '.join(names)}."
             )
-        if name not in KEYWORDS and name != "spares":
+        if name not in (*KEYWORDS, "spares", "tokens"):
             changes[name] = value
         elif value is not None:
             changes |= _read(name, value, cluster, chips)
@@ -60,6 +60,8 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
     text = str(value)
     if name == "spares":
         return {"spares": None if text == AUTO else _spares(text)}
+    if name == "tokens":
+        return {"tokens": parse_count(text, "--tokens")}
     if name == "checkpoint_interval":
         seconds = None if text == AUTO else _seconds(text, "--checkpoint-interval", least=0.001)
         return {"interval_s": seconds}

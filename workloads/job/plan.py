@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from topologies.errors import InputError
 from workloads.job.causes import FailureRates
 
+DAYS = 90.0
+"""Default length of a run [d]."""
 RUNS = 8
 """Default number of runs from whose spread the interval comes."""
 
@@ -17,8 +19,10 @@ class JobPlan:
 
     Attributes
     ----------
-    days : float
-        Length of the run [d].
+    days : float, optional
+        Length of the run [d]; by default 90 days, or as long as ``tokens`` take.
+    tokens : int, optional
+        Tokens that the job trains on, instead of a length.
     interval_s : float, optional
         Computing time between checkpoints [s]; by default the best that the search finds.
     spares : int, optional
@@ -46,7 +50,8 @@ class JobPlan:
         For fewer than one run, and for settings that exclude each other.
     """
 
-    days: float = 90.0
+    days: float | None = None
+    tokens: int | None = None
     interval_s: float | None = None
     spares: int | None = None
     rates: FailureRates | None = None
@@ -62,6 +67,13 @@ class JobPlan:
     def __post_init__(self) -> None:
         if not 1 <= self.runs <= 1000:
             raise InputError(f"{self.runs} runs; there must be between 1 and 1,000.")
+        if self.days is not None and self.tokens is not None:
+            raise InputError(
+                f"{self.days:g} days and {self.tokens:,} tokens both state the length of the run; "
+                "leave out one of them."
+            )
+        if self.tokens is not None and self.tokens < 1:
+            raise InputError(f"a run of {self.tokens:,} tokens; there must be at least 1.")
         if self.blocking and self.peers:
             raise InputError("a checkpoint is blocking or with peers; use one of them.")
         if self.warm and self.restart_s is not None:

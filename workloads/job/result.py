@@ -47,6 +47,8 @@ class JobResult:
         Runs whose failure rates were drawn from their published range.
     curve : Curve or None
         Goodput at several checkpoint intervals; None where nothing fails.
+    goal : int, optional
+        Tokens that determined the length of the run; None for a run of a stated length.
     """
 
     step: Iteration
@@ -56,6 +58,7 @@ class JobResult:
     outcomes: tuple[Outcome, ...]
     varied: tuple[Outcome, ...] = field(repr=False)
     curve: Curve | None = field(repr=False)
+    goal: int | None = None
 
     @property
     def chips(self) -> int:
@@ -181,7 +184,9 @@ class JobResult:
     def _interval_document(self) -> dict[str, Any]:
         """Intervals of goodput, step time, tokens and the price of a token.
 
-        The price of the whole run is certain, so the price of a token is inverse to the tokens.
+        A run of a stated length has a certain price, so the price of a token is inverse to the
+        tokens. A run of stated tokens has intervals of its length, price and energy instead, which
+        are in proportion to each other.
         """
         tokens, step, usd = self.tokens_interval, self.step.interval, self.cost_usd
         document = {
@@ -192,6 +197,13 @@ class JobResult:
         if usd and tokens.low > 0:
             ends = {"low": usd * 1e6 / tokens.high, "high": usd * 1e6 / tokens.low}
             document["usd_per_million_tokens"] = ends
+        if self.goal is not None and tokens.low > 0:
+            least, most = self.tokens / tokens.high, self.tokens / tokens.low
+            amounts = {"days": self.job.span_s / DAY_S, "cost_usd": usd}
+            amounts["energy_joules"] = self.energy_joules
+            for name, value in amounts.items():
+                if value is not None:
+                    document[name] = {"low": value * least, "high": value * most}
         return document
 
     def _peer_document(self) -> dict[str, Any]:

@@ -83,6 +83,22 @@ class Batching:
                 "requests; use more tokens or fewer slots."
             )
 
+    @property
+    def prompts_text(self) -> str:
+        """Way in which prompts are processed, for people.
+
+        Examples
+        --------
+        >>> Batching().prompts_text, Batching(chunk_tokens=512).prompts_text
+        ('whole, while decoding waits', 'in pieces of 512 tokens, beside decoding')
+        """
+        if not self.chunk_tokens:
+            return "whole, while decoding waits"
+        if self.prompts == WHOLE:
+            return f"whole, up to {self.chunk_tokens:,} tokens at once, beside decoding"
+        beside = "while decoding waits" if self.prompts == FIRST else "beside decoding"
+        return f"in pieces of {self.chunk_tokens:,} tokens, {beside}"
+
     def padded(self, tokens: int) -> int:
         """Return the padded length of a prompt or a cache."""
         return next((size for size in self.buckets if size >= tokens), tokens)

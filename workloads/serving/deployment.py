@@ -74,6 +74,11 @@ class Deployed:
     def summary(self, slo: Slo) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
         numbers = serving_summary(self.served, self.deployment.profile, slo)
+        batching = self.deployment.batching
+        numbers["prompts"] = (
+            batching.prompts_text if self.apart is None else "whole, on replicas of their own"
+        )
+        numbers["slots"] = batching.slots
         if self.served.requests.cached is not None:
             numbers["prefix_hit_share"] = self._hit_share()
         speculation, apart = self.deployment.speculation, self.apart

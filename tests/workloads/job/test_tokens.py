@@ -1,0 +1,73 @@
+"""Runs that last until a number of tokens is trained on."""
+
+from __future__ import annotations
+
+import pytest
+
+import cluster_sim as cs
+from workloads.job import JobPlan
+from workloads.training.iteration import Iteration
+
+GOAL = 30_000_000_000
+
+
+@pytest.fixture(scope="module")
+def step() -> Iteration:
+    return cs.train("llama-3.1-8b", "trn2-ultraserver:2", tp=8, global_batch=64)
+
+
+def test_a_run_lasts_until_its_tokens_are_trained_on(step: Iteration) -> None:
+    result = cs.run_job(step, tokens=GOAL, runs=2)
+    assert result.tokens == pytest.approx(GOAL, rel=1e-3)
+    same = cs.run_job(step, days=result.job.span_s / 86400, runs=2)
+    assert same.tokens == pytest.approx(result.tokens, rel=1e-9)
+    assert same.cost_usd == pytest.approx(result.cost_usd, rel=1e-9)
+
+
+def test_length_price_and_energy_share_one_relative_interval(step: Iteration) -> None:
+    document = cs.run_job(step, tokens="30B", runs=2).document()
+    ends = document["interval"]
+    factors = {
+        tuple(round(ends[name][end] / document[name], 9) for end in ("low", "high"))
+        for name in ("days", "cost_usd", "energy_joules")
+    }
+    assert len(factors) == 1
+    (low, high) = factors.pop()
+    assert low < 1 < high
+    assert low == pytest.approx(document["tokens"] / ends["tokens"]["high"])
+
+
+def test_a_stated_length_has_a_certain_price(step: Iteration) -> None:
+    ends = cs.run_job(step, days=5, runs=2).document()["interval"]
+    assert not {"days", "cost_usd", "energy_joules"} & set(ends)
+
+
+def test_failures_lengthen_a_run_of_tokens(step: Iteration) -> None:
+    calm, rough = (
+        cs.run_job(step, tokens=GOAL, runs=2, failures=rate).job.span_s for rate in (0, 5)
+    )
+    assert calm == pytest.approx(GOAL / step.tokens_per_s, rel=1e-3)
+    assert rough > calm
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"days": 3.0, "tokens": GOAL}, "3 days and 30,000,000,000 tokens both state the length"),
+        ({"tokens": 0}, "a run of 0 tokens; there must be at least 1"),
+    ],
+)
+def test_impossible_lengths_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(cs.InputError, match=message):
+        JobPlan(**changes)  # type: ignore[arg-type]
+
+
+def test_a_job_without_progress_is_refused(step: Iteration) -> None:
+    with pytest.raises(cs.InputError, match="makes no progress"):
+        cs.run_job(step, tokens="100M", runs=1, failures=1e6, restart="1h", stragglers=False)
+
+
+@pytest.mark.parametrize("text", ["15Q", "many", "-3", "0", "1e300", "15 TB"])
+def test_unreadable_numbers_of_tokens_are_refused(step: Iteration, text: str) -> None:
+    with pytest.raises(cs.InputError, match=r"--tokens .*(15T|limit)|beyond"):
+        cs.run_job(step, tokens=text)
