@@ -116,6 +116,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
         "notes": [
             *notes(answer.base, answer.question),
             *_missed(scenario, run, results),
+            *_over_cap(answer.question.policy.power_cap, scenario, run),
         ],
     }
     if phases := post_training_document(scenario.jobs):
@@ -136,6 +137,17 @@ def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> li
 
     attained, wanted = results["slo_attainment"], scenario.serving.slo.share
     note = missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)
+    return [note] if note else []
+
+
+def _over_cap(cap_mw: float | None, scenario: Scenario, run: FleetRun) -> list[str]:
+    """Remark on minutes in which the site drew more than its cap."""
+    from workloads.fleet.results.over_cap import over_cap_note
+    from workloads.fleet.results.timeline import power_w
+
+    if cap_mw is None:
+        return []
+    note = over_cap_note(power_w(run, scenario.economics), cap_mw * 1e6)
     return [note] if note else []
 
 

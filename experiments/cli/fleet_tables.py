@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.output import print_table
+from experiments.reports.formatting import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,11 +83,15 @@ def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
+    peak, fleet, unit = (
+        f"{number(document[f'{key}_requests_per_s'])} requests/s"
+        for key in ("demand_peak", "capacity", "unit_capacity")
+    )
     return [
-        ["demand, busiest hour", f"{document['demand_peak_requests_per_s']:,.3g} requests/s"],
-        ["the fleet serves at the SLO", f"{document['capacity_requests_per_s']:,.4g} requests/s"],
-        ["", f"{document['capacity_tokens_per_s']:,.4g} tokens/s"],
-        ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
+        ["demand, busiest hour", peak],
+        ["the fleet serves at the SLO", fleet],
+        ["", f"{number(document['capacity_tokens_per_s'])} tokens/s"],
+        ["a unit serves at the SLO", unit],
         *([["", _replica_text(replica)] for replica in document["replicas"]] or [["", "as given"]]),
         *(
             ["lost while a prefix cache fills", f"{replica['cold_cache_s']:,.0f} s after a change"]
@@ -112,7 +117,9 @@ def _replica_text(replica: Mapping[str, Any]) -> str:
     divided = f", ep {groups} for prompts" if groups > 1 else ""
     if "prefill_replicas" in replica:
         divided += f", {replica['prefill_replicas']} prefill to {replica['decode_replicas']} decode"
-    return f"{chips} with {replica['model']}, {replica['precision']}{divided}"
+    pieces = replica["chunk_tokens"]
+    prompts = f"prompts in pieces of {pieces:,} tokens" if pieces else "whole prompts"
+    return f"{chips} with {replica['model']}, {replica['precision']}{divided}, {prompts}"
 
 
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
@@ -146,7 +153,7 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
     count = document["jobs_with_deadline"]
     facts = [
         ["training goodput", _known(document["training_goodput"], "{:.2%}")],
-        ["training tokens", _known(document["training_tokens"], "{:,.4g}")],
+        ["training tokens", _known(document["training_tokens"], "{:,.0f}")],
         ["training steps of 16 million tokens", _known(document["training_steps"], "{:,.0f}")],
         ["training won, of what foresight wins", _captured(regret) if regret else ""],
         ["jobs done by their deadline", f"{document['jobs_in_time']} of {count}" if count else ""],
@@ -158,7 +165,9 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["chips at their list price", _known(document["cost_usd"], "{:,.0f} USD")],
         ["per million tokens served", _known(document["usd_per_million_tokens"], "{:.3f} USD")],
         ["per training step", _known(document["usd_per_training_step"], "{:,.2f} USD")],
-        ["sold at the price of a token", _known(document["revenue_usd"], "{:,.0f} USD")],
+        ["served tokens sold for", _known(document["revenue_usd"], "{:,.0f} USD")],
+        ["left of it after these costs", _known(document["margin_usd"], "{:,.0f} USD")],
+        ["carbon dioxide", _known(_tonnes(document["carbon_kg"]), "{:,.1f} t")],
     ]
     return [row for row in facts if row[1]]
 
@@ -186,7 +195,7 @@ def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:
         ["deadline", f"{batch['deadline_s'] / 3600:,.3g} h"],
         ["wait, p50 / p99 / longest", " / ".join(_number(wait, "{:,.1f} h") for wait in waits)],
         ["chip-hours", f"{batch['chip_hours']:,.0f}"],
-        ["sold at the price of a batch token", _number(batch["revenue_usd"], "{:,.0f} USD")],
+        ["served batch tokens sold for", _number(batch["revenue_usd"], "{:,.0f} USD")],
     ]
 
 
@@ -194,6 +203,10 @@ def _failures(by_domain: Mapping[str, int]) -> list[list[str]]:
     if set(by_domain) <= {"server"}:
         return [["failures", f"{sum(by_domain.values()):,}"]]
     return [[f"failures, {name}", f"{count:,}"] for name, count in by_domain.items()]
+
+
+def _tonnes(mass_kg: float | None) -> float | None:
+    return None if mass_kg is None else mass_kg / 1000
 
 
 def _known(value: float | None, style: str) -> str:

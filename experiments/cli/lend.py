@@ -75,6 +75,8 @@ def _sureness(loan: Loan, scenario: Scenario) -> dict[str, Any]:
 
 def _print(document: Mapping[str, Any]) -> None:
     """Print the loans, and the facts about the answer below them."""
+    from experiments.reports.formatting import number
+
     level = f"{document['confidence']:.4g}"
     rows = [
         [loan["from"], loan["to"], f"{loan['units']:,}", f"{loan['chips']:,}", loan["reclaim_at"]]
@@ -91,7 +93,7 @@ def _print(document: Mapping[str, Any]) -> None:
     facts = [
         ["lent tonight", f"{document['lent_unit_hours']:,.0f} unit-hours"],
         ["80 % interval, by a unit's capacity", _ends(document["interval"])],
-        ["training tokens", f"{document['training_tokens']:,.4g}"],
+        ["training tokens", number(document["training_tokens"])],
         ["worth at the list price", "–" if usd is None else f"{usd:,.0f} USD"],
         ["time to reclaim a unit", f"{document['reclaim_latency_s']:,.0f} s"],
         ["kept back for repairs", f"{document['reserve_units']:,} units"],
@@ -99,7 +101,10 @@ def _print(document: Mapping[str, Any]) -> None:
         ["of them demand exceeded the answer", f"{tested['violated']:,}"],
         ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
         ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / hindsight:.1%}"],
-        ["a unit serves at the SLO", f"{document['unit_capacity_requests_per_s']:,.4g} requests/s"],
+        [
+            "a unit serves at the SLO",
+            f"{number(document['unit_capacity_requests_per_s'])} requests/s",
+        ],
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],
     ]
     if "batch" in document:

@@ -28,6 +28,7 @@ from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
+from workloads.fleet.unread_options import unread_options
 from workloads.models.huggingface import model
 from workloads.models.model import Model
 from workloads.options.demand import DemandInputs
@@ -183,7 +184,11 @@ def notes(built: Scenario, question: Question) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
     policy = question.policy.policy
     history_minutes = 0 if built.history is None else built.history.minutes
-    remarks = [*built.demand.notes, *serving_notes(built.cluster, built.services)]
+    remarks = [
+        *built.demand.notes,
+        *serving_notes(built.cluster, built.services),
+        *unread_options(question.policy, priced=built.prices is not None),
+    ]
     if policy == "forecast" and history_minutes < MINUTES_PER_DAY:
         remarks.append(
             "the forecast knows no earlier day when the run begins, so its first hours are "

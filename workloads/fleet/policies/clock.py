@@ -43,4 +43,9 @@ def _build(settings: Settings, situation: Situation) -> Policy:
     )
 
 
-KIND = PolicyKind("clock", "the busiest hour's need by day, a share of it at night", _build)
+KIND = PolicyKind(
+    "clock",
+    "the busiest hour's need by day, a share of it at night",
+    _build,
+    reads=("headroom", "night", "night_share"),
+)

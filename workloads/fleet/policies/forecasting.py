@@ -79,4 +79,9 @@ def _build(settings: Settings, _situation: Situation) -> Policy:
     return forecast(quantile=settings.quantile, headroom=headroom)
 
 
-KIND = PolicyKind("forecast", "the larger of now and an earlier day, by past errors", _build)
+KIND = PolicyKind(
+    "forecast",
+    "the larger of now and an earlier day, by past errors",
+    _build,
+    reads=("quantile", "headroom"),
+)

@@ -87,6 +87,8 @@ class PolicyKind:
     name, summary : str
     build : function of Settings and Situation
         Returns the policy, configured for a scenario.
+    reads : tuple of str
+        Fields of the settings that ``build`` reads; a run remarks on all others that were stated.
     bound : str
         Name of the policy with foresight that bounds this one from above.
     """
@@ -94,6 +96,7 @@ class PolicyKind:
     name: str
     summary: str
     build: Callable[[Settings, Situation], Policy]
+    reads: tuple[str, ...] = ()
     bound: str = "oracle"
 
 

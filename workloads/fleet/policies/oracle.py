@@ -64,4 +64,6 @@ def _build(settings: Settings, situation: Situation) -> Policy:
     )
 
 
-KIND = PolicyKind("oracle", "the future, ordered early enough: an upper bound", _build)
+KIND = PolicyKind(
+    "oracle", "the future, ordered early enough: an upper bound", _build, reads=("headroom",)
+)

@@ -52,5 +52,9 @@ def _build(settings: Settings, _situation: Situation) -> Policy:
 
 
 KIND = PolicyKind(
-    "power-cap", "serves by forecast, trains within the site's power", _build, bound="mpc-oracle"
+    "power-cap",
+    "serves by forecast, trains within the site's power",
+    _build,
+    reads=("power_cap_w", "quantile", "headroom"),
+    bound="mpc-oracle",
 )

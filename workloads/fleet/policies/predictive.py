@@ -332,11 +332,13 @@ FORESIGHT = PolicyKind(
     "mpc-oracle",
     "the plans of mpc with the demand known: its upper bound",
     _build_with_foresight,
+    reads=("price_share", "power_cap_w", "headroom"),
     bound="mpc-oracle",
 )
 KIND = PolicyKind(
     "mpc",
     "plans the coming hours over the forecast, by price, deadline and power",
     _build,
+    reads=("price_share", "power_cap_w", "quantile", "headroom"),
     bound=FORESIGHT.name,
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecasting import forecast
@@ -13,6 +17,9 @@ from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     """Train in the cheapest share of the coming day's minutes, serve by another policy.
+
+    Where a tariff has the same price for many hours and only a part of them belongs to the share,
+    that part is trained at the beginning of the hours, rounded up to whole hours.
 
     Parameters
     ----------
@@ -24,12 +31,40 @@ def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     if not 0 <= share <= 1:
         raise InputError(f"a price share of {share:g} is not in [0, 1]; 0.5 trains half the day.")
 
+    divided = _Divided()
+
     def policy(view: View) -> Decision:
         ahead = view.prices_usd_per_mwh[:MINUTES_PER_DAY]
-        cheap = share > 0 and ahead[0] <= np.quantile(ahead, share)
+        cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
+        left = share * len(ahead) - cheaper
+        if 0 < left < equal:
+            cheap = divided.trains(view.minute, _stretch(ahead), left / equal)
+        else:
+            cheap = left > 0
         return Decision(units_wanted(serve, view), training=None if cheap else 0)
 
     return policy
+
+
+def _stretch(ahead: FloatArray) -> int:
+    """Minutes from now on for which the price stays as it is."""
+    changes = np.flatnonzero(ahead != ahead[0])
+    return int(changes[0]) if len(changes) else len(ahead)
+
+
+@dataclass
+class _Divided:
+    """Stretch of equal prices of which only a part is trained, from its first minute on."""
+
+    train_until: int = 0
+    ends: int = 0
+
+    def trains(self, minute: int, stretch: int, part: float) -> bool:
+        """Return whether this minute is trained; a new stretch is divided when the last ended."""
+        if minute == 0 or minute >= self.ends:
+            hours = math.ceil(stretch * part / 60)
+            self.train_until, self.ends = minute + 60 * hours, minute + stretch
+        return minute < self.train_until
 
 
 def _build(settings: Settings, situation: Situation) -> Policy:
@@ -41,5 +76,9 @@ def _build(settings: Settings, situation: Situation) -> Policy:
 
 
 KIND = PolicyKind(
-    "price", "serves by forecast, trains in the cheapest hours", _build, bound="mpc-oracle"
+    "price",
+    "serves by forecast, trains in the cheapest hours",
+    _build,
+    reads=("price_share", "quantile", "headroom"),
+    bound="mpc-oracle",
 )

@@ -30,4 +30,6 @@ def _build(settings: Settings, situation: Situation) -> Policy:
     return static(busiest * settings.static_units / busiest.sum())
 
 
-KIND = PolicyKind("static", "what the busiest hour needs, always", _build)
+KIND = PolicyKind(
+    "static", "what the busiest hour needs, always", _build, reads=("headroom", "static_units")
+)

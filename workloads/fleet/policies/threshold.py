@@ -43,4 +43,9 @@ def _build(settings: Settings, _situation: Situation) -> Policy:
     )
 
 
-KIND = PolicyKind("threshold", "the last minute's load, and a headroom", _build)
+KIND = PolicyKind(
+    "threshold",
+    "the last minute's load, and a headroom",
+    _build,
+    reads=("headroom", "hysteresis", "hold_s"),
+)

@@ -98,7 +98,7 @@ def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float)
     quarters = missed_quarters(run, lead_s)
     worst = quarters[0]
     sentence = (
-        f"{attained:.2%} of the requests keep the SLO, and {wanted:.4g} is asked for; "
+        f"{attained:.2%} of the requests keep the SLO, and {100 * wanted:.4g}% are asked for; "
         f"{worst.share:.0%} of those that miss it came in the 15 minutes from {worst.time_utc}, "
         f"which needed {worst.needed_units:,.0f} units while {worst.serving_units:,.0f} served"
     )

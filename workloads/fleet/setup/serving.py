@@ -249,6 +249,7 @@ def _service(
         precision=replica.precision,
         replica_chips=served.chips,
         expert_groups=served.expert_groups,
+        chunk_tokens=batching.chunk_tokens,
         prediction=serving_features(model, cluster.chip, served.chips),
         cold_s=cold_cache_s(served, lengths, runs, table.rate_max_per_s / groups),
         apart=apart,

@@ -43,6 +43,7 @@ def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
             "precision": service.precision,
             "chips": service.replica_chips,
             "expert_groups": service.expert_groups,
+            "chunk_tokens": service.chunk_tokens,
             "replicas_per_unit": service.replicas,
             **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
             **_apart_document(service),

@@ -38,6 +38,8 @@ class Service:
         Chips of a replica; 0 where a stated rate replaces the model.
     expert_groups : int
         Groups of ranks among which the experts of a mixture are divided while prompts run.
+    chunk_tokens : int
+        Tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
     prediction : Prediction, optional
         Features of the prediction of the capacity, from which its interval follows.
     cold_s : float
@@ -56,6 +58,7 @@ class Service:
     precision: str = ""
     replica_chips: int = 0
     expert_groups: int = 1
+    chunk_tokens: int = 0
     prediction: Prediction | None = None
     cold_s: float = 0.0
     apart: Pools | None = None
