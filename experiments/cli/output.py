@@ -13,7 +13,7 @@ from typing import Any
 from experiments.reports.values import plain
 from topologies.errors import printable
 
-NUMBER_STARTS = ("", *"0123456789+-−±<>~∞")
+NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
 """First characters of cells in a column of numbers; a missing number is empty or a dash."""
 BOLD = "\033[1m{}\033[0m"
 """Escape codes with which a terminal shows a line in bold."""

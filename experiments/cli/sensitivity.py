@@ -69,13 +69,13 @@ class Ranking:
             [
                 row.input,
                 row.grade,
-                f"{row.elasticity:+.3f} %",
+                f"{row.elasticity:+.3f}",
                 _percent(row.change_low),
                 _percent(row.change_high),
             ]
             for row in self.rows[:SHOWN]
         ]
-        columns = ["number", "grade", "per 1 % more", "at low", "at high"]
+        columns = ["number", "grade", "per 1 % more [%]", "at low [%]", "at high [%]"]
         hidden = len(self.rows) - SHOWN
         more = f"; {hidden} more in --json and --out" if hidden > 0 else ""
         print_table(f"What {what} depends on{more}", columns, cells, left=2)
@@ -91,4 +91,4 @@ class Ranking:
 
 
 def _percent(change: float | None) -> str:
-    return "–" if change is None else f"{100 * change:+.1f} %"
+    return "–" if change is None else f"{100 * change:+.1f}"

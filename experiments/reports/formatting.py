@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from topologies.table import Table
-from topologies.units import format_bytes, format_rate, format_seconds
+from topologies.units import format_bytes, format_memory, format_rate, format_seconds
 from workloads.confidence.interval import Interval
 
 LARGEST = 10**300
@@ -49,8 +49,9 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
     "_flops_per_s": _prefixed("FLOP/s"),
     "_bytes_per_s": format_rate,
     "_per_s": lambda value: f"{number(value)} /s",
+    "_memory_bytes": lambda value: format_memory(int(value)),
     "_bytes": lambda value: format_bytes(int(value)),
-    "_joules": _prefixed("J"),
+    "_joules": lambda value: _prefixed("Wh")(value / 3600),
     "_w": _prefixed("W"),
     "_kg": lambda value: f"{number(value)} kg",
     "_usd": lambda value: f"{number(value)} USD",

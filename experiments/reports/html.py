@@ -42,6 +42,7 @@ from experiments.reports.run_files import (
 from experiments.reports.run_record import read_record, sha256_of
 from experiments.reports.templates import packaged, render
 from topologies.errors import InputError
+from topologies.units import format_memory
 
 if TYPE_CHECKING:
     import click
@@ -201,7 +202,7 @@ def _memory(results: Mapping[str, Any]) -> list[Block]:
         holder = results if "memory_bytes" in results else results["rows"][0]
         memory = dict(holder["memory_bytes"])
         capacity, total = memory.pop("capacity"), memory.pop("total")
-        used = f"{value_text('x_bytes', total)} of {value_text('x_bytes', capacity)} are used."
+        used = f"{format_memory(total)} of {format_memory(capacity)} are used."
         parts = {part: value for part, value in memory.items() if value}
         return [stack("memory_bytes", parts, capacity, "free"), {"kind": "text", "text": used}]
     except SHOWN_FAULTS:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from experiments.reports.formatting import format_interval, ranges
 from experiments.reports.plan_rows import DEFAULTS, FIELDS, fields_of, plan_interval, ranked
-from topologies.units import format_bytes, format_seconds
+from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
 
 SHOWN_PARTS = {
@@ -17,7 +17,9 @@ SHOWN_PARTS = {
     "exposed_cp": "exposed cp",
     "exposed_ep": "exposed ep",
     "bubble": "bubble",
+    "straggler": "straggler",
     "optimizer": "optimizer",
+    "scheduling": "scheduling",
     "other": "other",
 }
 """Parts of the breakdown that a table shows if any is above zero, with their headings."""
@@ -71,7 +73,7 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
             f"{finalist.estimate_error:+.1%}",
             *(tell(finalist) for tell in sought.values()),
             f"{finalist.mfu:.1%}",
-            format_bytes(finalist.memory.total),
+            format_memory(finalist.memory.total),
             *(f"{finalist.breakdown_s[part] / finalist.iteration_s:.1%}" for part in parts),
         ]
         for place, finalist in enumerate(shown, start=1)

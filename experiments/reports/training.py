@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
-from experiments.reports.formatting import format_interval
+from experiments.reports.formatting import format_interval, value_text
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.table import Table
-from topologies.units import format_bytes, format_seconds
+from topologies.units import format_memory, format_seconds
 from workloads.training.memory.in_use import memory_in_use
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def headline(run: Iteration) -> str:
 def results(run: Iteration) -> list[tuple[str, str]]:
     """Names and texts of the results, for people."""
     memory = run.memory
-    kept = f"{format_bytes(memory.total)} of {format_bytes(memory.capacity)} a rank"
+    kept = f"{format_memory(memory.total)} of {format_memory(memory.capacity)} a rank"
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     ends = run.interval
     mfu, rate = ends.scaled(run.mfu), ends.scaled(run.tokens_per_s)
@@ -158,7 +158,7 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
         )
         rows.append(("price", f"{cost.cost_usd:,.4g} USD a step, {each}; {cost.price_basis}"))
     if cost.energy_joules is not None:
-        drawn = f"{cost.energy_joules / 3.6e6:,.4g} kWh a step"
+        drawn = f"{value_text('energy_joules', cost.energy_joules)} a step"
         rows.append(("energy", f"{drawn}; {cost.power_basis}"))
     return rows
 

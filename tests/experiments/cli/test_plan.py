@@ -9,9 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import cluster_sim as cs
 from experiments.cli.main import run as run_line
 from experiments.reports.plan_rows import FIELDS
-from experiments.reports.plan_text import ALWAYS
+from experiments.reports.plan_text import ALWAYS, SHOWN_PARTS, table
 from experiments.reports.run_record import read_record
 from tests.support.small_models import SMALL_CONFIG, config_file
 from workloads.training.program.breakdown import PARTS
@@ -95,6 +96,16 @@ def test_the_table_shows_estimates_beside_simulations(
     assert "plans that divide model, batch and cluster" in rest
     assert "left out: " in rest
     assert "Run the first: cluster-sim train --model" in rest
+
+
+def test_shares_of_a_plan_have_a_column_for_each_part_of_the_step() -> None:
+    """Without one of them a row's shares would not sum to 100 %."""
+    assert set(SHOWN_PARTS) == set(PARTS)
+    search = cs.search_plans("gpt2", "trn2.48xlarge", 16, finalists=2, tp=2, quiet=True)
+    heads, rows = table(search, 2)
+    first = heads.index("memory") + 1
+    for row in rows:
+        assert sum(float(share.rstrip("%")) for share in row[first:]) == pytest.approx(100, abs=0.4)
 
 
 def test_one_plan_of_each_division(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ def test_numbers_stand_with_the_intervals_that_the_results_give() -> None:
     assert answers("train", train, None) == [
         ("iteration", "2 s", "80 %: 1.6 s – 2.5 s"),
         ("MFU", "40 %", "80 %: 32 % – 50 %"),
-        ("memory total", "1 GiB", ""),
+        ("memory total", "1.074 GB", ""),
     ]
     assert answers("serve", serve, None) == [
         ("TTFT p50", "100 ms", "80 %: 50 ms – 200 ms"),
