@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workloads.fleet.policies.registry import KINDS, bound_of
-from workloads.options.fleet import PolicyInputs
+from workloads.options.policy import PolicyInputs
 
 SETTINGS = {
     "headroom": "headroom",

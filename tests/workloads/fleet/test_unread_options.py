@@ -11,7 +11,7 @@ import pytest
 from workloads.fleet.policies.kind import Settings, Situation
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.unread_options import SETTINGS, unread_options
-from workloads.options.fleet import PolicyInputs
+from workloads.options.policy import PolicyInputs
 
 
 class Watched:
