@@ -15,6 +15,7 @@ from cluster_sim.collectives.algorithms.neuron_runtime import (
     is_short,
     is_trainium,
     one_step_wins,
+    tree_wins,
 )
 from cluster_sim.collectives.algorithms.rdh import RDH
 from cluster_sim.collectives.algorithms.ring import MULTI_RING, RING
@@ -22,9 +23,9 @@ from cluster_sim.collectives.algorithms.torus import TORUS
 from cluster_sim.collectives.call import CollectiveCall
 from topologies.shapes.basic import Torus
 
-MESH_FIRST_RANKS = 128
+MESH_FIRST_RANKS = 64
 """Ranks beyond which halving and doubling is preferred to a mesh, whose messages CC-Cores issue one
-after the other."""
+after the other: the ranks of a Trn2 server, for which the runtime's meshes are documented."""
 MOST_MESH_RANKS = 512
 """Ranks beyond which no mesh is chosen: its messages grow with the square of the ranks."""
 
@@ -81,5 +82,5 @@ def _broadcast(call: CollectiveCall) -> Preferences:
     The choice of the runtime is not documented; this one is assumed.
     """
     if one_step_wins(call.group, call.size_bytes):
-        return (MESH,)
-    return (RDH, MULTI_RING) if is_short(call.group, call.size_bytes) else (MULTI_RING,)
+        return (MESH,) if call.group.ranks <= MESH_FIRST_RANKS else (RDH, MESH)
+    return (RDH, MULTI_RING) if tree_wins(call.group, call.size_bytes) else (MULTI_RING,)

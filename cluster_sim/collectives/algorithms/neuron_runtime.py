@@ -11,6 +11,7 @@ import numpy as np
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import RUNTIME, wire
 from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.arrays import IntArray
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
@@ -55,17 +56,37 @@ def one_step_wins(group: Group, size_bytes: int) -> bool:
 
     The extra bytes leave through the links of one chip to the other chips of the group.
     """
-    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    catalogue = group.cluster.catalogue
     if catalogue is None:
         return False
-    step_ps = catalogue.ps(chip, "collective_step")
+    step_ps = catalogue.ps(group.cluster.chip, "collective_step")
+    out = int(_rates_out(group).sum())
+    return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
+
+
+def tree_wins(group: Group, size_bytes: int) -> bool:
+    """Return whether a tree of whole buffers costs less than the steps of a ring of slices.
+
+    A tree sends the whole buffer over one link in each of its levels; slices that follow each other
+    along a ring take a step to reach each further rank.
+    """
+    catalogue = group.cluster.catalogue
+    if catalogue is None:
+        return False
+    step_ps = catalogue.ps(group.cluster.chip, "collective_step")
+    link = int(_rates_out(group).max(initial=1))
+    levels = (group.ranks - 1).bit_length()
+    return levels * size_bytes * PS_PER_S < (group.ranks - 1) * step_ps * link
+
+
+def _rates_out(group: Group) -> IntArray:
+    """Rates of the links from the first chip of a group to its others, (links,) [B/s]."""
     links = domain_links(group.cluster.shape)
     local = group.chips % group.cluster.chips_per_domain
     within = (links.src == local[0]) & (
         np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain)
     )
-    out = int(wire(group.cluster).scale_up(links.bandwidth_bytes_per_s[within]).sum())
-    return (group.ranks - 2) * size_bytes * PS_PER_S < step_ps * max(1, out)
+    return np.asarray(wire(group.cluster).scale_up(links.bandwidth_bytes_per_s[within]))
 
 
 def _logical_cores(group: Group) -> int:
