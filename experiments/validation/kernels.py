@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from experiments.validation.columns import Value
 from experiments.validation.outcome import Outcome, unsupported
@@ -13,8 +16,9 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
 from workloads.kernels import times
-from workloads.kernels.chip_share import family
+from workloads.kernels.chip_share import family, rank_of
 from workloads.kernels.runtime import seen_by_host
+from workloads.kernels.tensor_engine import drain_s
 from workloads.kernels.times import Timing, worst
 
 NEEDS = {
@@ -78,8 +82,15 @@ def _ranks_per_chip(values: Mapping[str, Any], catalogue: Catalogue) -> int:
 
 
 def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
+    """One product; the whole result of a call of its own leaves the chip before the next call."""
     m, n, k = (values[name] for name in ("m", "n", "k"))
-    return times.gemm(values["chip"], m, n, k, values["precision"] or "bf16", **how)
+    precision = values["precision"] or "bf16"
+    product = times.gemm(values["chip"], m, n, k, precision, **how)
+    if (values.get("runtime") or "graph") == "graph":
+        return product
+    rank = rank_of(values["chip"], precision, **how)
+    drained_s = float(drain_s(rank, np.asarray(float(m)), np.asarray(float(n))))
+    return replace(product, seconds=product.seconds + drained_s)
 
 
 def _attention(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:

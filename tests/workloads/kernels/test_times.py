@@ -14,7 +14,7 @@ from topologies.errors import InputError
 from workloads.kernels.chip_share import family, rank_of, worst
 from workloads.kernels.gemm_table import fill, gemm_table, interpolate, place
 from workloads.kernels.runtime import collective_seen_by_host, seen_by_host
-from workloads.kernels.tensor_engine import product_s
+from workloads.kernels.tensor_engine import drain_s, product_s
 from workloads.kernels.times import (
     AttentionShape,
     attention,
@@ -243,7 +243,21 @@ def test_tensor_engine_meets_measured_products_of_trainium2():
     assert device_us(2048, 2048, 2048, "bf16") + dispatch == pytest.approx(192.6, rel=0.1)
     assert device_us(10240, 1024, 8192, "fp32") + dispatch == pytest.approx(4560.6, rel=0.05)
     assert device_us(4096, 4096, 4096, "fp8") + dispatch == pytest.approx(559.8, rel=0.05)
-    assert device_us(10240, 248320, 5120, "bf16") == pytest.approx(366_736, rel=0.1)
+
+
+def test_only_calls_of_their_own_wait_for_a_large_result_to_drain():
+    alone = shipped_catalogue().with_variants({"kernels.trainium.gemm_sustained": "alone"})
+    rank = rank_of("trn2", "bf16", 4, alone)
+    rows, columns = np.array([1024.0, 10240.0]), np.array([248320.0, 248320.0])
+    seconds = gemm_s("trn2", 10240, 248320, 5120, ranks_per_chip=4, catalogue=alone)
+    drained_s = drain_s(rank, rows, columns)
+    assert drained_s[0] == 0
+    assert seconds + drained_s[1] == pytest.approx(0.366736, rel=0.1)
+    # Inside a compiled graph twice the rows take twice as long, however large the result is.
+    for precision in ("bf16", "fp8"):
+        sizes = 2 ** np.arange(12, 19)
+        times = gemm_s("trn3", sizes, 8192, 1024, precision=precision, ranks_per_chip=4)
+        assert (times[1:] <= 2.01 * times[:-1]).all()
 
 
 def test_attention_wider_than_a_fused_kernel_writes_its_scores():
