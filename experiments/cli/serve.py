@@ -81,7 +81,7 @@ class ReplicaInputs:
     tp: int | None = field(
         default=None,
         metadata=option(
-            "Tensor-parallel degree: chips of the replica, or its logical cores if more",
+            "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
             default="the chips of one server",
         ),
     )

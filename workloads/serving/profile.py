@@ -143,8 +143,8 @@ def profile(
     tp : int, optional
         Number of chips of the replica, whose ranks form one tensor-parallel group; by default the
         chips of one server. A number above the chips of a domain counts logical cores instead, as
-        Neuron does: 64 on a trn2.48xlarge. On a single chip, the number of its physical cores sets
-        LNC=1.
+        Neuron does: 64 on a trn2.48xlarge. In a domain of a single chip it always counts them, and
+        the number of all physical cores sets LNC=1.
     precision : str, optional
         Precision of weights and products; by default that of the model's stored weights.
     chips : int, optional

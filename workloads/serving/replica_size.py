@@ -39,7 +39,8 @@ def replica_share(
     if tp and logical < physical and tp == room * physical and (room == 1 or chips):
         catalogue = catalogue.with_variants({f"{cluster.chip}.ranks_per_chip": LNC1})
         return RankShare(model, cluster, room, precision, catalogue, tp)
-    if tp and logical > 1 and (chips or room == 1) and room < tp <= room * logical:
+    least = 1 if room == 1 else room + 1
+    if tp and logical > 1 and (chips or room == 1) and least <= tp <= room * logical:
         return RankShare(model, cluster, -(-tp // logical), precision, catalogue, tp)
     return RankShare(model, cluster, _chips(model, cluster, tp), precision, catalogue)
 

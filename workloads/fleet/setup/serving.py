@@ -269,8 +269,9 @@ def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation 
     """Return the speculation of a replica, whose draft model runs on the same chips."""
     if not serving.speculate:
         return None
+    tp = None if chips == cluster.chips_per_server else chips
     return parse_speculation(
-        serving.speculate, lambda name: profile(named_model(name), cluster, tp=chips)
+        serving.speculate, lambda name: profile(named_model(name), cluster, tp=tp)
     )
 
 
