@@ -21,6 +21,7 @@ from cluster_sim.collectives.duration.nccl.times import nccl_ps, seconds
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.verify.bounds import lower_bound
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 
 
@@ -35,6 +36,22 @@ def test_loads_follow_the_algorithms():
     assert load_of(Call("all-to-all", two, 1600)).outside == 800
     one_each = Group(cluster("dgx-h100:4"), np.arange(4) * 8)
     assert load_of(Call("all-gather", one_each, 400)).outside == 300
+
+
+def test_without_trees_an_all_reduce_goes_round_rings():
+    """As with NCCL_ALGO=Ring: no tree between servers, and no reduction in their switches."""
+    numbers = shipped_catalogue().with_variants({"nccl-tuner.trees": "none"})
+    for machine in ("dgx-a100:2", "dgx-h100", "p5.48xlarge:4"):
+        usual, told = (whole(cluster(machine, catalogue=base)) for base in (None, numbers))
+        for size in (2**20, 2**30):
+            asked_for = load_of(Call("all-reduce", usual, size), rings=True)
+            assert load_of(Call("all-reduce", told, size)) == asked_for
+            gathered = (nccl_ps(Call("all-gather", group, size)) for group in (usual, told))
+            assert len(set(gathered)) == 1
+    two, rings = (whole(cluster("dgx-a100:2", catalogue=base)) for base in (None, numbers))
+    # A ring of 16 ranks carries 30/16 of the buffer through the adapters, a tree all of it once.
+    loads = [load_of(Call("all-reduce", group, 1600)).outside for group in (two, rings)]
+    assert loads == [1600 / 8, 30 / 16 * 1600 / 8]
 
 
 def test_times_have_the_right_limits():

@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.call import CollectiveCall
+from topologies.clusters.cluster import Cluster
 
 Number = float | npt.NDArray[np.float64]
 OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages", "beside")
 """Fields of a load that are zero for some of the ways in which NCCL moves data."""
 SERVER = 8
 """Most chips that share the adapters of one server; a domain may have many servers."""
+TREES = ("nccl-tuner", "trees")
+"""Part and quantity of the catalogue: whether an all-reduce may go by trees and switches."""
 Way = Literal["ring", "tree", "exchange"]
 """Ways in which data goes: round rings, by a protocol that the tuner picks; up and down a tree over
 servers; or directly between all pairs at once."""
@@ -67,10 +70,16 @@ class Load:
     beside: Number
 
 
+def has_trees(cluster: Cluster) -> bool:
+    """Return whether all-reduces may go otherwise than round rings (no ``NCCL_ALGO=Ring``)."""
+    return cluster.catalogue is None or cluster.catalogue.integer(*TREES) > 0
+
+
 def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     """Load of a call on the ports of its ranks.
 
-    ``rings`` forces an all-reduce to go round rings, without trees and reduction in the switch.
+    ``rings`` forces an all-reduce to go round rings, without trees and reduction in the switch, as
+    does the catalogue's ``nccl-tuner.trees=none``.
 
     Examples
     --------
@@ -82,6 +91,7 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ('ring', 13, 2, 0.9375)
     """
     kind, group, size_bytes, ranks = call.kind, call.group, call.size_bytes, call.ranks
+    rings = rings or not has_trees(group.cluster)
     domain = group.domain
     chips = np.bincount(domain - domain.min())
     # near: ranks of the fullest domain; far: domains of the group.
