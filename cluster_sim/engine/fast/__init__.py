@@ -23,11 +23,11 @@ from cluster_sim.engine.fast.columns import (
     Speeds,
     State,
 )
+from cluster_sim.engine.fast.in_flight import Streams, empty_streams
 from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.queues import empty_queues
 from cluster_sim.engine.fast.routines import calls_of, held_back, no_calls
 from cluster_sim.engine.fast.steps import Run
-from cluster_sim.engine.fast.streams import Streams, empty_streams
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.shared_rates.classes import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
@@ -182,9 +182,9 @@ def _streams(schedule: Schedule, faults: Faults) -> tuple[IntArray, Streams]:
     """Return the class of each flow, and room for the flows in flight."""
     # np.unique loads numpy's masked arrays, which takes longer than many a run
     faulty = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, seats, filling = share_tables(schedule, faulty)
+    number, slot, paths, seats, filling, groups = share_tables(schedule, faulty)
     berths = _most_in_flight(schedule)
-    streams = empty_streams(berths, _column(slot, np.int64), paths, seats, filling)
+    streams = empty_streams(berths, _column(slot, np.int64), paths, seats, filling, groups)
     return number, streams
 
 

@@ -8,8 +8,9 @@ from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, TROUBLE
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
-from cluster_sim.engine.shared_rates.components import touch as touch_rates
+from cluster_sim.engine.shared_rates.components import touch_resource
 from cluster_sim.engine.shared_rates.filling import ALL
+from cluster_sim.engine.shared_rates.groups import touch_group
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
@@ -165,12 +166,13 @@ def _set_speed(run: Run, row: int) -> None:
     nominal = streams.nominal_capacity[resource]
     streams.paths.capacity[resource] = _part(nominal, top, bottom)
     streams.filling.sizes[ALL] = 1
-    touch_rates(streams.filling, resource)
+    touch_resource(streams.filling, streams.groups, resource)
     for number in range(len(streams.slot)):
         if streams.slot[number] == resource:
             streams.paths.cap[number] = _part(streams.nominal_cap[number], top, bottom)
+            touch_group(streams.groups, streams.groups.of_class[number])
             for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
-                touch_rates(streams.filling, streams.paths.resource[share])
+                touch_resource(streams.filling, streams.groups, streams.paths.resource[share])
 
 
 @inlined

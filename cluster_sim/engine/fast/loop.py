@@ -19,7 +19,8 @@ from cluster_sim.engine.fast.disturb import happen
 from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
 from cluster_sim.engine.fast.routines import pass_on
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
-from cluster_sim.engine.fast.streams import leave_next, solve
+from cluster_sim.engine.fast.streams import solve, take_ended
+from cluster_sim.engine.shared_rates.filling import LISTED
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 
@@ -58,7 +59,7 @@ def advance(run: Run, now: int, until: int) -> int:
     while True:
         _settle_arrivals(run, now)
         _start(run, now)
-        if run.streams.filling.sizes[0]:  # a call takes longer than a small solve
+        if run.streams.filling.sizes[LISTED] or run.streams.groups.length[0]:
             solve(run.streams, run.state, now)
         ahead = _next_instant(run)
         if notes[TROUBLE] != NO_OP or notes[STOP]:
@@ -98,10 +99,9 @@ def _end(run: Run, now: int) -> None:
             else:
                 finish(run, op, now)
             op = following
-    while state.notes[STREAMS]:
-        if streams.ends[0] != now:
-            break
-        finish(run, leave_next(streams, state), now)
+    if state.notes[STREAMS] and streams.ends[0] == now:
+        for index in range(take_ended(streams, state, now)):
+            finish(run, streams.ended[index], now)
 
 
 @inlined

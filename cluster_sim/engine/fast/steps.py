@@ -18,8 +18,9 @@ from cluster_sim.engine.fast.columns import (
     Speeds,
     State,
 )
+from cluster_sim.engine.fast.in_flight import Streams
 from cluster_sim.engine.fast.queues import Queues, free_slot
-from cluster_sim.engine.fast.streams import Streams, enter
+from cluster_sim.engine.fast.streams import enter
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
 

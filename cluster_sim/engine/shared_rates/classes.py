@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.engine.shared_rates.filling import Filling, Paths, Seats, working_space
+from cluster_sim.engine.shared_rates.groups import Groups, group_classes
 from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
 ODD = 0x1E3779B97F4A7C15
@@ -116,7 +117,7 @@ def _equal(flows: Columns, one: int, other: int) -> bool:
 
 def share_tables(
     schedule: Schedule, faulty: IntArray
-) -> tuple[IntArray, IntArray, Paths, Seats, Filling]:
+) -> tuple[IntArray, IntArray, Paths, Seats, Filling, Groups]:
     """Build the tables of flows and shares that the solver needs for a schedule.
 
     Parameters
@@ -131,7 +132,7 @@ def share_tables(
         Class of each flow.
     slot : int32 array (classes,)
         The faulty resource of which the flows of the class hold a slot, -1 for none.
-    paths, seats, filling : Paths, Seats, Filling
+    paths, seats, filling, groups : Paths, Seats, Filling, Groups
         Tables of the classes, before any flow starts; all empty for a schedule without flows.
     """
     flows = schedule.flows
@@ -140,14 +141,19 @@ def share_tables(
     # A slot matters to a rate only where a fault may scale the caps of those that hold it.
     held = np.where(np.isin(held, faulty), held, NO_RESOURCE)
     number, example = classify(flows, held)
-    length = np.diff(flows.ptr)[example]
-    ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
-    share = np.repeat(flows.ptr[example] - ptr[:-1], length) + np.arange(ptr[-1])
+    ptr, share = _shares(flows, example)
+    order, groups = group_classes(ptr, flows.resource[share], resources)
+    if (order[1:] < order[:-1]).any():
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order))
+        _renumber(number, place)
+        example = example[order]
+        ptr, share = _shares(flows, example)
     paths = Paths(
         ptr=ptr,
         resource=flows.resource[share].astype(np.int32),
         weight=flows.weight[share].astype(np.int32),
-        owner=np.repeat(np.arange(len(example), dtype=np.int32), length),
+        owner=np.repeat(np.arange(len(example), dtype=np.int32), np.diff(ptr)),
         cap=flows.cap_bytes_per_s[example].astype(np.int64),
         capacity=schedule.resources.capacity[:resources].astype(np.int64),
         members=np.zeros(len(example), np.int64),
@@ -160,7 +166,21 @@ def share_tables(
         place=np.empty(len(share), np.int32),
     )
     filling = working_space(len(example), resources)
-    return number, held[example].astype(np.int32), paths, seats, filling
+    return number, held[example].astype(np.int32), paths, seats, filling, groups
+
+
+@lean
+def _renumber(number: IntArray, place: IntArray) -> None:
+    """Replace the classes of flows by their new numbers, in the memory that they have."""
+    for flow in range(len(number)):
+        number[flow] = place[number[flow]]
+
+
+def _shares(flows: Flows, example: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where the shares of each class begin, and all their shares, in order."""
+    length = np.diff(flows.ptr)[example]
+    ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    return ptr, np.repeat(flows.ptr[example] - ptr[:-1], length) + np.arange(ptr[-1])
 
 
 def _column(values: IntArray, dtype: npt.DTypeLike) -> IntArray:

@@ -1,7 +1,9 @@
 """Flows come and go: which rates are solved anew, and how.
 
-A small component is solved from the start. Of a large one, only what changes
-(:mod:`cluster_sim.engine.shared_rates.incremental`); all of it where much changed at once, or a
+A component that never has more than a few classes is solved from the start, by itself
+(:mod:`cluster_sim.engine.shared_rates.groups`). Of any other, what is linked by the flows of now is
+solved from the start if it is small. Else only what changes is solved
+(:mod:`cluster_sim.engine.shared_rates.incremental`), or all of it where much changed at once, or a
 capacity did.
 """
 
@@ -21,6 +23,7 @@ from cluster_sim.engine.shared_rates.filling import (
     Seats,
     fill,
 )
+from cluster_sim.engine.shared_rates.groups import Groups, fill_small, touch_group
 from cluster_sim.engine.shared_rates.incremental import update
 from cluster_sim.engine.shared_rates.sums import Sums, count_in
 
@@ -35,9 +38,31 @@ def touch(filling: Filling, resource: int) -> None:
 
 
 @inlined
-def join(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) -> None:
-    """Add a flow to a class; the first makes the class take part at its resources."""
+def touch_resource(filling: Filling, groups: Groups, resource: int) -> None:
+    """Note that the capacity of a resource changed."""
+    if groups.of_resource[resource] >= 0:
+        touch_group(groups, groups.of_resource[resource])
+    else:
+        touch(filling, resource)
+
+
+@inlined
+def join(
+    paths: Paths, seats: Seats, filling: Filling, sums: Sums, groups: Groups, number: int
+) -> None:
+    """Add a flow to a class, and have the rates that this changes solved."""
     paths.members[number] += 1
+    touch_group(groups, groups.of_class[number])
+    if groups.small[groups.of_class[number]]:
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            sums.whole[paths.resource[share]] += paths.weight[share]
+    else:
+        _count_in(paths, seats, filling, sums, number)
+
+
+@internal
+def _count_in(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) -> None:
+    """Count a new flow at its resources; the first makes the class take part there."""
     if paths.members[number] == 1:
         sums.new[filling.sizes[NEW]] = number
         filling.sizes[NEW] += 1
@@ -57,9 +82,22 @@ def join(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) 
 
 
 @inlined
-def leave(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) -> None:
-    """Remove a flow from a class; with the last the class leaves its resources."""
+def leave(
+    paths: Paths, seats: Seats, filling: Filling, sums: Sums, groups: Groups, number: int
+) -> None:
+    """Remove a flow from a class, and have the rates that this changes solved."""
     paths.members[number] -= 1
+    touch_group(groups, groups.of_class[number])
+    if groups.small[groups.of_class[number]]:
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            sums.whole[paths.resource[share]] -= paths.weight[share]
+    else:
+        _count_out(paths, seats, filling, sums, number)
+
+
+@internal
+def _count_out(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int) -> None:
+    """Count a flow out at its resources; with the last the class leaves them."""
     for share in range(paths.ptr[number], paths.ptr[number + 1]):
         resource = paths.resource[share]
         touch(filling, resource)
@@ -78,14 +116,26 @@ def leave(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number: int)
 
 
 @inlined
-def solve(paths: Paths, seats: Seats, filling: Filling, sums: Sums) -> int:
-    """Solve the rates of all flows that a change at the touched resources may reach.
+def solve(paths: Paths, seats: Seats, filling: Filling, sums: Sums, groups: Groups) -> int:
+    """Solve the rates of all flows that a change may reach.
 
     Returns
     -------
     int
         Length of ``filling.changed``, the classes whose rate has changed.
     """
+    filling.sizes[CHANGED] = 0
+    if filling.sizes[LISTED]:
+        solve_large(paths, seats, filling, sums)
+    for index in range(groups.length[0]):
+        if groups.small[groups.touched[index]]:
+            fill_small(paths, groups, filling, sums.whole, groups.touched[index])
+    return int(filling.sizes[CHANGED])
+
+
+@internal
+def solve_large(paths: Paths, seats: Seats, filling: Filling, sums: Sums) -> None:
+    """Solve the components that the touched resources belong to."""
     small = spread(paths, seats, filling, filling.sizes[FEW])
     if small or not solve_part(paths, seats, filling, sums):
         fill(paths, seats, filling)
@@ -96,7 +146,6 @@ def solve(paths: Paths, seats: Seats, filling: Filling, sums: Sums) -> int:
     filling.sizes[LISTED] = 0
     filling.sizes[NEW] = 0
     filling.sizes[ALL] = 0
-    return int(filling.sizes[CHANGED])
 
 
 @internal
