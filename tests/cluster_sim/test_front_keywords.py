@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,7 +138,7 @@ def test_plain_numbers_are_seconds_and_shares() -> None:
     assert older.fleet.unit_rate == 3.0
 
 
-def test_a_job_takes_words_and_fields(tmp_path: Path) -> None:
+def test_a_job_takes_words_and_fields() -> None:
     cluster = cs.cluster("trn2-ultraserver:2")
     keywords = {
         "checkpoint": "peer",

@@ -16,8 +16,8 @@ from experiments.cli.options import as_options
 
 def command(name: str) -> Callable[..., int | None]:
     """Function of a command; arguments may be given by position, options by name."""
-    (known,) = (one for one in COMMANDS if one.name == name)
-    command = as_options(name, known.load())
+    (registered,) = (one for one in COMMANDS if one.name == name)
+    command = as_options(name, registered.load())
     assert command.callback is not None
     callback: Callable[..., int | None] = command.callback
     arguments = [str(one.name) for one in command.params if isinstance(one, click.Argument)]

@@ -24,7 +24,6 @@ from workloads.confidence.residuals import Residuals, shipped_residuals
 
 BORROWED_TABLES = 1
 """Weight of the family's quantile, in tables, beside those of the kind itself."""
-_OTHERS = ("collective", "serving", "first_token", "kernel")
 NOT_FITTED = {
     "training": 1.3,
     "collective": 1.25,

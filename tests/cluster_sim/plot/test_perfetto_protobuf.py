@@ -74,10 +74,12 @@ def test_slices_of_a_track_follow_each_other(ring: Trace, tmp_path: Path) -> Non
 
 
 def test_chips_own_engines_and_each_link_stands_once(ring: Trace, tmp_path: Path) -> None:
-    known = tracks(read(ring, tmp_path))
-    names = Counter(one.name for one in known.values())
+    by_number = tracks(read(ring, tmp_path))
+    names = Counter(one.name for one in by_number.values())
     assert {count for name, count in names.items() if name.startswith("link:")} == {1}
-    parents = {one.name: known[one.parent_uuid].name for one in known.values() if one.parent_uuid}
+    parents = {
+        one.name: by_number[one.parent_uuid].name for one in by_number.values() if one.parent_uuid
+    }
     links = {parent for name, parent in parents.items() if name.startswith("link:")}
     assert links == {"links"}
     assert {parent for name, parent in parents.items() if name.startswith("cc:3")} == {"chip 3"}
@@ -103,8 +105,8 @@ def test_arrows_lead_from_one_track_to_another(ring: Trace, tmp_path: Path) -> N
 
 def test_counters_are_tracks_with_units(ring: Trace, tmp_path: Path) -> None:
     document = read(ring, tmp_path)
-    known = tracks(document)
-    counted = {one.uuid: one for one in known.values() if one.HasField("counter")}
+    by_number = tracks(document)
+    counted = {one.uuid: one for one in by_number.values() if one.HasField("counter")}
     units = {one.name: one.counter.unit_name for one in counted.values()}
     assert units == {"links busy": "links", "links, load": "B/s"}
     for track in counted:
@@ -135,9 +137,9 @@ def test_a_thinned_counter_keeps_its_integral() -> None:
 def test_counters_of_the_caller_stand_below_their_chip(ring: Trace, tmp_path: Path) -> None:
     span = np.array([0]), np.array([5_000_000])
     mine = counter("memory in use, rank 3", "B", *span, np.array([7e9]), chip=300)
-    known = tracks(read(ring, tmp_path, more=[mine]))
-    (own,) = (one for one in known.values() if one.name == mine.name)
-    assert known[own.parent_uuid].name == "chip 300"
+    by_number = tracks(read(ring, tmp_path, more=[mine]))
+    (track,) = (one for one in by_number.values() if one.name == mine.name)
+    assert by_number[track.parent_uuid].name == "chip 300"
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +150,9 @@ def step() -> Trace:
 
 
 def test_each_chip_has_the_rate_of_its_memory(step: Trace, tmp_path: Path) -> None:
-    known = tracks(read(step, tmp_path))
-    rates = [one for one in known.values() if one.name == "memory rate"]
-    assert {known[one.parent_uuid].name for one in rates} == {"chip 0", "chip 8"}
+    by_number = tracks(read(step, tmp_path))
+    rates = [one for one in by_number.values() if one.name == "memory rate"]
+    assert {by_number[one.parent_uuid].name for one in rates} == {"chip 0", "chip 8"}
     assert {one.counter.unit_name for one in rates} == {"B/s"}
 
 

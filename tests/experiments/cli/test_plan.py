@@ -27,7 +27,7 @@ KEYS = {
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> list[str]:
+def command_line(tmp_path: Path) -> list[str]:
     """Arguments of a small search."""
     model = config_file(tmp_path / "tiny.json", SMALL_CONFIG)
     many = ["--model", model, "--cluster", "trn2.48xlarge", "--global-batch", "32"]
@@ -39,8 +39,8 @@ def run(*arguments: str) -> int:
     return run_line(["plan", *arguments])
 
 
-def test_json_has_every_key(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*asked, "--top", "3", "--json") == 0
+def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*command_line, "--top", "3", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == KEYS
     assert document["fitting"] == document["estimated"] > 20
@@ -69,9 +69,9 @@ def test_json_has_every_key(asked: list[str], capsys: pytest.CaptureFixture[str]
     "stated", [["--pp", "2"], ["--lora-rank", "8", "--lora-on", "attention"], ["--train-only=mlp"]]
 )
 def test_the_train_command_that_it_tells_gives_the_same_time(
-    stated: list[str], asked: list[str], capsys: pytest.CaptureFixture[str]
+    stated: list[str], command_line: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*asked, "--top", "1", *stated, "--json") == 0
+    assert run(*command_line, "--top", "1", *stated, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     words = shlex.split(document["train"])
     assert words[:2] == ["cluster-sim", "train"]
@@ -82,9 +82,9 @@ def test_the_train_command_that_it_tells_gives_the_same_time(
 
 
 def test_the_table_shows_estimates_beside_simulations(
-    asked: list[str], capsys: pytest.CaptureFixture[str]
+    command_line: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*asked, "--top", "4") == 0
+    assert run(*command_line, "--top", "4") == 0
     lines = capsys.readouterr().out.splitlines()
     start = next(place for place, line in enumerate(lines) if line.split()[:1] == ["tp"])
     assert lines[start].split()[: len(ALWAYS)] == ["tp", "pp", "dp", "mb"]
@@ -108,16 +108,18 @@ def test_shares_of_a_plan_have_a_column_for_each_part_of_the_step() -> None:
         assert sum(float(share.rstrip("%")) for share in row[first:]) == pytest.approx(100, abs=0.4)
 
 
-def test_one_plan_of_each_division(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*asked, "--each", "tp, pp", "--json", "--top", "20") == 0
+def test_one_plan_of_each_division(
+    command_line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command_line, "--each", "tp, pp", "--json", "--top", "20") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     divisions = [(one["tp"], one["pp"]) for one in rows]
     assert len(set(divisions)) == len(divisions) == 12
 
 
-def test_a_run_directory_holds_rows_and_picture(asked: list[str], tmp_path: Path) -> None:
+def test_a_run_directory_holds_rows_and_picture(command_line: list[str], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert run(*asked, "--top", "3", "--tp", "4", "--out", str(out)) == 0
+    assert run(*command_line, "--top", "3", "--tp", "4", "--out", str(out)) == 0
     frame = pd.read_csv(out / "metrics.csv")
     assert frame["rank"].tolist() == [1, 2, 3]
     assert set(frame["tp"]) == {4}
@@ -134,12 +136,12 @@ def test_a_run_directory_holds_rows_and_picture(asked: list[str], tmp_path: Path
 
 
 def test_the_best_plan_is_a_file_that_train_reads(
-    asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "best.yaml"
-    assert run(*asked, "--pp", "2", "--top", "1", "--best", str(file), "--json") == 0
+    assert run(*command_line, "--pp", "2", "--top", "1", "--best", str(file), "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    again = [*asked[:4], "--plan", str(file), "--json", "--quiet"]
+    again = [*command_line[:4], "--plan", str(file), "--json", "--quiet"]
     assert run_line(["train", *again]) == 0
     assert json.loads(capsys.readouterr().out)["iteration_s"] == document["rows"][0]["iteration_s"]
 
@@ -157,14 +159,14 @@ REFUSED: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("more", "message"), REFUSED)
 def test_mistakes_are_one_line(
-    asked: list[str],
+    command_line: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     more: list[str],
     message: str,
 ) -> None:
     out = tmp_path / "run"
-    assert run(*asked, *more, "--out", str(out)) == 2
+    assert run(*command_line, *more, "--out", str(out)) == 2
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert message in printed.err

@@ -61,20 +61,20 @@ def _two_tables() -> Residuals:
 
 
 def test_every_table_has_the_same_weight() -> None:
-    known = _two_tables()
-    own = score_quantile(TENSOR, known, 0.8)
+    residuals = _two_tables()
+    own = score_quantile(TENSOR, residuals, 0.8)
     assert own == pytest.approx(0.3)
-    assert score_quantile(TENSOR, known, 0.5) == pytest.approx(0.1)
+    assert score_quantile(TENSOR, residuals, 0.5) == pytest.approx(0.1)
 
 
 def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
     rows = [_row(name, 0.1) for name in ("a", "b", "c")]
     rows.append(_row("d", 0.4, kind="training.experts"))
-    known = Residuals(tuple(rows))
+    residuals = Residuals(tuple(rows))
     weight = 1 / (1 + BORROWED_TABLES)
     shared = weighted_quantile(np.array([0.1, 0.1, 0.1, 0.4]), np.ones(4), 0.8)
     expected = 0.4**weight * shared ** (1 - weight)
-    assert score_quantile("training.experts", known, 0.8) == pytest.approx(expected)
+    assert score_quantile("training.experts", residuals, 0.8) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_an_interval_is_symmetric_in_logarithms(value: float, kind: str) -> None
 
 
 def test_residuals_survive_their_file() -> None:
-    known = _two_tables()
-    again = parse("\n".join(csv_lines(known.rows)))
-    assert [row.table for row in again.rows] == [row.table for row in known.rows]
-    assert again.rows[-1] == known.rows[-1]
+    residuals = _two_tables()
+    again = parse("\n".join(csv_lines(residuals.rows)))
+    assert [row.table for row in again.rows] == [row.table for row in residuals.rows]
+    assert again.rows[-1] == residuals.rows[-1]
 
 
 def test_every_kind_has_a_name_and_a_family_with_measurements() -> None:
@@ -129,9 +129,9 @@ def test_every_kind_has_a_name_and_a_family_with_measurements() -> None:
 
 def test_a_ratio_is_surer_than_a_value() -> None:
     rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
-    known = Residuals(rows)
-    assert ratio_half_width(TENSOR, known) == pytest.approx(0.05)
-    assert ratio_half_width(TENSOR, known) < score_quantile(TENSOR, known)
+    residuals = Residuals(rows)
+    assert ratio_half_width(TENSOR, residuals) == pytest.approx(0.05)
+    assert ratio_half_width(TENSOR, residuals) < score_quantile(TENSOR, residuals)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in NAMES if FAMILY[kind] == "training"])
@@ -141,30 +141,32 @@ def test_shipped_ratios_are_surer_than_shipped_values(kind: str) -> None:
 
 def test_a_ratio_widens_as_a_value_does() -> None:
     rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
-    known, seen = Residuals(rows), Prediction(TENSOR, "h100", 8, 1, 64)
-    assert margin(seen, seen, known) == pytest.approx(NOT_FITTED["training"] * 0.05)
+    residuals, seen = Residuals(rows), Prediction(TENSOR, "h100", 8, 1, 64)
+    assert margin(seen, seen, residuals) == pytest.approx(NOT_FITTED["training"] * 0.05)
     unseen = Prediction(TENSOR, "trn9", 8, 1, 64)
     wider = NEW_CHIP * NOT_FITTED["training"] * 0.05
-    assert margin(seen, unseen, known) == margin(unseen, seen, known) == pytest.approx(wider)
+    assert (
+        margin(seen, unseen, residuals) == margin(unseen, seen, residuals) == pytest.approx(wider)
+    )
 
 
 def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:
-    known = shipped_residuals()
+    residuals = shipped_residuals()
     tensor = Prediction(TENSOR, "h100", 8, 1, 64)
     sharded = Prediction("training.sharded", "h100", 1, 1, 64)
-    alone = max(half_width(each, known) for each in (tensor, sharded))
+    alone = max(half_width(each, residuals) for each in (tensor, sharded))
     assert margin(tensor, sharded) == margin(sharded, tensor) == alone
 
 
 def _left_out(family: str) -> dict[str, tuple[float, float]]:
     """Coverage and median half-width of each table of a family by the residuals of all others."""
-    known = shipped_residuals()
+    residuals = shipped_residuals()
     answer = {}
-    for table, rows in known.by_table.items():
+    for table, rows in residuals.by_table.items():
         timed = [row for row in rows if FAMILY[row.kind] == family]
         if not timed:
             continue
-        others = known.without(table)
+        others = residuals.without(table)
         widths = [
             half_width(Prediction(r.kind, r.chip, r.tp, r.cp, r.ranks, r.assumed), others)
             for r in timed
@@ -243,8 +245,8 @@ def test_a_step_before_fused_attention_has_an_interval_of_its_kind() -> None:
     """Such a step is 1.4 times its own tables' scores wide, where they measured its degrees."""
     plan = ParallelPlan(tp=8, pp=8, dp=2, global_batch=64, attention="unfused")
     ends = training_interval(named("gpt3-175b"), plan, "a100-80gb", 10.0)
-    known = shipped_residuals()
-    width = NOT_FITTED["training"] * score_quantile("training.unfused", known)
+    residuals = shipped_residuals()
+    width = NOT_FITTED["training"] * score_quantile("training.unfused", residuals)
     assert math.log(ends.factor) == pytest.approx(width)
     assert ends.basis.startswith("training before fused attention kernels")
 
@@ -252,16 +254,16 @@ def test_a_step_before_fused_attention_has_an_interval_of_its_kind() -> None:
 def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
     model = named("llama-3.1-8b")
     plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    known, unknown = (training_interval(model, plan, chip, 1.0) for chip in ("h100", "mi300x"))
-    assert unknown.factor > known.factor
+    measured, unknown = (training_interval(model, plan, chip, 1.0) for chip in ("h100", "mi300x"))
+    assert unknown.factor > measured.factor
 
 
 def test_more_mixed_nodes_are_less_sure() -> None:
     """The chance of a slow node grows with their number, and the interval with it."""
     few, many = (_research(chips, pipelined=True) for chips in (8, 64))
-    known = shipped_residuals()
-    assert interval(1.0, few, known).high < interval(1.0, many, known).high
-    assert "a slow node in 18% of runs adds 22.4 s" in interval(1.0, many, known).basis
+    residuals = shipped_residuals()
+    assert interval(1.0, few, residuals).high < interval(1.0, many, residuals).high
+    assert "a slow node in 18% of runs adds 22.4 s" in interval(1.0, many, residuals).basis
     alone = _research(64, pipelined=False)
     assert alone.slow.share < many.slow.share
 

@@ -16,7 +16,7 @@ DAY_S = 86400.0
 def test_closed_forms_are_within_half_a_point_of_the_simulation(
     mtbf_h: float, slow: Stragglers
 ) -> None:
-    asked = Job(
+    trial = Job(
         rates=FailureRates((Cause("chip", 1 / (mtbf_h * 3600), True),)),
         recovery=Recovery(400.0, 30.0, 600.0, 0.2, 4 * 3600.0),
         interval_s=1800.0,
@@ -27,5 +27,5 @@ def test_closed_forms_are_within_half_a_point_of_the_simulation(
         span_s=200 * DAY_S,
         stragglers=slow,
     )
-    runs = [simulate(asked, np.random.default_rng(seed)).goodput for seed in range(6)]
-    assert smooth_goodput(asked) == pytest.approx(float(np.mean(runs)), abs=0.005)
+    runs = [simulate(trial, np.random.default_rng(seed)).goodput for seed in range(6)]
+    assert smooth_goodput(trial) == pytest.approx(float(np.mean(runs)), abs=0.005)

@@ -39,25 +39,25 @@ def job(mtbf_s: float, *, replaces: bool = True, **changes: Any) -> Job:
 
 def test_goodput_is_that_of_the_closed_form() -> None:
     """A failure loses half the time between copies and the copy on its way."""
-    asked = job(20_000.0, replaces=False)
-    outcome = simulate(asked, np.random.default_rng(0))
+    trial = job(20_000.0, replaces=False)
+    outcome = simulate(trial, np.random.default_rng(0))
     form = expected_goodput(
         10.0, 20_000.0, checkpoint_s=0.0, restart_s=60.0, detection_s=30.0 + 4.0
     )
     assert outcome.goodput == pytest.approx(form, abs=0.001)
-    assert smooth_goodput(asked) == pytest.approx(form)
+    assert smooth_goodput(trial) == pytest.approx(form)
     lost_s = outcome.parts_ms["lost_work"] / 1000 / sum(outcome.failures.values())
     assert lost_s == pytest.approx(10.0 / 2 + 4.0, rel=0.05)
 
 
 def test_every_millisecond_is_booked_once_and_peers_lose_less() -> None:
-    known = job(30_000.0)
-    for asked in (known, replace(known, peers=None), replace(known, write_s=3000.0)):
-        outcome = simulate(asked, np.random.default_rng(1))
-        assert sum(outcome.parts_ms[part] for part in PARTS) == round(asked.span_s * 1000)
+    usual = job(30_000.0)
+    for trial in (usual, replace(usual, peers=None), replace(usual, write_s=3000.0)):
+        outcome = simulate(trial, np.random.default_rng(1))
+        assert sum(outcome.parts_ms[part] for part in PARTS) == round(trial.span_s * 1000)
         assert all(ms >= 0 for ms in outcome.parts_ms.values())
-    alone = simulate(replace(known, peers=None), np.random.default_rng(1))
-    together = simulate(known, np.random.default_rng(1))
+    alone = simulate(replace(usual, peers=None), np.random.default_rng(1))
+    together = simulate(usual, np.random.default_rng(1))
     assert together.parts_ms["lost_work"] < 0.05 * alone.parts_ms["lost_work"]
     assert together.parts_ms["restart"] < 0.2 * alone.parts_ms["restart"]
 
@@ -70,8 +70,8 @@ def test_a_pair_is_lost_as_often_as_both_of_it_are_out() -> None:
         assert pairs / len(drawn) == pytest.approx(1 / (units - 1))
     # Recoveries of 90 s: the next failure comes within one with probability 1 - exp(-90 / mtbf).
     mtbf_s, units = 3000.0, 16
-    asked = job(mtbf_s, units=units, spares=100_000, span_s=2e8)
-    outcome = simulate(asked, np.random.default_rng(2))
+    trial = job(mtbf_s, units=units, spares=100_000, span_s=2e8)
+    outcome = simulate(trial, np.random.default_rng(2))
     recoveries = sum(outcome.failures.values())
     overlapped = -np.expm1(-90.0 / mtbf_s) * recoveries
     assert outcome.pairs_lost == pytest.approx(overlapped / (units - 1), rel=0.25)
@@ -79,8 +79,8 @@ def test_a_pair_is_lost_as_often_as_both_of_it_are_out() -> None:
 
 def test_two_units_are_always_a_pair() -> None:
     """Then the second failure in a recovery costs what the store does not hold, and its restart."""
-    asked = job(1000.0, units=2, span_s=1e6)
-    outcome = simulate(asked, np.random.default_rng(3))
+    trial = job(1000.0, units=2, span_s=1e6)
+    outcome = simulate(trial, np.random.default_rng(3))
     assert outcome.pairs_lost > 10
     lost_s = outcome.parts_ms["lost_work"] / 1000
     usual_s = 9.0 * sum(outcome.failures.values())
@@ -91,7 +91,7 @@ def test_warm_spares_save_the_start_where_they_are_enough() -> None:
     cold = job(20_000.0)
     warm = replace(cold, recovery=replace(cold.recovery, warm_saves_s=40.0))
     restarts = [
-        simulate(asked, np.random.default_rng(4)).parts_ms["restart"] for asked in (cold, warm)
+        simulate(trial, np.random.default_rng(4)).parts_ms["restart"] for trial in (cold, warm)
     ]
     assert restarts[1] / restarts[0] == pytest.approx(20 / 60, rel=0.02)
     none = replace(warm, spares=0)

@@ -50,8 +50,8 @@ def failing(mtbf_s: float, *, replaces: bool = False) -> FailureRates:
     return FailureRates((Cause("chip", 1 / mtbf_s, replaces),))
 
 
-def run(asked: Job, seed: int = 0) -> Outcome:
-    return simulate(asked, np.random.default_rng(seed))
+def run(trial: Job, seed: int = 0) -> Outcome:
+    return simulate(trial, np.random.default_rng(seed))
 
 
 class Scripted:
@@ -71,8 +71,8 @@ class Scripted:
         return 0.5
 
 
-def scripted(asked: Job, failures: list[float], repairs: list[float] = []) -> Outcome:  # noqa: B006
-    return simulate(asked, Scripted({0: list(failures), 2: list(repairs)}))  # type: ignore[arg-type]
+def scripted(trial: Job, failures: list[float], repairs: list[float] = []) -> Outcome:  # noqa: B006
+    return simulate(trial, Scripted({0: list(failures), 2: list(repairs)}))  # type: ignore[arg-type]
 
 
 def parts_s(outcome: Outcome) -> dict[str, float]:
@@ -141,8 +141,8 @@ def test_without_a_spare_the_job_waits_for_the_repair() -> None:
 def test_a_slow_server_costs_what_it_adds_until_it_is_replaced() -> None:
     # Slow from 500 on, known at 700, replaced after the checkpoint at 1000.
     slow = Stragglers(per_s=1e-9, slower=0.25, found_after_s=200)
-    asked = job(stragglers=slow, span_s=1620)
-    done = simulate(asked, Scripted({3: [500.0], 2: [50.0]}))  # type: ignore[arg-type]
+    trial = job(stragglers=slow, span_s=1620)
+    done = simulate(trial, Scripted({3: [500.0], 2: [50.0]}))  # type: ignore[arg-type]
     assert parts_s(done) == {
         "useful": 500 + 400 + 500,
         "stragglers": 100,
@@ -196,7 +196,7 @@ def test_every_millisecond_is_counted_once(
     slower: float,
     seed: int,
 ) -> None:
-    asked = job(
+    trial = job(
         failing(mtbf_s, replaces=True),
         interval_s=interval_s,
         stall_s=stall_s,
@@ -205,7 +205,7 @@ def test_every_millisecond_is_counted_once(
         span_s=20_000,
         stragglers=Stragglers(per_s=1e-3, slower=slower, found_after_s=300),
     )
-    done = simulate(asked, np.random.default_rng(seed), 7)
+    done = simulate(trial, np.random.default_rng(seed), 7)
     assert sum(done.parts_ms.values()) == done.span_ms == 20_000_000
     assert set(done.parts_ms) == set(PARTS)
     assert all(ms >= 0 for ms in done.parts_ms.values())
@@ -239,7 +239,7 @@ def test_intervals_run_as_one_event_equal_those_run_one_by_one(
     seed: int,
 ) -> None:
     compute_s, stall_s, write_s = times_s
-    asked = replace(
+    trial = replace(
         job(),
         rates=failing(mtbf_s, replaces=replaces),
         recovery=Recovery(
@@ -253,10 +253,10 @@ def test_intervals_run_as_one_event_equal_those_run_one_by_one(
         spares=spares,
         span_s=10,
     )
-    at_once = simulate(asked, np.random.default_rng(seed), slices)
+    at_once = simulate(trial, np.random.default_rng(seed), slices)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Run, "_repeat_undisturbed", lambda run: iter(()))
-        assert simulate(asked, np.random.default_rng(seed), slices) == at_once
+        assert simulate(trial, np.random.default_rng(seed), slices) == at_once
 
 
 def test_months_without_failures_takes_a_few_events() -> None:
@@ -287,9 +287,9 @@ def test_slower_repairs_give_no_less_waiting() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    asked = job(failing(3000.0, replaces=True))
-    assert run(asked, 3) == run(asked, 3)
-    assert run(asked, 3) != run(asked, 4)
+    trial = job(failing(3000.0, replaces=True))
+    assert run(trial, 3) == run(trial, 3)
+    assert run(trial, 3) != run(trial, 4)
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,14 @@ def replica() -> Profile:
     )
 
 
-def asked(arrivals: list[float], prompt: int = 100, output: int = 11) -> Requests:
+def requests_at(arrivals: list[float], prompt: int = 100, output: int = 11) -> Requests:
     many = len(arrivals)
     return Requests(np.array(arrivals), np.full(many, prompt), np.full(many, output))
 
 
 def test_a_lone_request_is_processed_moved_and_decoded() -> None:
     # 100 tokens take 0.1 s; 100 kB at 1 MB/s take 0.1 s and 5 ms; ten tokens 10 ms.
-    apart = serve_apart(replica(), asked([0.0]), Pools(1, 1, 1e6, 0.005))
+    apart = serve_apart(replica(), requests_at([0.0]), Pools(1, 1, 1e6, 0.005))
     assert apart.served.first_token_s[0] == pytest.approx(0.1)
     assert apart.transfer_s[0] == pytest.approx(0.105)
     assert apart.served.end_s[0] == pytest.approx(0.1 + 0.105 + 0.010)
@@ -58,21 +58,21 @@ def test_a_lone_request_is_processed_moved_and_decoded() -> None:
 
 
 def test_prompts_queue_and_transfers_do_too() -> None:
-    apart = serve_apart(replica(), asked([0.0, 0.0]), Pools(1, 2, 2e5))
+    apart = serve_apart(replica(), requests_at([0.0, 0.0]), Pools(1, 2, 2e5))
     assert apart.served.first_token_s.tolist() == pytest.approx([0.1, 0.2])
     # Each transfer takes 0.5 s, and the replica sends one at a time.
     assert apart.arrived_s.tolist() == pytest.approx([0.6, 1.1])
 
 
 def test_a_single_token_needs_no_decoding() -> None:
-    apart = serve_apart(replica(), asked([0.0], output=1), Pools(1, 1, 1e6))
+    apart = serve_apart(replica(), requests_at([0.0], output=1), Pools(1, 1, 1e6))
     assert apart.served.end_s[0] == apart.served.first_token_s[0]
     assert apart.decode_busy_s == 0
 
 
 def test_decoding_does_not_stand_still_for_prompts() -> None:
     """A single replica stops the first request's tokens for the prompts of others."""
-    load = asked([0.0, 0.15, 0.25], output=200)
+    load = requests_at([0.0, 0.15, 0.25], output=200)
     together = serve(replica(), load, Batching(8))
     apart = serve_apart(replica(), load, Pools(1, 1, 1e12))
     assert together.tpot_s[0] > 1.5 * apart.served.tpot_s[0]
@@ -83,7 +83,7 @@ def test_waiting_for_a_prompt_is_that_of_a_queue_with_fixed_service() -> None:
     load, service = 0.7, 0.1
     rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(service / load, 40_000))
-    apart = serve_apart(replica(), asked(arrivals.tolist(), output=1), Pools(1, 1, 1e12))
+    apart = serve_apart(replica(), requests_at(arrivals.tolist(), output=1), Pools(1, 1, 1e12))
     wait = float((apart.prefill_end_s - arrivals - service).mean())
     assert wait == pytest.approx(load * service / (2 * (1 - load)), rel=0.08)
 
@@ -112,7 +112,7 @@ def test_every_request_ends_and_every_token_is_made(
 
 
 def test_more_replicas_wait_no_longer() -> None:
-    load = asked(np.linspace(0, 1, 40).tolist())
+    load = requests_at(np.linspace(0, 1, 40).tolist())
     means = [
         serve_apart(replica(), load, Pools(number, 4, 1e9)).served.ttft_s.mean()
         for number in (1, 2, 4, 8)

@@ -31,7 +31,7 @@ def replica() -> Profile:
     )
 
 
-def asked(prompts: list[int]) -> Requests:
+def requests_with(prompts: list[int]) -> Requests:
     many = len(prompts)
     return Requests(np.arange(many) * 100.0, np.array(prompts), np.full(many, 2))
 
@@ -71,8 +71,8 @@ def test_a_share_grows_from_a_cold_cache() -> None:
 
 
 def test_only_the_rest_of_a_prompt_takes_time() -> None:
-    plain = serve(replica(), asked([1000]))
-    half = serve(replica(), with_prefix_cache(asked([1000]), "50%", kv_tokens=10**5))
+    plain = serve(replica(), requests_with([1000]))
+    half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5))
     assert plain.ttft_s[0] == pytest.approx(1.0, rel=1e-3)
     assert half.ttft_s[0] == pytest.approx(0.5, rel=1e-3)
     # The keys and values of the whole prompt are read all the same.
@@ -81,8 +81,8 @@ def test_only_the_rest_of_a_prompt_takes_time() -> None:
 
 def test_pieces_begin_where_the_cache_ends() -> None:
     many = Batching(4, chunk_tokens=100)
-    plain = serve(replica(), asked([1000]), many)
-    half = serve(replica(), with_prefix_cache(asked([1000]), "50%", kv_tokens=10**5), many)
+    plain = serve(replica(), requests_with([1000]), many)
+    half = serve(replica(), with_prefix_cache(requests_with([1000]), "50%", kv_tokens=10**5), many)
     assert (plain.iterations, half.iterations) == (10 + 1, 5 + 1)
 
 
@@ -101,7 +101,7 @@ def mooncake(path: Path, blocks: list[list[int]]) -> Requests:
         for n, one in enumerate(blocks)
     ]  # fmt: skip
     path.write_text("\n".join(lines) + "\n")
-    return asked([BLOCK_TOKENS * len(one) for one in blocks])
+    return requests_with([BLOCK_TOKENS * len(one) for one in blocks])
 
 
 def test_blocks_of_a_mooncake_trace_hit(tmp_path: Path) -> None:
@@ -130,17 +130,17 @@ def test_counts_of_a_csv_are_taken_at_their_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["half", "1.0", "-5%", "150%", "50%:warm", "nan", ""])
 def test_mistakes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--prefix-cache"):
-        with_prefix_cache(asked([10]), text, kv_tokens=100)
+        with_prefix_cache(requests_with([10]), text, kv_tokens=100)
 
 
 def test_a_log_without_prefixes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("time_s,prompt_tokens,output_tokens\n0,10,2\n")
     with pytest.raises(InputError, match="none of the columns"):
-        with_prefix_cache(asked([10]), "trace", kv_tokens=100, path=path)
+        with_prefix_cache(requests_with([10]), "trace", kv_tokens=100, path=path)
     lines = tmp_path / "log.jsonl"
     lines.write_text('{"timestamp": 0, "input_length": 10, "output_length": 2}\n')
     with pytest.raises(InputError, match="no hash_ids"):
-        with_prefix_cache(asked([10]), "trace", kv_tokens=100, path=lines)
+        with_prefix_cache(requests_with([10]), "trace", kv_tokens=100, path=lines)
     with pytest.raises(InputError, match="drawn requests share nothing"):
-        with_prefix_cache(asked([10]), "trace", kv_tokens=100)
+        with_prefix_cache(requests_with([10]), "trace", kv_tokens=100)

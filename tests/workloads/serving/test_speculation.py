@@ -62,9 +62,9 @@ def alone(output: int) -> Requests:
 def test_tokens_of_a_pass_have_a_closed_form(
     proposed: int, acceptance: float, tokens: float
 ) -> None:
-    asked = Speculation(proposed, acceptance)
-    assert asked.expected_tokens == pytest.approx(tokens, rel=1e-3)
-    drawn = asked.draw(200_000, np.random.default_rng(0))
+    drafts = Speculation(proposed, acceptance)
+    assert drafts.expected_tokens == pytest.approx(tokens, rel=1e-3)
+    drawn = drafts.draw(200_000, np.random.default_rng(0))
     assert drawn.mean() == pytest.approx(tokens, rel=0.01)
     assert (drawn.min(), drawn.max()) == (1, proposed + 1)
     assert (drawn > 1).mean() == pytest.approx(acceptance, abs=0.01)
@@ -99,11 +99,11 @@ def test_nothing_accepted_is_decoding_without_it() -> None:
 
 def test_bound_by_memory_the_gain_is_that_of_theory() -> None:
     """Leviathan et al., theorem 3.8: (1 - a^(k+1)) / ((1 - a) (k c + 1))."""
-    asked, share = Speculation(5, 0.8, draft=0.1), 3.689 / 1.5
+    drafts, share = Speculation(5, 0.8, draft=0.1), 3.689 / 1.5
     plain = serve(flat(), alone(20_001)).end_s[0]
-    fast = serve(flat(), alone(20_001), speculation=asked).end_s[0]
+    fast = serve(flat(), alone(20_001), speculation=drafts).end_s[0]
     assert plain / fast == pytest.approx(share, rel=0.02)
-    assert asked.speedup(flat(), 1, 100.0) == pytest.approx(share, rel=1e-3)
+    assert drafts.speedup(flat(), 1, 100.0) == pytest.approx(share, rel=1e-3)
 
 
 @settings(max_examples=30, deadline=None)
@@ -117,8 +117,8 @@ def test_every_token_is_made_once(
     outputs: list[int], proposed: int, acceptance: float, chunk: int
 ) -> None:
     many = len(outputs)
-    asked = Requests(np.linspace(0, 0.1, many), np.full(many, 30), np.array(outputs))
-    served = serve(flat(), asked, Batching(4, chunk), speculation=Speculation(proposed, acceptance))
+    load = Requests(np.linspace(0, 0.1, many), np.full(many, 30), np.array(outputs))
+    served = serve(flat(), load, Batching(4, chunk), speculation=Speculation(proposed, acceptance))
     assert served.gap_count.sum() == sum(outputs) - many
     assert np.all(served.end_s >= served.first_token_s)
     assert np.all(np.isfinite(served.end_s))
@@ -209,15 +209,15 @@ def test_stretches_of_passes_have_the_times_of_single_ones(
 
 def test_full_batches_gain_less() -> None:
     held = profile(named("llama-3.1-70b"), SERVER)
-    asked = Speculation(PROPOSED, 0.8)
-    gains = [asked.speedup(held, batch, 10.0 * batch) for batch in (1, 16, 256, 4096)]
+    drafts = Speculation(PROPOSED, 0.8)
+    gains = [drafts.speedup(held, batch, 10.0 * batch) for batch in (1, 16, 256, 4096)]
     assert gains == sorted(gains, reverse=True)
 
 
 def test_bound_by_arithmetic_every_refused_proposal_is_lost() -> None:
     busy = replace(flat(), tokens=np.array([0.0, 1e6]), linear_s=np.array([0.0, 1e3]))
-    asked = Speculation(PROPOSED, 0.8)
-    assert asked.speedup(busy, 64, 0.0) == pytest.approx(asked.expected_tokens / (PROPOSED + 1))
+    drafts = Speculation(PROPOSED, 0.8)
+    assert drafts.speedup(busy, 64, 0.0) == pytest.approx(drafts.expected_tokens / (PROPOSED + 1))
 
 
 def test_one_acceptance_explains_both_models_that_aws_measured() -> None:
@@ -233,9 +233,9 @@ def test_one_acceptance_explains_both_models_that_aws_measured() -> None:
             draft: Profile = draft,
             measured_s: float = measured_s,
         ) -> float:
-            asked = Speculation(PROPOSED, acceptance, draft)
-            took = asked.step_s(held, 1, PROMPT + OUTPUT / 2)
-            return took / asked.expected_tokens - measured_s
+            drafts = Speculation(PROPOSED, acceptance, draft)
+            took = drafts.step_s(held, 1, PROMPT + OUTPUT / 2)
+            return took / drafts.expected_tokens - measured_s
 
         needed[name] = brentq(off, 0.3, 0.999)
     first, second = needed.values()
@@ -246,11 +246,11 @@ def test_one_acceptance_explains_both_models_that_aws_measured() -> None:
 def test_a_replica_under_load_matches_the_fluid_term() -> None:
     """Saturated at 16 requests, decoding only: the replica's rate over that without proposals."""
     held = profile(named("llama-3.1-8b"), SERVER, tp=4)
-    asked, lengths = Speculation(3, 0.8), fixed_lengths(16, 2000)
+    drafts, lengths = Speculation(3, 0.8), fixed_lengths(16, 2000)
     many = poisson(np.inf, 16, lengths, np.random.default_rng(0))
     plain = serve(held, many, Batching(16)).end_of_run_s
-    fast = serve(held, many, Batching(16), speculation=asked).end_of_run_s
-    speedup = asked.speedup(held, 16, 16 * 1000.0)
+    fast = serve(held, many, Batching(16), speculation=drafts).end_of_run_s
+    speedup = drafts.speedup(held, 16, 16 * 1000.0)
     # The last requests decode in smaller batches, and each has luck of its own.
     assert plain / fast == pytest.approx(speedup, rel=0.08)
 

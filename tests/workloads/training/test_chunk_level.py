@@ -36,9 +36,9 @@ APART: tuple[tuple[str, dict[str, Any]], ...] = (
 """Plans whose collectives at one time use links of their own."""
 
 
-@pytest.mark.parametrize(("machine", "asked"), APART, ids=str)
-def test_where_nothing_contends_both_levels_are_equal(machine: str, asked: dict[str, Any]) -> None:
-    how, fabric = plan(**asked), cluster(machine)
+@pytest.mark.parametrize(("machine", "stated"), APART, ids=str)
+def test_where_nothing_contends_both_levels_are_equal(machine: str, stated: dict[str, Any]) -> None:
+    how, fabric = plan(**stated), cluster(machine)
     chunks, usual = (iteration(SHORT, fabric, how, level=lv) for lv in ("chunk", "collective"))
     assert (chunks.level, usual.level) == ("chunk", "collective")
     assert chunks.trace.total_ps == usual.trace.total_ps
@@ -67,13 +67,13 @@ CONTENDING: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("as_flows", [False, True], ids=["chunk", "flow"])
-@pytest.mark.parametrize(("machine", "asked"), CONTENDING, ids=str)
+@pytest.mark.parametrize(("machine", "stated"), CONTENDING, ids=str)
 def test_calls_in_place_have_the_times_of_those_written_out(
-    machine: str, asked: dict[str, Any], as_flows: bool
+    machine: str, stated: dict[str, Any], as_flows: bool
 ) -> None:
     """Both engines agree on collectives written once a group, or once a call."""
     fabric = cluster(machine)
-    program = toy_program(plan(**asked), fabric, SHORT)
+    program = toy_program(plan(**stated), fabric, SHORT)
     expanded = expand(program, lower(program), fabric, as_flows=as_flows)
     check_routines(expanded.schedule, expanded.routines)
     plain = run(written_out(expanded.schedule, expanded.routines))

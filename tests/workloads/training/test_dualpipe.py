@@ -63,10 +63,10 @@ def test_the_model_goes_there_and_back() -> None:
 
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])
 @pytest.mark.parametrize(
-    "asked", [{"dp": 4}, {"dp": 4, "ep": 4}, {"dp": 2, "tp": 2, "ep": 2}], ids=str
+    "stated", [{"dp": 4}, {"dp": 4, "ep": 4}, {"dp": 2, "tp": 2, "ep": 2}], ids=str
 )
-def test_engine_and_rank_vector_agree(overlap: str, asked: dict[str, Any]) -> None:
-    how = plan(**{**HOW, **asked, "overlap": overlap, "global_batch": 10 * asked["dp"]})
+def test_engine_and_rank_vector_agree(overlap: str, stated: dict[str, Any]) -> None:
+    how = plan(**{**HOW, **stated, "overlap": overlap, "global_batch": 10 * stated["dp"]})
     program = toy_program(how, sixteen(), SPARSE, iterations=2)
     trace = run(lower(program))
     assert evaluate(program).total_ps == trace.total_ps

@@ -33,9 +33,11 @@ APART: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("machine", "asked"), APART, ids=str)
-def test_alone_a_flow_takes_the_time_of_its_collective(machine: str, asked: dict[str, Any]) -> None:
-    how, fabric = plan(**asked), cluster(machine)
+@pytest.mark.parametrize(("machine", "stated"), APART, ids=str)
+def test_alone_a_flow_takes_the_time_of_its_collective(
+    machine: str, stated: dict[str, Any]
+) -> None:
+    how, fabric = plan(**stated), cluster(machine)
     flows, usual = (iteration(SHORT, fabric, how, level=lv) for lv in ("flow", "collective"))
     assert flows.level == "flow"
     assert flows.trace.total_ps == usual.trace.total_ps

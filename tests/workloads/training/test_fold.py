@@ -53,13 +53,13 @@ def _tell(
         parts[member].append((number, role, cost, met))
 
 
-@pytest.mark.parametrize("asked", PLANS, ids=str)
+@pytest.mark.parametrize("stated", PLANS, ids=str)
 @pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
-def test_equal_ranks(asked: dict[str, Any], shuffled: bool) -> None:
-    model = SPARSE if "ep" in asked else TOY
+def test_equal_ranks(stated: dict[str, Any], shuffled: bool) -> None:
+    model = SPARSE if "ep" in stated else TOY
     for seed in range(3):
         chips = np.random.default_rng(seed).permutation(16) if shuffled else None
-        program = toy_program(plan(**asked), sixteen(), model, chips=chips)
+        program = toy_program(plan(**stated), sixteen(), model, chips=chips)
         classes = equal_ranks(program)
         assert classes.tolist() == told_plainly(program)
         folded = fold(program)

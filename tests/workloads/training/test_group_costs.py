@@ -34,8 +34,8 @@ PLANS: tuple[dict[str, Any], ...] = (
 def test_programs_that_share_costs_are_the_same() -> None:
     where = sixteen()
     shared = SharedParts(where)
-    for asked in (*PLANS, *PLANS):
-        model, how = SPARSE if "ep" in asked else TOY, plan(**asked)
+    for stated in (*PLANS, *PLANS):
+        model, how = SPARSE if "ep" in stated else TOY, plan(**stated)
         shapes = RankShapes(model, how, where.chip, shipped_catalogue())
         placed = place(how, where)
         for one, other in zip(

@@ -45,9 +45,9 @@ def _busy_ps(trace: Trace) -> int:
     return int((trace.times.end_ps - trace.times.start_ps).sum())
 
 
-@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
-def test_with_memory_enough_for_all_nothing_changes(asked: dict[str, Any]) -> None:
-    marked = sharing(fold(toy_program(plan(**asked), sixteen())), 1)
+@pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
+def test_with_memory_enough_for_all_nothing_changes(stated: dict[str, Any]) -> None:
+    marked = sharing(fold(toy_program(plan(**stated), sixteen())), 1)
     program = replace(marked, memory_bytes_per_s=10**15)
     shared, apart = lower(program, memory=True), lower(program)
     assert (shared.kind == FLOW).any()
@@ -59,9 +59,9 @@ def test_with_memory_enough_for_all_nothing_changes(asked: dict[str, Any]) -> No
     assert not len(lower(sharing(program, 10**15), memory=True).flows)
 
 
-@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
-def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str, Any]) -> None:
-    program = fold(toy_program(plan(**asked), sixteen()))
+@pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
+def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(stated: dict[str, Any]) -> None:
+    program = fold(toy_program(plan(**stated), sixteen()))
     schedule = lower(sharing(program, greediest(program) // 2), memory=True)
     trace, reference = run(schedule), run(schedule, engine="reference")
     assert (trace.times.end_ps == reference.times.end_ps).all()
@@ -73,9 +73,9 @@ def test_scarce_memory_slows_what_overlaps_alike_on_both_engines(asked: dict[str
     assert (parts.sum(axis=1) == trace.total_ps).all()
 
 
-@pytest.mark.parametrize("asked", OVERLAPPED[:3], ids=str)
-def test_folded_is_unfolded(asked: dict[str, Any]) -> None:
-    program = toy_program(plan(**asked), sixteen())
+@pytest.mark.parametrize("stated", OVERLAPPED[:3], ids=str)
+def test_folded_is_unfolded(stated: dict[str, Any]) -> None:
+    program = toy_program(plan(**stated), sixteen())
     scarce = sharing(program, greediest(program))
     whole, few = run(lower(scarce, memory=True)), run(lower(fold(scarce), memory=True))
     assert len(few.schedule) < len(whole.schedule)
@@ -92,10 +92,10 @@ def test_a_plan_without_overlap_shares_nothing(schedule: str) -> None:
     assert "hbm" not in step.trace.schedule.resources.kinds
 
 
-@pytest.mark.parametrize("asked", OVERLAPPED, ids=str)
-def test_what_never_contends_needs_no_flow(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
+def test_what_never_contends_needs_no_flow(stated: dict[str, Any]) -> None:
     """Times with contending ops as flows are those with all overlapping ops as flows."""
-    program = fold(toy_program(plan(**asked), sixteen()))
+    program = fold(toy_program(plan(**stated), sixteen()))
     most = greediest(program)
     few = sharing(program, most)
     all_of_them = replace(sharing(program, 1), memory_bytes_per_s=most)

@@ -61,8 +61,8 @@ def test_rank_vector_has_the_times_of_the_engine(
     how: Disturbance, schedule: str, overlap: str
 ) -> None:
     for zero, degrees in zip((0, 1, 1), DEGREES, strict=True):
-        asked: dict[str, Any] = {"schedule": schedule, "overlap": overlap, "zero": zero}
-        agree(toy_program(plan(**degrees, **asked), sixteen()), how)
+        stated: dict[str, Any] = {"schedule": schedule, "overlap": overlap, "zero": zero}
+        agree(toy_program(plan(**degrees, **stated), sixteen()), how)
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
@@ -84,10 +84,10 @@ OTHER_KINDS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("asked", OTHER_KINDS, ids=str)
-def test_other_kinds_of_plan(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("stated", OTHER_KINDS, ids=str)
+def test_other_kinds_of_plan(stated: dict[str, Any]) -> None:
     for how in (CALM, WILD):
-        agree(toy_program(plan(**asked), sixteen()), how)
+        agree(toy_program(plan(**stated), sixteen()), how)
 
 
 EXPERTS: tuple[dict[str, Any], ...] = (
@@ -100,9 +100,9 @@ EXPERTS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("model", [SPARSE, LATENT], ids=["sparse", "latent"])
-@pytest.mark.parametrize("asked", EXPERTS, ids=str)
-def test_experts(asked: dict[str, Any], model: Model) -> None:
-    program = toy_program(plan(**asked), sixteen(), model)
+@pytest.mark.parametrize("stated", EXPERTS, ids=str)
+def test_experts(stated: dict[str, Any], model: Model) -> None:
+    program = toy_program(plan(**stated), sixteen(), model)
     assert any(exchange.axis == "ep" for exchange in program.exchanges)
     for how in (CALM, WILD):
         agree(program, how)

@@ -118,7 +118,7 @@ def test_a_warm_up_that_grows_with_the_batch_is_not_extrapolated(monkeypatch):
     assert not repeats(plan, 40)
 
 
-def test_ranks_in_different_states_are_not_extrapolated(monkeypatch):
+def test_ranks_in_different_states_are_not_extrapolated():
     plan = ParallelPlan(pp=2, dp=4, global_batch=64, seq=512)
     step = simulated(plan)
     assert further(step) is not None
