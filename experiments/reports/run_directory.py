@@ -238,7 +238,7 @@ def _resolved(path: str | Path) -> Path:
     with suppress(OSError, RuntimeError, ValueError):
         resolved = Path(path).resolve()
         # Python 3.13 and later leave a link that leads back to itself where earlier ones raise.
-        if not any(place.is_symlink() for place in (resolved, *resolved.parents)):
+        if not any(map(os.path.islink, (resolved, *resolved.parents))):
             return resolved
     raise InputError(
         f"--out {shown(str(path))} cannot be a directory: its links lead nowhere. "
