@@ -18,7 +18,7 @@ from workloads.demand.what_if_text import check_texts
 from workloads.economics import Economics
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.inputs.batch import BatchTier
-from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
 from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policies.registry import check_name
 from workloads.fleet.policy_by_name import policy_of
@@ -210,6 +210,7 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     cap = math.inf if money.price_cap is None else money.price_cap
     path = money.price
     if path is not None:
+        check_prices(path)  # before the capacity of a replica is simulated, which takes long
         return lambda start, minutes: read_prices(path, start, minutes, cap=cap)
     if money.price_cap is not None:
         raise InputError(f"--price-cap {cap:g} without prices; add --price FILE.csv.")

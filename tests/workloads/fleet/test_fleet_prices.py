@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cluster_sim as cs
 from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.fleet import (
@@ -32,6 +33,19 @@ SERVICE = Service("service", fixed_rate(10.0))
 ECONOMICS = Economics(busy_w=500.0, idle_w=150.0)
 MINUTES = 600
 DEAR = (np.arange(MINUTES) >= 200) & (np.arange(MINUTES) < 320)
+
+
+def test_a_bad_price_file_is_refused_before_capacity_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("the capacity was simulated first")
+
+    monkeypatch.setattr("workloads.fleet.setup.serving.capacity_table", never)
+    bad = tmp_path / "price.csv"
+    bad.write_text("hour,usd_per_mwh\n25,10\n")
+    with pytest.raises(InputError, match="hour must be 0 to 23"):
+        cs.run_fleet("trn2-ultraserver:2", model="llama-3.1-8b", days=0.1, price=bad)
 
 
 def _run(held: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FleetRun:

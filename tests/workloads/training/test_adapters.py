@@ -158,3 +158,8 @@ def test_adapters_run_on_gpus_and_recompute_there(recompute: str) -> None:
     step = iteration(EIGHT, cluster("dgx-h100"), replace(plan, recompute=recompute))
     repeated = sum(step.trace.frame().name.str.startswith("again."))
     assert (repeated > 0) == (recompute == "full")
+
+
+def test_a_place_for_adapters_needs_adapters() -> None:
+    with pytest.raises(InputError, match="lora on attention says where adapters are"):
+        ParallelPlan(lora_on="attention")

@@ -60,7 +60,29 @@ def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math
         For a missing file, other columns, prices that are no numbers, hours or times that do not
         cover the run.
     """
-    file = Path(path)
+    table, price = _read(Path(path))
+    run = pd.date_range(start, periods=minutes, freq="min")
+    rows = _by_hour if "hour" in table else _by_time
+    return Prices(price[rows(table, run, Path(path))], cap)
+
+
+def check_prices(path: str | Path) -> None:
+    """Check what can be checked of a price file before the time of the run is known.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_prices`, but for prices that do not cover the run.
+    """
+    table, _ = _read(Path(path))
+    if "hour" in table:
+        _hours(table, Path(path))
+    else:
+        _moments(table, Path(path))
+
+
+def _read(file: Path) -> tuple[pd.DataFrame, FloatArray]:
+    """Return the table of a price file, and its prices [USD/MWh]; (rows,)."""
     table = read_table(file, "price", remedy="give a CSV file", limit_bytes=MAX_BYTES)
     for column in table.columns:
         if column not in COLUMNS:
@@ -79,18 +101,23 @@ def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math
             f"{file}, row {row + 2}: usd_per_mwh is {written!r}; "
             f"it must be a number from -{HIGHEST_USD_PER_MWH:,} to {HIGHEST_USD_PER_MWH:,}."
         )
-    rows = _by_hour if "hour" in table else _by_time
-    return Prices(price[rows(table, pd.date_range(start, periods=minutes, freq="min"), file)], cap)
+    return table, price
 
 
 def _by_hour(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
     """Row of the price of each minute, from a day or a week that repeats; (minutes,)."""
+    order = _hours(table, file)
+    hour_of_week = run.day_of_week.to_numpy() * 24 + run.hour.to_numpy()
+    return np.asarray(order[hour_of_week % len(order)])
+
+
+def _hours(table: pd.DataFrame, file: Path) -> npt.NDArray[np.int64]:
+    """Row of the price of each hour of a day or a week; (hours,)."""
     hours = pd.to_numeric(table["hour"], errors="coerce").to_numpy(float)
     order = np.argsort(hours)
     if len(hours) not in CYCLES or not np.array_equal(hours[order], np.arange(len(hours))):
         raise InputError(f"{file}: hour must be 0 to 23, or 0 to 167 from Monday on, once each.")
-    hour_of_week = run.day_of_week.to_numpy() * 24 + run.hour.to_numpy()
-    return np.asarray(order[hour_of_week % len(hours)])
+    return order
 
 
 def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDArray[np.int64]:
@@ -98,11 +125,7 @@ def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDAr
 
     The last price holds for as long as the one before it did.
     """
-    times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
-    moments = pd.DatetimeIndex(times.dt.tz_localize(None))
-    steps = np.diff(moments.asi8)
-    if moments.hasnans or len(moments) < 2 or (steps <= 0).any():
-        raise InputError(f"{file}: time must be two or more ascending times as 2024-05-10T13:00.")
+    moments = _moments(table, file)
     end = moments[-1] + (moments[-1] - moments[-2])
     if moments[0] > run[0] or end <= run[-1]:
         raise InputError(
@@ -110,3 +133,12 @@ def _by_time(table: pd.DataFrame, run: pd.DatetimeIndex, file: Path) -> npt.NDAr
             f"{run[-1]}; add rows, or give hour instead of time."
         )
     return np.asarray(moments.searchsorted(run, side="right") - 1)
+
+
+def _moments(table: pd.DataFrame, file: Path) -> pd.DatetimeIndex:
+    """Moments from which the prices hold, ascending."""
+    times = pd.to_datetime(table["time"], errors="coerce", utc=True, format="ISO8601")
+    moments = pd.DatetimeIndex(times.dt.tz_localize(None))
+    if moments.hasnans or len(moments) < 2 or (np.diff(moments.asi8) <= 0).any():
+        raise InputError(f"{file}: time must be two or more ascending times as 2024-05-10T13:00.")
+    return moments

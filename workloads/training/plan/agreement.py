@@ -114,8 +114,10 @@ Use 8 or 12.
         )
 
 
-def check_trained_parts(lora_rank: int, train_only: str) -> None:
+def check_trained_parts(lora_rank: int, lora_on: str, train_only: str) -> None:
     """Refuse adapters, which freeze all weights, beside a part of the weights that is trained.
+
+    A place for adapters is refused as well where there are none.
 
     Raises
     ------
@@ -125,4 +127,9 @@ def check_trained_parts(lora_rank: int, train_only: str) -> None:
         raise InputError(
             f"lora rank {lora_rank} freezes all weights, so train only {train_only} cannot hold as "
             "well. State one of them."
+        )
+    if lora_on != "all" and not lora_rank:
+        raise InputError(
+            f"lora on {lora_on} says where adapters are, but lora rank is 0, so there are none. "
+            "State lora rank, or leave it out."
         )

@@ -272,7 +272,7 @@ class ParallelPlan:
         check_expert_exchange(self.ep, self.routed_nodes, self.fp8_exchange)
         check_expert_degrees(self.ep, self.expert_tp, self.tp, self.cp, self.dp)
         check_batch(self.global_batch, self.dp, self.microbatch)
-        check_trained_parts(self.lora_rank, self.train_only)
+        check_trained_parts(self.lora_rank, self.lora_on, self.train_only)
 
     @property
     def pipeline(self) -> PipelineSchedule:
