@@ -38,18 +38,21 @@ class SteadyStep(NamedTuple):
     provenance: Mapping[str, str]
 
 
-def steady(model: Model, machine: Cluster, plan: ParallelPlan) -> SteadyStep:
+def steady(
+    model: Model, machine: Cluster, plan: ParallelPlan, shared: SharedParts | None = None
+) -> SteadyStep:
     """Simulate a step; one of many microbatches by runs that are long enough to find the time.
 
     Once the pipeline is full every further microbatch takes the same time, so the time of a long
-    run follows from those of two shorter ones.
+    run follows from those of two shorter ones. ``shared`` has parts that several steps on the
+    machine have in common.
     """
-    shared = SharedParts(machine)
+    parts = shared or SharedParts(machine)
 
     @cache
     def run(microbatches: int) -> Iteration:
         part = _with_microbatches(plan, microbatches)
-        return iteration(model, machine, part, shared=shared, allow_oversized=True, partial=True)
+        return iteration(model, machine, part, shared=parts, allow_oversized=True, partial=True)
 
     period = plan.pp * -(-FEWEST // plan.pp)  # whole rounds of an interleaved schedule
     base = 2 * period

@@ -18,6 +18,8 @@ from topologies.errors import InputError
 from workloads.models.model import Experts, Model
 from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.by_value import ByValue
+from workloads.training.program.shared_parts import SharedParts
 
 SAVINGS: Mapping[str, tuple[Any, ...]] = {
     "zero": (3,),
@@ -32,6 +34,8 @@ class Steps:
 
     def __init__(self) -> None:
         self._steps: dict[tuple[Model, Cluster, ParallelPlan], SteadyStep] = {}
+        self._structures = ByValue()
+        self._shared: dict[Cluster, SharedParts] = {}
 
     def predict(self, values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
         """Predict a row, see :func:`predict`."""
@@ -40,7 +44,9 @@ class Steps:
     def _step(self, model: Model, machine: Cluster, plan: ParallelPlan) -> SteadyStep:
         key = model, machine, plan
         if key not in self._steps:
-            self._steps[key] = steady(model, machine, plan)
+            if machine not in self._shared:
+                self._shared[machine] = SharedParts(machine, self._structures)
+            self._steps[key] = steady(model, machine, plan, self._shared[machine])
         return self._steps[key]
 
 

@@ -278,15 +278,20 @@ def _build(
     """Return the level at which the step is run, its program, and the run that starts it."""
     placement = place(shapes.plan, cluster, detail.chips)
     step_program = program(shapes, placement, detail.iterations, shared)
+    structures = None if shared is None else shared.structures
     # Jitter gives every rank times of its own, and levels that write out messages need every
     # sender, so only undisturbed runs of whole collectives can count equal ranks.
     if detail.folded and not detail.disturbed and detail.level not in WRITTEN_OUT:
-        step_program = fold(step_program, affected_ranks(step_program, detail.faults))
+        apart = affected_ranks(step_program, detail.faults)
+        step_program = fold(step_program, apart, structures)
     level = detail.level
     if level == "auto":
         level = automatic(step_program, detail.faults)
     faults, disturbed = detail.faults, detail.disturbed
-    run = ready(step_program, cluster, level, faults, disturbed, engine=detail.engine)
+    engine = detail.engine
+    run = ready(
+        step_program, cluster, level, faults, disturbed, engine=engine, structures=structures
+    )
     return level, step_program, run
 
 

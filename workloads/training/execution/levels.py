@@ -18,6 +18,7 @@ from workloads.training.execution.chunk_level import Expanded, expand, project, 
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
+from workloads.training.program.by_value import ByValue
 from workloads.training.program.program import Program
 
 WRITTEN_OUT = ("chunk", "flow")
@@ -76,6 +77,7 @@ def ready(
     disturbed: Disturbance | None,
     *,
     engine: str = "fast",
+    structures: ByValue | None = None,
 ) -> Ready:
     """Prepare the run of a program at a level of detail.
 
@@ -88,6 +90,8 @@ def ready(
     disturbed : Disturbance, optional
     engine : {"fast", "reference"}
         Engine that will run it.
+    structures : ByValue, optional
+        Cache that programs share whose ops differ only in their times and sizes.
 
     Raises
     ------
@@ -101,7 +105,7 @@ def ready(
         )
     if level == "rank-vector":
         return Ready(program, disturbed)
-    undisturbed = lower(program, memory=level == "collective")
+    undisturbed = lower(program, memory=level == "collective", structures=structures)
     schedule = disturb(undisturbed, program, disturbed) if disturbed else undisturbed
     compared = bool(disturbed or faults)
     if level == "collective":

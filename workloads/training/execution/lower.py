@@ -6,7 +6,8 @@ each of them waits for. This module adds the other columns, the resources and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from cluster_sim.schedule.table import (
     JOIN,
     NO_RESOURCE,
     Codes,
+    Edges,
     Flows,
     Resources,
     Schedule,
@@ -32,10 +34,36 @@ from workloads.training.execution.layout import (
 )
 from workloads.training.execution.lowered_edges import lowered_edges
 from workloads.training.layers.steps import stream_kinds
+from workloads.training.program.by_value import ByValue
 from workloads.training.program.program import Program
 
+NUMBERS_OF_AN_OP = 8
+"""Numbers of a skeleton for each op: its columns and labels of half the width, and two edges."""
 
-def lower(program: Program, *, memory: bool = False) -> Schedule:
+
+@dataclass(frozen=True, eq=False)
+class Skeleton:
+    """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks.
+
+    Attributes
+    ----------
+    layout : Layout
+    edges : Edges
+    kind : uint8 array (ops,)
+        Kind of each op before some become flows.
+    resource : int32 array (ops,)
+    labels : mapping of str to int array or Codes
+        All labels but those of ranks.
+    """
+
+    layout: Layout
+    edges: Edges
+    kind: IntArray
+    resource: IntArray
+    labels: Mapping[str, IntArray | Codes]
+
+
+def lower(program: Program, *, memory: bool = False, structures: ByValue | None = None) -> Schedule:
     """Return the schedule of all rows of a program.
 
     Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
@@ -48,21 +76,64 @@ def lower(program: Program, *, memory: bool = False) -> Schedule:
     memory : bool
         Whether ops that contend for their rank's memory are flows on it, as resource ``hbm``.
         Without contention the times are the same either way.
+    structures : ByValue, optional
+        Cache of what programs share whose ops differ only in their times and sizes.
     """
-    layout = lay_out(program)
-    edges = lowered_edges(program, layout)
-    kind = np.full(layout.total, JOIN, np.uint8)
-    kind[: layout.ops] = FIXED
-    resource, duration, size = _columns(program, layout)
     memory = memory and program.memory_bytes_per_s > 0
-    flows = _flows(program, layout, kind, duration, size) if memory else Flows.none()
+    if structures is None:
+        skeleton = _skeleton(program)
+    else:
+        size = NUMBERS_OF_AN_OP * sum(
+            len(program.streams[stage].ops) for stage in program.stage.tolist()
+        )
+        skeleton = structures.once(lambda: _skeleton(program), size, "skeleton", *_alike(program))
+    layout, kind = skeleton.layout, skeleton.kind
+    duration, size_bytes = _columns(program, layout)
+    rank, count = _rank_labels(program)
+    flows = Flows.none()
+    if memory:
+        kind = kind.copy()
+        flows = _flows(program, layout, kind, duration, size_bytes)
     return schedule(
-        OpColumns(kind=kind, resource=resource, duration_ps=duration, size_bytes=size),
-        edges=edges,
+        OpColumns(
+            kind=kind, resource=skeleton.resource, duration_ps=duration, size_bytes=size_bytes
+        ),
+        edges=skeleton.edges,
         resources=_resources(program, memory=memory),
         flows=flows,
-        labels=_labels(program, layout),
+        labels={"rank": rank, **skeleton.labels, "count": count},
         facts=dict(program.facts),
+    )
+
+
+def _skeleton(program: Program) -> Skeleton:
+    """Parts of the schedule of a program that follow from the order of its ops."""
+    layout = lay_out(program)
+    kind = np.full(layout.total, JOIN, np.uint8)
+    kind[: layout.ops] = FIXED
+    resource = np.full(layout.total, NO_RESOURCE, np.int32)
+    stream_of = np.array([step.stream for step in program.steps])
+    first = len(stream_kinds(program.steps)) * np.arange(len(program))
+    tile(program, layout, resource, by_step(program, stream_of), first)
+    return Skeleton(
+        layout=layout,
+        edges=lowered_edges(program, layout),
+        kind=kind,
+        resource=resource,
+        labels=_labels(program, layout),
+    )
+
+
+def _alike(program: Program) -> tuple[object, ...]:
+    """Contents that the skeletons of programs follow from."""
+    return (
+        tuple((step.stream, step.what, step.name) for step in program.steps),
+        tuple(
+            (stream.ops.step, stream.ops.layer, stream.ops.microbatch, stream.src, stream.dst)
+            for stream in program.streams
+        ),
+        program.stage,
+        tuple((each.members, each.role, *each.ops) for each in program.exchanges),
     )
 
 
@@ -127,26 +198,29 @@ def _resources(program: Program, *, memory: bool) -> Resources:
     return Resources.concat([ordered, parts])
 
 
-def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray, IntArray]:
-    """Resource, duration [ps] and bytes of every op and join."""
-    stream_of = np.array([step.stream for step in program.steps])
+def _columns(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
+    """Duration [ps] and bytes of every op and join."""
     size_of = np.array([step.size_bytes for step in program.steps], np.int64)
-    resource = np.full(layout.total, NO_RESOURCE, np.int32)
     duration = np.zeros(layout.total, np.int64)
     size = np.zeros(layout.total, np.int64)
-    first = len(stream_kinds(program.steps)) * np.arange(len(program))
-    tile(program, layout, resource, by_step(program, stream_of), first)
     tile(program, layout, duration, by_step(program, program.step_ps))
     tile(program, layout, size, by_step(program, size_of))
     for exchange in program.exchanges:
         for role in program.roles(exchange):
             base = layout.offset[exchange.members[:, role.places], OWN]
             duration[base[:, :, None] + role.ops] = exchange.duration_ps[exchange.kind][:, None]
-    return resource, duration, size
+    return duration, size
+
+
+def _rank_labels(program: Program) -> tuple[IntArray, IntArray]:
+    """Labels of every op and join that say which ranks it stands for: the first, and how many."""
+    rows, times = _row_lengths(program)
+    rank, count = (column.astype(np.int32)[rows] for column in (program.rank, program.count))
+    return np.repeat(rank, times), np.repeat(count, times)
 
 
 def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
-    """Labels of every op and join."""
+    """Labels of every op and join that do not depend on its rank."""
     names = (*dict.fromkeys(step.name for step in program.steps), "meet")
     whats = (*dict.fromkeys(step.what for step in program.steps), "join")
     name_of = np.array([names.index(step.name) for step in program.steps], np.int16)
@@ -161,13 +235,11 @@ def _labels(program: Program, layout: Layout) -> dict[str, IntArray | Codes]:
     tile(program, layout, microbatch, [stream.ops.microbatch for stream in program.streams])
     rows, times = _row_lengths(program)
     return {
-        "rank": np.repeat(program.rank.astype(np.int32)[rows], times),
         "stage": np.repeat(program.stage.astype(np.int16)[rows], times),
         "what": Codes(what, whats),
         "name": Codes(name, names),
         "layer": layer,
         "microbatch": microbatch,
-        "count": np.repeat(program.count.astype(np.int32)[rows], times),
     }
 
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from cluster_sim.collectives.duration.geometry import geometries
 from topologies.arrays import IntArray, present
 from workloads.training.layers.steps import LayerOp
-from workloads.training.plan.placement import Placement
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.ops import Catalog
+from workloads.training.program.placed_groups import Groups, PlacedGroups
 from workloads.training.program.shared_memory import Draws, draws
 from workloads.training.program.streams import Stream
 from workloads.training.program.transfers import RETURNING
@@ -73,12 +73,14 @@ class Exchange:
 class Exchanges:
     """Builder of the exchanges of a program, axis by axis and stage by stage.
 
-    The geometries of groups are computed once for each axis and each pair of stages. The costs of
-    calls are computed once for all stages that make the same calls on groups whole periods apart.
+    The costs of calls are computed once for all stages that make the same calls on groups whole
+    periods apart.
 
     Parameters
     ----------
-    placement : Placement
+    placed : PlacedGroups
+        Groups of the plan's ranks.
+    plan : ParallelPlan
     catalog : Catalog
         The different steps of all stages.
     streams : tuple of Stream
@@ -92,14 +94,15 @@ class Exchanges:
 
     def __init__(
         self,
-        placement: Placement,
+        placed: PlacedGroups,
+        plan: ParallelPlan,
         catalog: Catalog,
         streams: tuple[Stream, ...],
         memory_bytes_per_s: int,
         per_token: int,
         costs: GroupCosts,
     ):
-        self.placement, self.per_token, self.costs = placement, per_token, costs
+        self.placed, self.plan, self.per_token, self.costs = placed, plan, per_token, costs
         self.steps = catalog.steps
         self.streams = streams
         self.memory_bytes_per_s = memory_bytes_per_s
@@ -110,10 +113,8 @@ class Exchanges:
         stages = len(self.streams)
         for axis in WITHIN:
             if (axis, "") in self._calls:
-                groups = self.placement.groups(axis)
-                stage, geometry = self.placement.stage[groups[:, 0]], self._geometry(groups)
-                for s in range(stages):
-                    yield from self._within(axis, groups[stage == s], geometry[stage == s], s)
+                for stage, groups in enumerate(self.placed.within(axis)):
+                    yield from self._within(axis, groups, stage)
         if stages > 1:
             yield from self._pipeline(stages)
         yield from self._whole(stages)
@@ -123,50 +124,38 @@ class Exchanges:
 
         With several chunks a stage, the last stage sends to the first, unless the schedule turns.
         """
-        pipes, plan = self.placement.groups("pp"), self.placement.plan
-        pair_count = stages if plan.vpp > 1 and not plan.pipeline.turns else stages - 1
-        pairs = np.stack([pipes, np.roll(pipes, -1, axis=1)], axis=2)[:, :pair_count]
-        ahead, back = self._by_stage(pairs), self._by_stage(pairs[:, :, ::-1])
-        for s in range(pair_count):
+        round_trip = self.plan.vpp > 1 and not self.plan.pipeline.turns
+        ahead, back = self.placed.ahead, self.placed.back
+        for s in range(stages if round_trip else stages - 1):
             after = (s + 1) % stages
-            yield from self._between("forward", *ahead[s], (s, after))
-            yield from self._between("backward", *back[s], (after, s))
-            yield from self._between("forward" + RETURNING, *back[s], (after, s))
-            yield from self._between("backward" + RETURNING, *ahead[s], (s, after))
-        ends = pipes[:, [0, -1]]
-        yield from self._between("tie", ends, self._geometry(ends), (0, stages - 1))
-
-    def _by_stage(self, pairs: IntArray) -> list[tuple[IntArray, IntArray]]:
-        """Pairs of ranks and their geometries by stage, from pairs of int64 (pipes, stages, 2)."""
-        stages = [pairs[:, s] for s in range(pairs.shape[1])]
-        return [(groups, self._geometry(groups)) for groups in stages]
+            yield from self._between("forward", ahead[s], (s, after))
+            yield from self._between("backward", back[s], (after, s))
+            yield from self._between("forward" + RETURNING, back[s], (after, s))
+            yield from self._between("backward" + RETURNING, ahead[s], (s, after))
+        yield from self._between("tie", self.placed.ends, (0, stages - 1))
 
     def _whole(self, stages: int) -> Iterator[Exchange]:
         """Exchange of the gradients' norm among ranks of all stages, with a role for each stage."""
         ops = tuple(self._ops("norm", stage) for stage in range(stages))
         if len(ops[0]):
-            groups = self.placement.groups("norm")
-            role = self.placement.stage[groups[0]]
-            yield self._exchange("norm", groups, self._geometry(groups), role, ops, 0)
+            groups = self.placed.norm
+            role = self.placed.placement.stage[groups.ranks[0]]
+            yield self._exchange("norm", groups, role, ops, 0)
 
-    def _within(
-        self, axis: str, groups: IntArray, geometry: IntArray, stage: int
-    ) -> Iterator[Exchange]:
+    def _within(self, axis: str, groups: Groups, stage: int) -> Iterator[Exchange]:
         """Exchange of groups within one stage, all of whose members have one role."""
         op = self._ops(axis, stage)
         if len(op):
-            role = np.zeros(groups.shape[1], np.int64)
-            yield self._exchange(axis, groups, geometry, role, (op,), stage)
+            role = np.zeros(groups.ranks.shape[1], np.int64)
+            yield self._exchange(axis, groups, role, (op,), stage)
 
-    def _between(
-        self, axis: str, pairs: IntArray, geometry: IntArray, stages: tuple[int, int]
-    ) -> Iterator[Exchange]:
+    def _between(self, axis: str, pairs: Groups, stages: tuple[int, int]) -> Iterator[Exchange]:
         """Exchange of pairs of ranks on two stages: a sender and a receiver, or equals of a tie."""
         sends, receives = ("", "") if axis == "tie" else ("send", "receive")
         sent = self._ops(axis, stages[0], sends)
         if len(sent):
             ops = sent, self._ops(axis, stages[1], receives)
-            yield self._exchange(axis, pairs, geometry, np.arange(2), ops, stages[0])
+            yield self._exchange(axis, pairs, np.arange(2), ops, stages[0])
 
     def _ops(self, axis: str, stage: int, part: str = "") -> IntArray:
         """Ops of an axis in a stage, int64 (calls,).
@@ -204,26 +193,13 @@ class Exchanges:
             rows.append([order[low:high] for low, high in pairwise([0, *ends])])
         return rows
 
-    def _geometry(self, groups: IntArray) -> IntArray:
-        """Number of each group's geometry, int64 (groups,)."""
-        return geometries(self.placement.cluster, self.placement.chip[groups])[1]
-
     def _exchange(
-        self,
-        axis: str,
-        groups: IntArray,
-        geometry: IntArray,
-        role: IntArray,
-        ops: tuple[IntArray, ...],
-        stage: int,
+        self, axis: str, groups: Groups, role: IntArray, ops: tuple[IntArray, ...], stage: int
     ) -> Exchange:
-        kinds, kind = present(geometry)
-        first = np.empty(len(kinds), np.int64)
-        first[kind[::-1]] = np.arange(len(kind))[::-1]
         used, where = present(self.streams[stage].ops.step[ops[0]])
-        drawn, lasts = self._costs(self.placement.chip[groups[first]], used)
+        drawn, lasts = self._costs(groups.chips, used)
         of_calls = Draws(*(column[:, where] for column in drawn))
-        return Exchange(axis, groups, role, ops, kind, lasts[:, where], of_calls)
+        return Exchange(axis, groups.ranks, role, ops, groups.kind, lasts[:, where], of_calls)
 
     def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
         """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps).
@@ -239,8 +215,7 @@ class Exchanges:
         if key not in self._worked_out:
             steps = [self.steps[number] for number in used.tolist()]
             time_ps = [
-                self.costs.times_ps(chips, steps, self.placement.plan, self.per_token)
-                for chips in groups
+                self.costs.times_ps(chips, steps, self.plan, self.per_token) for chips in groups
             ]
             drawn_bytes = np.zeros((len(groups), len(steps)), np.int64)
             if self.memory_bytes_per_s:

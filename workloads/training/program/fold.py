@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
+from workloads.training.program.by_value import ByValue
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 
@@ -23,7 +25,45 @@ MOST_COUNTED = 4
 faster for a wider one."""
 
 
-def fold(program: Program, apart: IntArray | None = None) -> Program:
+class FoldedGroups(NamedTuple):
+    """Groups of an exchange after folding.
+
+    Attributes
+    ----------
+    members : int64 array (groups, members)
+        Rows of each group's members in the folded program.
+    role : int64 array (members,)
+        Role of each member.
+    first : int64 array (groups,)
+        First group of the whole exchange that each of them stands for.
+    """
+
+    members: IntArray
+    role: IntArray
+    first: IntArray
+
+
+class Folded(NamedTuple):
+    """Rows and groups of a folded program.
+
+    Attributes
+    ----------
+    first : int64 array (classes,)
+        First row of each class.
+    ranks : int64 array (classes,)
+        Number of ranks that each class stands for.
+    groups : tuple of FoldedGroups
+        Groups of each exchange.
+    """
+
+    first: IntArray
+    ranks: IntArray
+    groups: tuple[FoldedGroups, ...]
+
+
+def fold(
+    program: Program, apart: IntArray | None = None, structures: ByValue | None = None
+) -> Program:
     """Return the program with one row for each kind of equal ranks.
 
     Parameters
@@ -31,8 +71,19 @@ def fold(program: Program, apart: IntArray | None = None) -> Program:
     program : Program
     apart : int array, optional
         Rows that are kept apart from all others, as a fault strikes them.
+    structures : ByValue, optional
+        Cache that programs share whose groups and their costs are alike.
     """
-    return keep(program, equal_ranks(program, apart))
+
+    def folded() -> Folded:
+        return _folded(program, equal_ranks(program, apart))
+
+    if structures is None:
+        return _kept(program, folded())
+    alike = ((exchange.members, exchange.role, _cost(exchange)) for exchange in program.exchanges)
+    size = len(program.exchanges) * len(program)
+    key = "fold", program.stage, program.count, () if apart is None else apart, *alike
+    return _kept(program, structures.once(folded, size, *key))
 
 
 def keep(program: Program, classes: IntArray) -> Program:
@@ -44,12 +95,28 @@ def keep(program: Program, classes: IntArray) -> Program:
     classes : int array (rows,)
         Class of each row, as :func:`equal_ranks` returns it.
     """
+    return _kept(program, _folded(program, classes))
+
+
+def _folded(program: Program, classes: IntArray) -> Folded:
+    """Rows and groups of the program with the first rank of each class only."""
     first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]
     count = np.bincount(classes, weights=program.count).astype(np.int64)
-    exchanges = [_fold_exchange(exchange, classes) for exchange in program.exchanges]
-    kept = {name: getattr(program, name)[first] for name in ("stage", "rank", "chip", "core")}
-    return replace(program, count=count, exchanges=tuple(exchanges), **kept)
+    groups = tuple(_folded_groups(exchange, classes) for exchange in program.exchanges)
+    return Folded(first, count, groups)
+
+
+def _kept(program: Program, folded: Folded) -> Program:
+    """Program with the rows and groups of its folded form."""
+    exchanges = [
+        replace(exchange, members=few.members, role=few.role, kind=exchange.kind[few.first])
+        for exchange, few in zip(program.exchanges, folded.groups, strict=True)
+    ]
+    rows = {
+        name: getattr(program, name)[folded.first] for name in ("stage", "rank", "chip", "core")
+    }
+    return replace(program, count=folded.ranks, exchanges=tuple(exchanges), **rows)
 
 
 def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
@@ -165,8 +232,8 @@ def _numbered(values: IntArray) -> IntArray:
     return place[values]
 
 
-def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
-    """Exchange of classes: a group for each combination of classes, as a set in each role."""
+def _folded_groups(exchange: Exchange, classes: IntArray) -> FoldedGroups:
+    """Groups of classes: one for each combination of classes, as a set in each role."""
     met = classes[exchange.members]
     if _all_as_first(met):
         met = met[:1]
@@ -176,7 +243,7 @@ def _fold_exchange(exchange: Exchange, classes: IntArray) -> Exchange:
     role = np.repeat(np.arange(len(sets)), [some.shape[1] for some in sets])
     members = np.concatenate(sets, axis=1)
     first = distinct_rows(members)[0]
-    return replace(exchange, members=members[first], role=role, kind=exchange.kind[first])
+    return FoldedGroups(members[first], role, first)
 
 
 def _sets(rows: IntArray) -> IntArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +28,11 @@ from workloads.training.program.shared_memory import (
     overlaps,
 )
 from workloads.training.program.shared_parts import SharedParts
-from workloads.training.program.stage import stage_ops
+from workloads.training.program.stage import StageParts, beside, stage_ops, stage_parts
 from workloads.training.program.streams import Stream, marks_of, stream_of
+
+NUMBERS_OF_AN_OP = 8
+"""Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
 
 
 class Role(NamedTuple):
@@ -115,13 +119,11 @@ def program(
     """
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts(placement.cluster)
-    passes = shared.passes(shapes)
-    all_ops = [stage_ops(shapes, stage, catalog, iterations, passes) for stage in range(plan.pp)]
-    marks = marks_of(catalog)
-    streams = tuple(stream_of(ops, marks) for ops in all_ops)
+    streams = _streams(shapes, catalog, iterations, shared)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
-    exchanges = Exchanges(placement, catalog, streams, memory, per_token, shared.costs)
+    placed = shared.placed(placement)
+    exchanges = Exchanges(placed, plan, catalog, streams, memory, per_token, shared.costs)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks = np.arange(plan.ranks)
@@ -140,6 +142,28 @@ def program(
         facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
     )
     return sharing(built, memory) if memory else built
+
+
+def _streams(
+    shapes: RankShapes, catalog: Catalog, iterations: int, shared: SharedParts
+) -> tuple[Stream, ...]:
+    """Streams of all stages, whose steps are added to a catalog."""
+    plan, built = shapes.plan, shared.passes(shapes)
+    parts = [stage_parts(shapes, stage, catalog, built) for stage in range(plan.pp)]
+    marks = marks_of(catalog)
+
+    def stream(of_stage: StageParts) -> Stream:
+        return stream_of(stage_ops(of_stage, plan, marks.stream, iterations), marks)
+
+    alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
+    return tuple(
+        shared.structures.once(
+            partial(stream, of_stage),
+            NUMBERS_OF_AN_OP * iterations * of_stage.ops,
+            *("stream", alike, of_stage.contents(), *of_stage.order.passes),
+        )
+        for of_stage in parts
+    )
 
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:

@@ -1,20 +1,36 @@
-"""Parts that the programs of several training steps share: costs of groups, and ops of passes."""
+"""Parts that the programs of several training steps share: costs, groups, ops of passes."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import fields
 
 from topologies.clusters.cluster import Cluster
 from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.placement import Placement
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.by_value import ByValue
 from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.placed_groups import PlacedGroups
 from workloads.training.program.stage import BuiltPasses, LaidOut
 
 NO_PART = ("global_batch", "order")
 """Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
 ALIKE = tuple(field.name for field in fields(ParallelPlan) if field.name not in NO_PART)
 """Fields in which plans with the same passes agree."""
+
+
+PLANS = 64
+"""Plans whose passes are kept."""
+NUMBERS_OF_A_RANK = 16
+"""Numbers that the groups of a placement have for each rank: its place on up to eight axes, and the
+pairs of transfers between stages."""
+
+
+def alike_in_passes(plan: ParallelPlan) -> tuple[Hashable, ...]:
+    """Return the values in which plans with the same passes agree."""
+    return tuple(getattr(plan, name) for name in ALIKE)
 
 
 class SharedParts:
@@ -27,17 +43,30 @@ class SharedParts:
     ----------
     costs : GroupCosts
         Costs of the calls of groups.
+    structures : ByValue
+        What follows from the order of ops alone. Programs on several clusters may share it.
     """
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster, structures: ByValue | None = None):
         self.costs = GroupCosts(cluster)
-        self._laid_out: dict[Hashable, dict[Hashable, LaidOut]] = {}
+        self.structures = ByValue() if structures is None else structures
+        self._placed = ByValue()
+        self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
 
     def passes(self, shapes: RankShapes) -> BuiltPasses:
         """Return the passes that plans share if they differ only in batch and order of the axes."""
         plan = shapes.plan
         # With several microbatches a pass also adds its gradients to those of earlier ones.
         several = plan.microbatches > 1
-        alike = tuple(getattr(plan, name) for name in ALIKE)
-        key = shapes.model, shapes.chip, shapes.catalogue, several, alike
-        return BuiltPasses(self._laid_out.setdefault(key, {}))
+        key = shapes.model, shapes.chip, shapes.catalogue, several, alike_in_passes(plan)
+        laid_out = self._laid_out.setdefault(key, {})
+        self._laid_out.move_to_end(key)
+        if len(self._laid_out) > PLANS:
+            self._laid_out.popitem(last=False)
+        return BuiltPasses(laid_out)
+
+    def placed(self, placement: Placement) -> PlacedGroups:
+        """Return the groups that placements share whose ranks are in the same places."""
+        size = NUMBERS_OF_A_RANK * placement.plan.ranks
+        key = PlacedGroups.key(placement)
+        return self._placed.once(lambda: PlacedGroups(placement), size, *key)

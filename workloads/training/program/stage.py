@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +22,14 @@ from workloads.training.layers.steps import (
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.schedules.passes import Passes
+from workloads.training.plan.schedules.schedule import PipelineSchedule
 from workloads.training.program.ops import Catalog, Ops, join, past_asynchronous, sequence
 from workloads.training.program.paired import pairs, side_by_side
 from workloads.training.program.pass_layout import PassLayout, gathered_ops
 from workloads.training.program.pass_steps import StagePasses
 
+ORDERS_KEPT = 256
+"""Orders of passes that are cached."""
 LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
 """First layer that a pass was built for, ops of the pass, and the steps that their numbers mean."""
 
@@ -65,14 +69,59 @@ class StageOps(NamedTuple):
     begins: IntArray
 
 
-def stage_ops(
-    shapes: RankShapes,
-    stage: int,
-    catalog: Catalog,
-    iterations: int = 1,
-    built: BuiltPasses | None = None,
-) -> StageOps:
-    """Return the ops of a rank of a stage in one or several iterations.
+class KindsOfPasses(NamedTuple):
+    """Passes of a stage in their order, and the kind of each, as :func:`kinds_of_passes` has it.
+
+    Attributes
+    ----------
+    passes : Passes
+    kinds : list of int
+        Kinds that occur, ascending.
+    first : int array (kinds,)
+        Place of the first pass of each kind.
+    which : int array (passes,)
+        Place of each pass's kind among ``kinds``.
+    """
+
+    passes: Passes
+    kinds: list[int]
+    first: IntArray
+    which: IntArray
+
+
+class StageParts(NamedTuple):
+    """Parts that the ops of a rank of one stage consist of.
+
+    Attributes
+    ----------
+    order : KindsOfPasses
+    blocks : tuple of Ops
+        Ops of each kind of pass.
+    start, finish : Ops
+        Ops before the first pass of an iteration and after the last.
+    """
+
+    order: KindsOfPasses
+    blocks: tuple[Ops, ...]
+    start: Ops
+    finish: Ops
+
+    @property
+    def ops(self) -> int:
+        """Number of ops of one iteration."""
+        lengths = np.array([len(block) for block in self.blocks], np.int64)
+        return len(self.start) + int(lengths[self.order.which].sum()) + len(self.finish)
+
+    def contents(self) -> tuple[object, ...]:
+        """Return the arrays of the ops of all parts, and the numbers of passes of a stage."""
+        tables = (self.start, *self.blocks, self.finish)
+        return *((ops.step, ops.back, ops.layer) for ops in tables), self.order.which
+
+
+def stage_parts(
+    shapes: RankShapes, stage: int, catalog: Catalog, built: BuiltPasses | None = None
+) -> StageParts:
+    """Return the parts of the ops of a rank of a stage.
 
     Parameters
     ----------
@@ -80,30 +129,54 @@ def stage_ops(
     stage : int
     catalog : Catalog
         Numbers of the steps; new steps are added.
-    iterations : int
-        Optimizer steps in a row. Microbatches are numbered on from one to the next.
     built : BuiltPasses, optional
         Passes that stages with the same chunks share.
     """
     plan = shapes.plan
     builder = Builder(shapes, stage, catalog, built=built)
-    order = passes(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
-    kind = kinds_of_passes(order, plan.vpp)
-    kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
+    order = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
     start = builder.start()
     blocks = {
         key: builder.pass_ops(key // 2 // plan.vpp, key // 2 % plan.vpp, last=key % 2 == 1)
-        for key in kinds[np.argsort(first)].tolist()
+        for key in np.array(order.kinds)[np.argsort(order.first)].tolist()
     }
-    all_passes = sequence([blocks[key] for key in kinds.tolist()], which, order.microbatch)
-    finish = builder.finish()
+    return StageParts(order, tuple(blocks[key] for key in order.kinds), start, builder.finish())
+
+
+@lru_cache(ORDERS_KEPT)
+def _order(
+    schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int
+) -> KindsOfPasses:
+    """Passes of a stage and their kinds."""
+    order = passes(schedule, pp, stage, microbatches, chunks)
+    kind = kinds_of_passes(order, chunks)
+    kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)
+    return KindsOfPasses(order, kinds.tolist(), first, which)
+
+
+def stage_ops(
+    parts: StageParts, plan: ParallelPlan, stream_of: IntArray, iterations: int = 1
+) -> StageOps:
+    """Return the ops of a rank of a stage in one or several iterations.
+
+    Parameters
+    ----------
+    parts : StageParts
+    plan : ParallelPlan
+    stream_of : int array (steps,)
+        Stream of each step.
+    iterations : int
+        Optimizer steps in a row. Microbatches are numbered on from one to the next.
+    """
+    order, which, start = parts.order.passes, parts.order.which, parts.start
+    all_passes = sequence(parts.blocks, which, order.microbatch)
     earlier = [number * plan.microbatches for number in range(iterations)]
-    ops = join([part for more in earlier for part in (start, all_passes.later(more), finish)])
-    stream = catalog.column("stream")[ops.step]
+    ops = join([part for more in earlier for part in (start, all_passes.later(more), parts.finish)])
+    stream = stream_of[ops.step]
     asynchronous = np.zeros(len(STREAM_KINDS), np.bool_)
-    asynchronous[list(_beside(plan))] = True
+    asynchronous[list(beside(plan))] = True
     ops = past_asynchronous(ops, asynchronous[stream])
-    lengths = np.array([len(blocks[key]) for key in kinds.tolist()], np.int64)[which]
+    lengths = np.array([len(block) for block in parts.blocks], np.int64)[which]
     begins = len(start) + np.concatenate([[0], np.cumsum(lengths)])
     if not plan.pipeline.pairs_passes:
         return StageOps(ops, begins)
@@ -112,10 +185,10 @@ def stage_ops(
     return StageOps(side_by_side(ops, together, stream == CC), begins)
 
 
-def _beside(plan: ParallelPlan) -> tuple[int, ...]:
-    """Streams that run beside compute under the plan, as later ops do not wait for theirs."""
-    beside = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
-    return (*beside, SEND) if plan.pipeline.pairs_passes else beside
+def beside(plan: ParallelPlan) -> tuple[int, ...]:
+    """Return the streams that run beside compute, as later ops do not wait for theirs."""
+    streams = {"none": (HOST,), "dp": (HOST, CC_DP), "all": (HOST, CC_DP, SEND)}[plan.overlap]
+    return (*streams, SEND) if plan.pipeline.pairs_passes else streams
 
 
 def kinds_of_passes(order: Passes, chunks: int) -> IntArray:

@@ -1,0 +1,94 @@
+"""Cache of results that follow from arrays and plain values, found again by their contents.
+
+Training steps of different models and sizes often have the same ops in the same order, and differ
+only in how long these take. What depends on the order alone is computed once for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+Answer = TypeVar("Answer")
+DIGEST_BYTES = 16
+"""Length of the digest that stands for the contents of a key [B]."""
+MOST_NUMBERS = 32_000_000
+"""Sum of the sizes of results that one cache keeps, in numbers of at most eight bytes."""
+
+
+class ByValue:
+    """Cache of results by the contents of what they follow from.
+
+    Code that builds several programs owns such a cache and drops it at the end. When it is full,
+    the results that were not used for longest go.
+
+    Parameters
+    ----------
+    most : int
+        Largest sum of the sizes of the results that are kept, in numbers. A result that is larger
+        by itself is not kept.
+
+    Examples
+    --------
+    >>> kept = ByValue()
+    >>> for _ in range(2):
+    ...     total = kept.once(lambda: print("summed") or 3, 1, "sum", np.array([1, 2]))
+    summed
+    """
+
+    def __init__(self, most: int = MOST_NUMBERS):
+        self.most = most
+        self._held = 0
+        self._kept: OrderedDict[bytes, tuple[Any, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def once(self, make: Callable[[], Answer], size: int, *parts: object) -> Answer:
+        """Return the result of ``make``, or that of an earlier call with equal parts.
+
+        Parameters
+        ----------
+        make : function
+            Function whose result follows from the parts. Nobody may change its arrays.
+        size : int
+            Approximate size of the result, in numbers.
+        *parts : array, str, int, or tuple of such
+            Contents that the result follows from, and a name for what it is.
+        """
+        key = digest(parts)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key][0]  # type: ignore[no-any-return]
+        answer = make()
+        if size <= self.most:
+            self._kept[key] = answer, size
+            self._held += size
+            while self._held > self.most:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._held -= dropped
+        return answer
+
+
+def digest(parts: object) -> bytes:
+    """Return a digest of arrays and plain values, equal for equal contents."""
+    summed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    _add(summed, parts)
+    return summed.digest()
+
+
+def _add(summed: Any, part: object) -> None:
+    """Add an array, a plain value, or a tuple of parts, each with its kind and length before it."""
+    if isinstance(part, np.ndarray):
+        summed.update(f"{part.dtype.str}{part.shape}".encode())
+        summed.update(np.ascontiguousarray(part).data)
+    elif isinstance(part, tuple):
+        summed.update(f"({len(part)}".encode())
+        for inner in part:
+            _add(summed, inner)
+    else:
+        summed.update(f"{part!r};".encode())
