@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,8 +18,10 @@ from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.shared_parts import SharedParts, alike_in_passes
 
+Task = tuple[ParallelPlan, int, float]
+"""A plan, the place of its estimate among all, and the estimate [s]."""
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
 """Function that wraps a slow sequence to show progress, with a word for the work."""
 LARGE_CHIPS = 1024
@@ -126,20 +128,22 @@ def simulated(
 ) -> list[Finalist]:
     """Simulate plans in order of their estimates.
 
-    Processes are forked, so each has the caller's caches. Results do not depend on their number.
+    Processes are forked, so each has the caller's caches. Plans with the same passes go to the same
+    process, which builds these once. Results do not depend on the number of processes.
     """
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
     count = runner.processes(len(plans), processes)
     if count == 1:
         return [runner.finalist(*task) for task in watch(tasks, "simulated")]
+    alike: dict[Hashable, list[Task]] = {}
+    for task in tasks:
+        alike.setdefault(alike_in_passes(task[0]), []).append(task)
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(count, fork, initializer=_begin, initargs=(runner,)) as pool:
-        results = pool.map(_one, tasks)
-        return [next(results) for _ in _each(tasks, watch)]
-
-
-def _each(tasks: Sequence[Any], watch: Watch) -> Iterator[Any]:
-    yield from watch(tasks, "simulated")
+        groups = pool.map(_run, alike.values())
+        results = (finalist for group in groups for finalist in group)
+        simulations = [next(results) for _ in watch(tasks, "simulated")]
+    return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
 
 
 _RUNNER: list[Runner] = []
@@ -159,5 +163,5 @@ def _begin(runner: Runner) -> None:
     threading.Thread(target=watch_parent, daemon=True).start()
 
 
-def _one(task: tuple[ParallelPlan, int, float]) -> Finalist:
-    return _RUNNER[0].finalist(*task)
+def _run(tasks: Sequence[Task]) -> list[Finalist]:
+    return [_RUNNER[0].finalist(*task) for task in tasks]
