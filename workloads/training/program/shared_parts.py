@@ -19,8 +19,6 @@ NO_PART = ("global_batch", "order")
 """Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
 ALIKE = tuple(field.name for field in fields(ParallelPlan) if field.name not in NO_PART)
 """Fields in which plans with the same passes agree."""
-
-
 PLANS = 64
 """Plans whose passes are kept."""
 NUMBERS_OF_A_RANK = 16
@@ -44,7 +42,7 @@ class SharedParts:
     costs : GroupCosts
         Costs of the calls of groups.
     structures : ByValue
-        What follows from the order of ops alone. Programs on several clusters may share it.
+        Results that follow from the order of ops. Programs on several clusters may share them.
     """
 
     def __init__(self, cluster: Cluster, structures: ByValue | None = None):
