@@ -64,6 +64,7 @@ def cluster(
     >>> cluster("torus:4x4x4", bandwidth="100GB/s", latency="1us").shape.sizes
     (4, 4, 4)
     """
+    check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)

@@ -132,6 +132,7 @@ def model(text: str) -> Model:
     >>> model("llama-3.1-8b").parameters
     8030261248
     """
+    check_type("model", text, (str, Path), "Pass a name, such as 'llama-3.1-8b', or a path.")
     path = Path(text)
     if path.is_dir():
         return from_config(path / CONFIG)
