@@ -30,11 +30,14 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     --------
     >>> suggestion("trn2.48xlrge", ["trn1.32xlarge", "trn2.48xlarge"])
     ' Did you mean trn2.48xlarge?'
+    >>> suggestion("DGX-H100", ["dgx-h100", "dgx-h200"])
+    ' Did you mean dgx-h100?'
     >>> suggestion("zebra", ["trn2"])
     ''
     """
-    close = difflib.get_close_matches(value, list(choices), n=1)
-    return f" Did you mean {close[0]}?" if close else ""
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(value.lower(), list(by_lower_case), n=1)
+    return f" Did you mean {by_lower_case[close[0]]}?" if close else ""
 
 
 def check_type(argument: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:

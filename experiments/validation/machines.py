@@ -7,14 +7,15 @@ from importlib.resources import files
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import cluster
+from topologies.clusters.names import FILES, GRAPHS, cluster
 from workloads.models.huggingface import model
 from workloads.models.model import Model
 
 
-@cache
 def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> Cluster:
     """Return enough machines of a name for that many chips; the last may be used in part.
+
+    A cluster of a user's file is one machine. The file is read at each call, as it may change.
 
     Raises
     ------
@@ -26,7 +27,15 @@ def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> C
     >>> machines_for("dgx-h100", 12).chips, machines_for("tpu-v6e-32", 32).chip
     (16, 'tpu-v6e')
     """
-    place = shipped().get(name.lower(), name.lower())
+    place = shipped().get(name.lower())
+    if place is None and name.endswith(FILES + GRAPHS):
+        return cluster(name, catalogue=catalogue)
+    return _shipped_machines(place or name.lower(), chips, catalogue)
+
+
+@cache
+def _shipped_machines(place: str, chips: int, catalogue: Catalogue | None) -> Cluster:
+    """Return machines that do not change while the program runs; ``place`` is a name or a file."""
     machine = cluster(place, catalogue=catalogue)
     count = -(-chips // machine.chips)
     return machine if count <= 1 else cluster(f"{place}:{count}", catalogue=catalogue)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from experiments.validation import long_steps, training
@@ -112,6 +114,16 @@ def test_slices_of_tables_are_machines_too():
     assert [axis.wrap for axis in slice_.shape.axes] == [False, True]
     with pytest.raises(InputError, match="unknown cluster 'tpu-v9-4'"):
         machines_for("tpu-v9-4", 4)
+
+
+def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path: Path) -> None:
+    from experiments.validation.machines import shipped
+
+    file, text = tmp_path / "Mine.yaml", Path(shipped()["tpu-v6e-16"]).read_text()
+    file.write_text(text)
+    assert machines_for(str(file), 4).chips == 16
+    file.write_text(text.replace("name: X, size: 4", "name: X, size: 8"))
+    assert machines_for(str(file), 4).chips == 32
 
 
 def test_slices_have_the_links_of_the_catalogue():
