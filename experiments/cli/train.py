@@ -190,6 +190,13 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 
 
+def _print_without_effect(step: Iteration) -> None:
+    from workloads.training.plan.without_effect import without_effect
+
+    for name, reason in without_effect(step.plan, step.model).items():
+        click.echo(f"{name.replace('_', ' ')} changes nothing here: {reason}.")
+
+
 def _write_chakra(step: Iteration, directory: Path) -> None:
     from workloads.traces.chakra_export import write_chakra
     from workloads.traces.from_training import training_recording
@@ -259,6 +266,7 @@ def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherP
     from experiments.reports.training import breakdown_rows, headline, results
 
     _print_left_out(run, filed)
+    _print_without_effect(run)
     print_table(headline(run), ["result", "value"], results(run), left=2)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))

@@ -15,6 +15,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.table import Table
 from topologies.units import format_memory, format_seconds
 from workloads.training.memory.in_use import memory_in_use
+from workloads.training.plan.without_effect import without_effect
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -28,6 +29,7 @@ LARGEST_TRACE_OPS = 5_000_000
 def document(run: Iteration, engine: str) -> dict[str, Any]:
     """Return all results under the keys of the command line."""
     plan, memory = run.plan, run.memory
+    idle = without_effect(plan, run.model)
     return {
         "model": run.model.name,
         "cluster": run.cluster.name,
@@ -36,6 +38,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "chips": run.chips,
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
+        **({"without_effect": idle} if idle else {}),
         "iteration_s": run.iteration_s,
         "interval": interval_document(run),
         "tokens": plan.tokens,
