@@ -1,4 +1,4 @@
-"""Groups of the ranks of a placement, and which of them are translations of each other."""
+"""Groups of the ranks of a placement, and which of them take equally long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Groups(NamedTuple):
     ----------
     ranks : int64 array (groups, members)
     kind : int64 array (groups,)
-        Kind of each group: groups of one kind are translations of each other.
+        Kind of each group; groups of one kind have the same geometry and take equally long.
     chips : int64 array (kinds, members)
         Chips of the first group of each kind.
     """
