@@ -31,7 +31,8 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         fabric = catalogue.name(name, "fabric") if several else ""
         family = catalogue.name(chip, "family")
         known = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
-        known += (f"nccl.{fabric}", chip_family(chip, catalogue).serving)
+        chips = chip_family(chip, catalogue)
+        known += (f"nccl.{fabric}", chips.serving, f"{chips.runtime}-tuner")
         if part not in known and not part.startswith(("neuron", "rainier", "reliability")):
             continue
         if chip.startswith("tpu"):
