@@ -21,10 +21,10 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from scipy.spatial.distance import cdist
 
-from cluster_sim.files import whole_file
 from experiments.reports.hover import description, headline
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError, suggestion
+from topologies.files.writing import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from cluster_sim.collectives.group import Group
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.files import read_text
+from topologies.files.reading import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
 """Largest file of chip numbers or of sizes that is read [B]."""

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cluster_sim.files import write_gzip
 from cluster_sim.plot.byte_columns import Column, constant, decimals, picked, rows_of
 from cluster_sim.schedule.table import FIXED, Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arrays import IntArray, distinct
+from topologies.files.writing import write_gzip
 
 MOST_OPS = 1_000_000
 """Most ops in a file; with more the page in the browser grows slow."""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster_sim.files import write_gzip
 from cluster_sim.plot.byte_columns import Column, constant, rows_of
 from cluster_sim.plot.perfetto import fitting
 from cluster_sim.plot.perfetto_counters import Counter, counters, drawn_on
@@ -23,6 +22,7 @@ from cluster_sim.plot.protobuf_columns import fixed64, message, varint, within
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arrays import IntArray
+from topologies.files.writing import write_gzip
 from topologies.units import PS_PER_NS
 
 # Numbers of fields and values below are those of perfetto/protos/perfetto/trace.

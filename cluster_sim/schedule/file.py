@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.files import whole_file
 from cluster_sim.schedule.build import check
 from cluster_sim.schedule.table import (
     Codes,
@@ -25,8 +24,9 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
-from topologies.files import check_regular
-from topologies.missing_files import no_such_file
+from topologies.files.missing import no_such_file
+from topologies.files.reading import check_regular
+from topologies.files.writing import whole_file
 
 LARGEST_BYTES = 64 * 2**30
 """Largest stored schedule that is read, unpacked [B]."""

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 import cluster_sim
 from cluster_sim.engine.times import STATUSES, Attempts, Times
-from cluster_sim.files import whole_file
 from cluster_sim.schedule.build import check
 from cluster_sim.schedule.table import (
     FLOW,
@@ -30,10 +29,11 @@ from cluster_sim.schedule.table import (
     ScheduleError,
 )
 from topologies.arrays import IntArray
-from topologies.arrow_arrays import numbers, texts
 from topologies.errors import InputError
-from topologies.files import check_regular
-from topologies.missing_files import no_such_file
+from topologies.files.arrow_arrays import numbers, texts
+from topologies.files.missing import no_such_file
+from topologies.files.reading import check_regular
+from topologies.files.writing import whole_file
 
 FORMAT = 1
 """Version of the layout; a reader refuses any other."""

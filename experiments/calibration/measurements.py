@@ -21,7 +21,7 @@ from experiments.calibration.kit import MANIFEST, Manifest, read_manifest
 from experiments.validation.nccl_tests import Measured, operation, parse_measured
 from experiments.validation.rows import read_text as read_rows
 from topologies.errors import InputError
-from topologies.files import read_text
+from topologies.files.reading import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
 RESULTS = ("results.csv", "training_rows.csv")

@@ -88,10 +88,10 @@ def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
-    from cluster_sim.files import whole_file
     from experiments.calibration.constants import overlay_text
     from experiments.calibration.fabric import fit
     from topologies.errors import InputError
+    from topologies.files.writing import whole_file
 
     if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
@@ -115,10 +115,10 @@ def _fabric(
 
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Fit constants of every kind to all files and folders together."""
-    from cluster_sim.files import whole_file
     from experiments.calibration.combined import fit_all
     from experiments.calibration.constants import overlay_text
     from experiments.calibration.measurements import read_measurements
+    from topologies.files.writing import whole_file
 
     measured = read_measurements(inputs.file, inputs.collective)
     measured = measured.named(inputs.collective, inputs.ranks)

@@ -144,7 +144,7 @@ def _available_bytes() -> int | None:
 
 def _compiled() -> tuple[int, list[str]]:
     """Number of compiled functions in the cache, and the folders of the cache."""
-    from topologies.kept_files import folders
+    from topologies.files.kept_files import folders
 
     files = [path for folder in folders() for path in folder.glob("*.o")]
     return len(files), sorted({str(path.parent) for path in files})

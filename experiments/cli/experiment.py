@@ -29,8 +29,8 @@ from experiments.cli.parameters import click_parameter
 from experiments.reports.values import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError
+from topologies.files.table import Table, is_missing
 from topologies.options import Option, described
-from topologies.table import Table, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd

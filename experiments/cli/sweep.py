@@ -82,7 +82,7 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
     from experiments.reports.formatting import table_text
     from topologies.errors import shown, suggestion
-    from topologies.table import Table
+    from topologies.files.table import Table
 
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:

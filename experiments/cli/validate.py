@@ -102,8 +102,8 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
     """Write the residuals of all compared rows, from which intervals are computed."""
-    from cluster_sim.files import whole_file
     from experiments.validation.residuals import residuals
+    from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 
     lines = csv_lines(residuals({result.name: result.rows for result in results}))

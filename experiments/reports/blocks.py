@@ -20,7 +20,7 @@ from experiments.reports.formatting import (
     value_text,
 )
 from topologies.errors import InputError
-from topologies.table import Table, as_number, read_csv
+from topologies.files.table import Table, as_number, read_csv
 
 Block = dict[str, Any]
 MOST_ROWS = 500

@@ -9,7 +9,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
-from topologies.table import Table
+from topologies.files.table import Table
 from topologies.units import format_bytes, format_memory, format_rate, format_seconds
 from workloads.confidence.interval import Interval
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from cluster_sim.files import whole_file
 from experiments.reports.blocks import (
     Block,
     document_blocks,
@@ -42,6 +41,7 @@ from experiments.reports.run_files import (
 from experiments.reports.run_record import read_record, sha256_of
 from experiments.reports.templates import packaged, render
 from topologies.errors import InputError
+from topologies.files.writing import whole_file
 from topologies.units import format_memory
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cluster_sim.files import OLD, named_in_faults, remove_orphans, unfinished
 from experiments.figures.layout import save, settle
 from experiments.reports.hover import description, headline, hover
 from experiments.reports.html import REPORT, write_report
@@ -30,7 +29,8 @@ from experiments.reports.run_record import (
     sha256_of,
 )
 from topologies.errors import InputError, shown, system_reason
-from topologies.table import Table
+from topologies.files.table import Table
+from topologies.files.writing import OLD, named_in_faults, remove_orphans, unfinished
 
 if TYPE_CHECKING:
     import click
@@ -169,7 +169,7 @@ def _write_parquet(rows: Table | pd.DataFrame, path: Path) -> None:
         return
     import pyarrow.parquet as pq
 
-    from topologies.arrow_arrays import table_of
+    from topologies.files.arrow_arrays import table_of
 
     pq.write_table(table_of(rows), path)
 

@@ -11,7 +11,7 @@ from typing import Any
 import cluster_sim
 from experiments.reports.values import plain
 from topologies.errors import InputError, system_reason
-from topologies.files import check_regular
+from topologies.files.reading import check_regular
 
 RECORD = "run.json"
 FORMAT = 1

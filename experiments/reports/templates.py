@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 from jinja2.bccache import Bucket, BytecodeCache
 
-from topologies import kept_files
+from topologies.files import kept_files
 
 FOLDER = "page"
 

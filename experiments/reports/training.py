@@ -12,7 +12,7 @@ from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, value_text
 from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.table import Table
+from topologies.files.table import Table
 from topologies.units import format_memory, format_seconds
 from workloads.training.memory.in_use import memory_in_use
 from workloads.training.plan.without_effect import without_effect

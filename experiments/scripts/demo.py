@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from topologies.table import Table
+from topologies.files.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from cluster_sim.files import whole_file
 from experiments.reports.run_directory import check_writable
 from experiments.reports.run_record import digest
 from experiments.sweeps.outcome import Outcome
 from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown, system_reason
+from topologies.files.writing import whole_file
 
 ROWS, MARK = "rows", "sweep.json"
 CHECKSUM = "checksum"

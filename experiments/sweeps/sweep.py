@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from cluster_sim.files import named_in_faults
 from experiments.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
@@ -18,6 +17,7 @@ from experiments.sweeps.outcome import Outcome
 from experiments.sweeps.runner import run_in_processes
 from experiments.sweeps.store import RowStore, open_store
 from experiments.sweeps.study import Row, Study, results, rows
+from topologies.files.writing import named_in_faults
 
 Outcomes = dict[str, Outcome]
 Progress = Callable[[int, int], None]

@@ -15,7 +15,7 @@ import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from topologies.files import read_text
+from topologies.files.reading import read_text
 
 LARGEST_FILE_BYTES = 20_000_000
 GIB_PER_GB = 2**30 / 10**9

@@ -15,7 +15,7 @@ from typing import Any
 from experiments.validation.conditions import chosen, month
 from experiments.validation.machines import machines_for
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.files import csv_rows
+from topologies.files.reading import csv_rows
 
 CONDITIONS = ("zero", "gated_mlp", "overlap", "tp", "chip")
 """Columns of a recipe that a row must agree with, in the order of the cost of checking them."""

@@ -10,7 +10,7 @@ from experiments.validation.cells import read_cell
 from experiments.validation.columns import Kind, Value
 from experiments.validation.schema import kind_of
 from topologies.errors import InputError
-from topologies.files import csv_lines, read_bytes
+from topologies.files.reading import csv_lines, read_bytes
 
 LARGEST_FILE_BYTES = 50_000_000
 LONGEST_HEADER = 500

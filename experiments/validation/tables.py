@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from experiments.validation.rows import Rows, read_text
 from topologies.errors import InputError, suggestion
-from topologies.files import csv_rows
+from topologies.files.reading import csv_rows
 
 
 @dataclass(frozen=True)

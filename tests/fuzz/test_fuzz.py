@@ -104,8 +104,8 @@ OWN_DATA = {
 NO_COMMAND = {"cluster_sim/trace/file.py", "cluster_sim/schedule/file.py"}
 """Modules that read what the library wrote, for Python only; they have tests of their own."""
 DOORS = re.compile(
-    r"(topologies\.files|topologies\.yaml_documents|workloads\.table_file|bounded_files) import "
-    r"|topologies\.table import .*read_csv"
+    r"(topologies\.files\.(reading|yaml_documents|frame)|bounded_files) import "
+    r"|topologies\.files\.table import .*read_csv"
 )
 
 
@@ -114,9 +114,10 @@ def test_every_command_is_mutated() -> None:
 
 
 def test_every_format_is_mutated() -> None:
-    doors = {"topologies/files.py", "topologies/yaml_documents.py", "workloads/table_file.py"}
+    doors = {
+        f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")
+    }
     doors |= {"workloads/traces/bounded_files.py", "experiments/reports/values.py"}
-    doors |= {"topologies/table.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     readers = {str(one.relative_to(ROOT)) for one in paths if DOORS.search(one.read_text())}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from topologies.catalogue.reader import NAME, Entry
 from topologies.errors import InputError
-from topologies.files import csv_rows, read_text
+from topologies.files.reading import csv_rows, read_text
 
 FILE = "quantities.csv"
 ANY = "*"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.files import csv_rows, read_text
+from topologies.files.reading import csv_rows, read_text
 from topologies.units import si
 
 if TYPE_CHECKING:

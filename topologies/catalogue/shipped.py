@@ -8,8 +8,8 @@ from fractions import Fraction
 from operator import attrgetter
 from pathlib import Path
 
-from topologies import kept_files
 from topologies.catalogue.reader import Entry, read_entries
+from topologies.files import kept_files
 
 DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"

@@ -20,7 +20,7 @@ import networkx as nx
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown
-from topologies.files import read_text
+from topologies.files.reading import read_text
 from topologies.shapes.recognition import Cable, Sketch, check_nodes, recognised
 from topologies.units import PS_PER_S, parse_ps, parse_rate
 

@@ -27,11 +27,11 @@ from topologies.clusters.yaml_schema import (
     keys_at,
 )
 from topologies.errors import InputError, shown, suggestion
+from topologies.files.yaml_documents import read_yaml, rule
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
 from topologies.shapes.scale_out import ScaleOut
 from topologies.shapes.tiered import Tier, Tiered
-from topologies.yaml_documents import read_yaml, rule
 
 LARGEST_FILE_BYTES = 1_000_000
 

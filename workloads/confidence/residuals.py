@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from topologies.files import csv_rows
+from topologies.files.reading import csv_rows
 
 COLUMNS = (
     "table",

@@ -38,12 +38,12 @@ import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
+from topologies.files.frame import read_table
 from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
 from workloads.demand.gaps import filled
 from workloads.demand.request_logs import is_json_log, read_json_log
 from workloads.demand.token_columns import check_plausible, mean_tokens
 from workloads.demand.trace import MINUTES_PER_WEEK, Demand
-from workloads.table_file import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies.errors import InputError, shown
-from topologies.files import read_text
+from topologies.files.reading import read_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
-from topologies.files import csv_lines
+from topologies.files.reading import csv_lines
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from topologies.errors import InputError, check_type, suggestion
-from topologies.files import check_regular
+from topologies.files.reading import check_regular
 from workloads.models.attention_fields import attention, sizes
 from workloads.models.families import FAMILIES, Family
 from workloads.models.feed_forward_fields import feed_forward

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topologies import kept_files
+from topologies.files import kept_files
 from workloads.serving.capacity import Capacity, Slo
 
 RATES = ("rate_slo_per_s", "rate_max_per_s")

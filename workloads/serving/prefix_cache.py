@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from topologies.arrays import IntArray
 from topologies.errors import InputError
+from topologies.files.frame import read_table
 from workloads.demand.read import MAX_BYTES
 from workloads.demand.request_logs import BLOCKS as JSON_BLOCKS
 from workloads.demand.request_logs import HASHES, is_json_log, read_json_log
 from workloads.serving.requests import Requests
-from workloads.table_file import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,11 +10,11 @@ import numpy as np
 
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, shown, suggestion
+from topologies.files.frame import read_table
 from workloads.demand.bundled import data_file
 from workloads.demand.columns import CLOCK, TIME_S, meanings
 from workloads.demand.read import MAX_BYTES
 from workloads.demand.request_logs import is_json_log, read_json_log
-from workloads.table_file import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
-from topologies import kept_files
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
+from topologies.files import kept_files
 from workloads.serving.batching import Batching
 from workloads.serving.capacity import Capacity, Slo, SloMissed
 from workloads.serving.capacity_file import keep_table, load_table

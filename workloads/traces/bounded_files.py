@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from topologies.errors import InputError, file_fault
-from topologies.files import open_regular
+from topologies.files.reading import open_regular
 
 LARGEST_BYTES = 2**28
 """Largest trace that is read, after decompression [B]."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from cluster_sim.files import whole_files
 from topologies.errors import InputError
+from topologies.files.writing import whole_files
 from topologies.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.recording import (

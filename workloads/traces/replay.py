@@ -17,7 +17,7 @@ from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
 from topologies.errors import InputError
-from topologies.missing_files import no_such_file
+from topologies.files.missing import no_such_file
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.chakra import read_chakra
 from workloads.traces.goal import read_goal

@@ -8,7 +8,7 @@ import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.table import Table
+from topologies.files.table import Table
 from workloads.kernels.chip_share import family
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import LayerOp

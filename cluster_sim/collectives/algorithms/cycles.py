@@ -18,9 +18,9 @@ import numpy as np
 from cluster_sim.collectives.algorithms import cycle_search
 from cluster_sim.collectives.algorithms.cycle_search import BoxCycles, Grid
 from cluster_sim.collectives.group import Box, Group, box
-from topologies import kept_files
 from topologies.arrays import IntArray
-from topologies.files import csv_rows
+from topologies.files import kept_files
+from topologies.files.reading import csv_rows
 from topologies.shapes.basic import FullMesh
 
 LARGEST_UNIT = 4

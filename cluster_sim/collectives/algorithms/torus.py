@@ -29,8 +29,8 @@ from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from topologies import kept_files
 from topologies.arrays import IntArray
+from topologies.files import kept_files
 
 WHOLE = 1000
 """Sum of the integer weights of the orders, but for rounding."""

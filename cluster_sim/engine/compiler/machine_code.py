@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cluster_sim.engine.compiler.object_file import Unsuited, place
-from topologies import kept_files
-from topologies.kept_files import digest
+from topologies.files import kept_files
+from topologies.files.kept_files import digest
 
 KINDS = ("vendor_id", "cpu family", "model", "flags", "CPU", "Features")
 """Beginnings of the lines of /proc/cpuinfo that tell one kind of processor from another."""

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
-from cluster_sim.files import whole_files
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError, suggestion
-from topologies.files import read_text
+from topologies.files.reading import read_text
+from topologies.files.writing import whole_files
 
 SCRIPTS = ("common", "products", "elementwise", "attention", "launches", "copies", "layer", "step")
 """Python scripts that both flavours have; ``backend`` differs between them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster_sim.collectives.algorithms import torus
-from topologies import kept_files
+from topologies.files import kept_files
 
 BOX = ((2, 3, 4), (64, 128, 128))
 

@@ -27,7 +27,7 @@ from cluster_sim.engine.compiler.jit import (
 )
 from cluster_sim.engine.compiler.machine_code import Code, ingredients
 from cluster_sim.engine.compiler.object_file import Unsuited, place
-from topologies import kept_files
+from topologies.files import kept_files
 
 ROOT = Path(__file__).parents[3]
 TWO = (

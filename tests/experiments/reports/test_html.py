@@ -20,7 +20,7 @@ from experiments.reports.formatting import heading, number, table_text, value_te
 from experiments.reports.html import report_html, write_report
 from experiments.reports.run_directory import run_directory
 from topologies.errors import InputError
-from topologies.table import Table
+from topologies.files.table import Table
 
 VOID = {"meta", "img", "link", "br", "hr", "input"}
 

@@ -8,7 +8,7 @@ import jinja2
 import pytest
 
 from experiments.reports import templates
-from topologies import kept_files
+from topologies.files import kept_files
 
 
 def test_a_template_is_compiled_once_for_all_runs(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from topologies import kept_files
 from topologies.clusters.names import cluster
+from topologies.files import kept_files
 from workloads.fleet.setup import progress
 from workloads.fleet.setup.kept_rates import TrainingRate, keep_rate, load_rate, rate_name
 from workloads.fleet.setup.progress import training_rate

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from topologies.errors import InputError, shown, suggestion
+from topologies.files.frame import read_table
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.table_file import read_table
 
 MAX_JOBS = 1000
 MAX_BYTES = 5 * 10**6

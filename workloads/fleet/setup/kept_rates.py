@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from topologies import kept_files
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.files import kept_files
 from workloads.models.model import Model
 from workloads.training.plan.plan import ParallelPlan
 

@@ -131,7 +131,7 @@ def _flattened(path: Path, text: str) -> dict[str, Any]:
     """Keys of a file, dotted where they lie in sections; of a command line its long options."""
     import tomllib  # here, since most plans are stated by options alone
 
-    from topologies.yaml_documents import read_yaml
+    from topologies.files.yaml_documents import read_yaml
 
     document: Any = None
     try:

@@ -7,11 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cluster_sim.files import whole_file
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from topologies.files import read_text
+from topologies.files.reading import read_text
+from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.models.model import Model
 from workloads.training.plan.checks import check_ranks, filling_dp
@@ -51,7 +51,7 @@ def read_any_plan(path: Path) -> OtherPlan:
     if other is not None:
         stated = {name: _checked(name, value, path) for name, value in other.fields.items()}
         return OtherPlan(other.tool, stated, other.ignored)
-    from topologies.yaml_documents import read_yaml  # most plans are stated by options alone
+    from topologies.files.yaml_documents import read_yaml  # most plans are stated by options alone
 
     content = "fields. Write one a line, as tp: 8"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)

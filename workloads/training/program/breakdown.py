@@ -17,7 +17,7 @@ from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
-from topologies.table import Table
+from topologies.files.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError, system_reason
-from topologies.files import check_regular
-from topologies.missing_files import no_such_file
+from topologies.files.missing import no_such_file
+from topologies.files.reading import check_regular
 
 if TYPE_CHECKING:
     import pandas as pd

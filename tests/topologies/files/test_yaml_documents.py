@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from topologies.yaml_documents import read_yaml
+from topologies.files.yaml_documents import read_yaml
 
 BOMB = "a0: &a0 {tp: 1}\n" + "\n".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 9)

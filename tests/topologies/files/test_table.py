@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.arrow_arrays import numbers, table_of, texts
 from topologies.errors import InputError
-from topologies.table import Table, as_number, read_csv
+from topologies.files.arrow_arrays import numbers, table_of, texts
+from topologies.files.table import Table, as_number, read_csv
 
 COLUMNS = (
     st.lists(st.integers(-(2**60), 2**60), min_size=3, max_size=3),

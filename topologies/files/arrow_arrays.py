@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topologies.table import Table, is_missing
+from topologies.files.table import Table, is_missing
 
 
 def numbers(values: Any, present: Any = True) -> pa.Array:

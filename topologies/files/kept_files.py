@@ -32,7 +32,7 @@ def folders() -> tuple[Path, ...]:
     if named:
         return (Path(named),)
     user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(__file__).parent / "__pycache__" / "kept", Path(user) / "cluster-sim"
+    return Path(__file__).parents[1] / "__pycache__" / "kept", Path(user) / "cluster-sim"
 
 
 def read(name: str, within: Sequence[Path] = ()) -> bytes | None:

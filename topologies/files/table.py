@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError
-from topologies.files import csv_lines, read_text
+from topologies.files.reading import csv_lines, read_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_sim.files import OLD, PART, remove_orphans, unfinished, whole_file, whole_files
 from experiments.reports.run_directory import run_directory
 from topologies.errors import InputError
+from topologies.files.writing import OLD, PART, remove_orphans, unfinished, whole_file, whole_files
 
 
 def killed_while(code: str, folder: Path) -> None:
@@ -22,7 +22,7 @@ def killed_while(code: str, folder: Path) -> None:
 
 def test_a_killed_writer_leaves_nothing_once_another_writes(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path\nfrom cluster_sim.files import whole_file\n"
+        "from pathlib import Path\nfrom topologies.files.writing import whole_file\n"
         "with whole_file(Path('x.csv')) as part:\n    part.write_text('half')"
     )
     killed_while(code, tmp_path)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topologies import kept_files
 from topologies.catalogue.shipped import shipped_rows
+from topologies.files import kept_files
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topologies.errors import InputError, shown, system_reason
-from topologies.missing_files import no_such_file
+from topologies.files.missing import no_such_file
 from topologies.units import format_bytes
 
 if TYPE_CHECKING:

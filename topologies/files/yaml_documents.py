@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from topologies.errors import InputError, shown
-from topologies.files import read_text
+from topologies.files.reading import read_text
 
 DEEPEST = 30
 """Most levels of nested lists and mappings in a document."""

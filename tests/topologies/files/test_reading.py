@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from topologies.errors import InputError
-from topologies.files import read_text
+from topologies.files.reading import read_text
 
 
 def test_text_is_read_without_its_mark(tmp_path: Path) -> None:
