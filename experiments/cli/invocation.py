@@ -95,9 +95,9 @@ class Invocation:
         InputError
         """
         if self.out is not None:
-            from experiments.reports.run_directory import check_foreign
+            from experiments.reports.out_directory import check_replaceable
 
-            check_foreign(self.out)
+            check_replaceable(self.out)
 
     def answer(
         self,

@@ -38,7 +38,7 @@ from experiments.reports.run_files import (
     read_document,
     table_blocks,
 )
-from experiments.reports.run_record import read_record, sha256_of
+from experiments.reports.run_record import REPORT, read_record, sha256_of
 from experiments.reports.templates import packaged, render
 from topologies.errors import InputError
 from topologies.files.writing import whole_file
@@ -47,7 +47,6 @@ from topologies.units import format_memory
 if TYPE_CHECKING:
     import click
 
-REPORT = "report.html"
 LONGEST_IN_LEAD = 40
 """Most characters of an input that is shown in the line below the title."""
 UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")

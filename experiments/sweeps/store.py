@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from experiments.reports.run_directory import check_writable
+from experiments.reports.out_directory import check_writable
 from experiments.reports.run_record import digest
 from experiments.sweeps.outcome import Outcome
 from experiments.sweeps.study import Row
