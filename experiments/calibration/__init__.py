@@ -1,1 +1,1 @@
-"""Procedures that fit the catalogue's measured constants, and that anyone can repeat."""
+"""Fits of the catalogue: of the shipped constants to published tables, and of users' overlays."""

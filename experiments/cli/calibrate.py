@@ -13,8 +13,8 @@ from experiments.cli.invocation import Invocation
 from topologies.options import option
 
 if TYPE_CHECKING:
-    from experiments.calibration.constants import ConstantsFit
-    from experiments.calibration.fit_group import Group
+    from experiments.calibration.overlay.constants import ConstantsFit
+    from experiments.calibration.overlay.group import Group
     from experiments.reports.run_directory import Run
     from experiments.validation.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
@@ -77,7 +77,7 @@ def calibrate(
 
 def _single(inputs: MeasurementInputs) -> Measured | None:
     """Read a single file with the printed output of a collective test; None for anything else."""
-    from experiments.calibration.measurements import is_printed
+    from experiments.calibration.overlay.measurements import is_printed
     from experiments.validation.nccl_tests import read_measured
 
     alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
@@ -88,8 +88,8 @@ def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
-    from experiments.calibration.constants import overlay_text
-    from experiments.calibration.fabric import fit
+    from experiments.calibration.overlay.constants import overlay_text
+    from experiments.calibration.overlay.fabric import fit
     from topologies.errors import InputError
     from topologies.files.writing import whole_file
 
@@ -115,9 +115,9 @@ def _fabric(
 
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Fit constants of every kind to all files and folders together."""
-    from experiments.calibration.combined import fit_all
-    from experiments.calibration.constants import overlay_text
-    from experiments.calibration.measurements import read_measurements
+    from experiments.calibration.overlay.combined import fit_all
+    from experiments.calibration.overlay.constants import overlay_text
+    from experiments.calibration.overlay.measurements import read_measurements
     from topologies.files.writing import whole_file
 
     measured = read_measurements(inputs.file, inputs.collective)
@@ -135,7 +135,7 @@ def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> N
 
 
 def _print(measured: Measured, fitted: ConstantsFit, *, alone: bool) -> None:
-    from experiments.calibration.constants import overlay_text
+    from experiments.calibration.overlay.constants import overlay_text
 
     if alone:
         sys.stdout.write(overlay_text(fitted.entries))

@@ -66,7 +66,7 @@ READERS = {
     "cluster_sim/collectives/group_parsing.py": "order.txt",
     "cluster_sim/collectives/measure_all_to_all_v.py": "matrix.csv",
     "experiments/calibration/kit/__init__.py": "kit/manifest.json",
-    "experiments/calibration/measurements.py": "report.json",
+    "experiments/calibration/overlay/measurements.py": "report.json",
     "experiments/reports/blocks.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",

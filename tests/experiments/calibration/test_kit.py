@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.calibration.combined import fit_all
-from experiments.calibration.constants import Constant, overlay_text, with_values
-from experiments.calibration.fit_group import Group
 from experiments.calibration.kit import read_manifest, write_kit
-from experiments.calibration.measurements import read_measurements
+from experiments.calibration.overlay.combined import fit_all
+from experiments.calibration.overlay.constants import Constant, overlay_text, with_values
+from experiments.calibration.overlay.group import Group
+from experiments.calibration.overlay.measurements import read_measurements
 from experiments.cli.main import run
 from experiments.validation.collectives import time_s
 from experiments.validation.kernels import predict

@@ -6,11 +6,11 @@ kernels, so that the constants of steps explain only the rest of a step's time.
 
 from __future__ import annotations
 
-from experiments.calibration.fit_collectives import fit_collectives
-from experiments.calibration.fit_group import Group, with_fit
-from experiments.calibration.fit_kernels import fit_kernels
-from experiments.calibration.fit_training import fit_training
-from experiments.calibration.measurements import Measurements
+from experiments.calibration.overlay.collectives import fit_collectives
+from experiments.calibration.overlay.group import Group, with_fit
+from experiments.calibration.overlay.kernels import fit_kernels
+from experiments.calibration.overlay.measurements import Measurements
+from experiments.calibration.overlay.training import fit_training
 from topologies.catalogue.catalogue import Catalogue
 
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.constants import Constant, ConstantsFit, fit_constants
-from experiments.calibration.fit_group import NONE, SMALLEST, Group, column, predicted_s, with_fit
+from experiments.calibration.overlay.constants import Constant, ConstantsFit, fit_constants
+from experiments.calibration.overlay.group import (
+    NONE,
+    SMALLEST,
+    Group,
+    column,
+    predicted_s,
+    with_fit,
+)
 from experiments.validation.machines import machines_for
 from experiments.validation.training import predict
 from topologies.arrays import FloatArray

@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.constants import Constant, fit_constants
-from experiments.calibration.fit_group import NONE, SMALLEST, Group, column, predicted_s, with_fit
-from experiments.calibration.measurements import Measurements
+from experiments.calibration.overlay.constants import Constant, fit_constants
+from experiments.calibration.overlay.group import (
+    NONE,
+    SMALLEST,
+    Group,
+    column,
+    predicted_s,
+    with_fit,
+)
+from experiments.calibration.overlay.measurements import Measurements
 from experiments.validation.kernels import predict
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue

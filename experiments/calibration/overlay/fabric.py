@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from experiments.calibration.constants import Constant, ConstantsFit, fit_constants
+from experiments.calibration.overlay.constants import Constant, ConstantsFit, fit_constants
 from experiments.validation.collectives import time_s
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import Measured

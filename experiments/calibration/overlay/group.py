@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibration.constants import Constant, ConstantsFit, with_values
+from experiments.calibration.overlay.constants import Constant, ConstantsFit, with_values
 from experiments.validation.outcome import Outcome
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue

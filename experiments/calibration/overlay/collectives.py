@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.calibration.constants import Constant, fit_constants
-from experiments.calibration.fit_group import NONE, Group
-from experiments.calibration.measurements import Measurements
+from experiments.calibration.overlay.constants import Constant, fit_constants
+from experiments.calibration.overlay.group import NONE, Group
+from experiments.calibration.overlay.measurements import Measurements
 from experiments.validation.collectives import time_s
 from experiments.validation.machines import machines_for
 from experiments.validation.nccl_tests import Measured
