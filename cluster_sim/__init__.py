@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from cluster_sim.neighbours import check_neighbours
+from cluster_sim.shadowing import check_not_shadowed
 
 if TYPE_CHECKING:
     from cluster_sim import plot
@@ -88,7 +88,7 @@ _PLACES = {
 
 
 # Before anything is loaded: a foreign package called "workloads" would fail far from the cause.
-check_neighbours(__file__)
+check_not_shadowed(__file__)
 
 
 def __getattr__(name: str) -> Any:

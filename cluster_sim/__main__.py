@@ -7,7 +7,7 @@ import os
 import sys
 
 import cluster_sim
-from cluster_sim.neighbours import shadowed
+from cluster_sim.shadowing import shadowed
 
 
 def main() -> None:

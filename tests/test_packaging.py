@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from cluster_sim import __version__
-from cluster_sim.neighbours import shadowed
+from cluster_sim.shadowing import shadowed
 
 ROOT = Path(__file__).parents[1]
 

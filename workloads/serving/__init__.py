@@ -2,6 +2,7 @@
 
 from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching
 from workloads.serving.capacity import Capacity, Slo, SloMissed, fixed_rate
+from workloads.serving.capacity_runs import TableRuns, capacity_table, saturated_rate
 from workloads.serving.deployment import Deployed, Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
@@ -22,7 +23,6 @@ from workloads.serving.requests import (
 )
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.serving.table import TableRuns, capacity_table, saturated_rate
 
 __all__ = [
     "BUCKETS",

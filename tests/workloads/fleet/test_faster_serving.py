@@ -61,7 +61,7 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
 ) -> None:
     """The gain of a unit against that of saturated replicas on other draws, within 5 %."""
     # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
-    monkeypatch.setattr("workloads.serving.table.LOADS", (0.05, 0.99))
+    monkeypatch.setattr("workloads.serving.capacity_runs.LOADS", (0.05, 0.99))
     plain = _service(lengths)
     other = TableRuns(batching=Batching(chunk_tokens=512), requests=2000, seed=7)
     alone = saturated_rate(served, lengths, other)

@@ -36,7 +36,7 @@ def shadowed(file: str) -> str:
     return ""
 
 
-def check_neighbours(file: str) -> None:
+def check_not_shadowed(file: str) -> None:
     """Refuse to be imported where another package stands in for one of ours.
 
     The command is let through, because it says the same without a traceback.
