@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -49,26 +49,34 @@ FEWEST = 3
 """Rows below which no 90th percentile is shown."""
 HEAD = """# How true
 
-This page shows, for each kind of answer and each chip, what the answer rests on and how large its
-error was compared with published measurements. Median and 90th percentile (p90) are of the absolute
-errors of all rows of the validation tables, including those to which constants were fitted.
-[Validation](background/validation.md) discusses the tables one by one, and
-[confidence](background/confidence.md) explains how intervals follow from the errors.
+This page shows how large the errors of predictions were, for each kind of answer and each chip.
+Errors are those of all rows of the validation tables, with those to which constants were fitted.
+[Validation](background/validation.md) lists the tables, [large errors](background/large-errors.md)
+says what causes them, and [confidence](background/confidence.md) how intervals follow from them.
 
 ![Errors by kind of answer and chip](figures/how_true.png)
 
-| answer | chip | rests on | rows | tables | median | p90 | bias |
-|---|---|---|---|---|---|---|---|
+## Errors
+
+Median / 90th percentile of the absolute error, and in brackets the mean error, in per cent of the
+published value.
+
 """
-TAIL = """
-**no row** means that the validation tables have no row of that kind for the chip. Its answers then
-rely on a similar chip (H200 on H100, Trn3 on Trn2, GB200 on B200) or on the catalogue alone, and
-their intervals are wider.
+NO_ROW = """
+A dash means that the tables have no row of that kind for the chip. Its answers then rely on a
+similar chip (H200 on H100, Trn3 on Trn2, GB200 on B200) or on the catalogue alone, and their
+intervals are wider.
 
-## Grades of the constants of kernels
+## What an answer rests on
 
-| chip | measured | derived | stated | assumed |
-|---|---|---|---|---|
+"""
+COUNTS = """
+Measured rows behind each cell above, and the number of tables that they come from:
+
+"""
+GRADES = """
+Constants of kernels by grade:
+
 """
 END = """
 `cluster-sim train --explain` shows every number behind a step, with its source. With access to a
@@ -136,23 +144,45 @@ def grades(catalogue: Catalogue) -> dict[str, Counter[str]]:
 
 def page(lines: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
     """Text of the page."""
-    rows = []
-    for line in lines:
-        name, rests = KINDS[line.kind]
-        if not line.rows:
-            rows.append(f"| {name} | {line.chip} | no row | | | | | |")
-            continue
-        p90 = "" if np.isnan(line.p90) else f"{line.p90:.1%}"
-        rows.append(
-            f"| {name} | {line.chip} | {rests} | {line.rows:,} | {line.tables} | "
-            f"{line.median:.1%} | {p90} | {line.bias:+.1%} |"
-        )
+    names = [name for name, _ in KINDS.values()]
+    rests = [f"| {name} | {basis} |" for name, basis in KINDS.values()]
     kinds = ("measured", "derived", "stated", "assumed")
     of_chips = [
-        f"| {chip} | " + " | ".join(str(count.get(kind, 0)) for kind in kinds) + " |"
-        for chip, count in graded.items()
+        [chip, *(str(count.get(kind, 0)) for kind in kinds)] for chip, count in graded.items()
     ]
-    return HEAD + "\n".join(rows) + "\n" + TAIL + "\n".join(of_chips) + "\n" + END
+    return "".join(
+        (
+            HEAD,
+            _table(["chip", *names], _by_chip(lines, _errors)),
+            NO_ROW,
+            "\n".join(["| answer | rests on |", "|---|---|", *rests, ""]),
+            COUNTS,
+            _table(["chip", *names], _by_chip(lines, _counts)),
+            GRADES,
+            _table(["chip", *kinds], of_chips),
+            END,
+        )
+    )
+
+
+def _by_chip(lines: Sequence[Line], cell: Callable[[Line], str]) -> list[list[str]]:
+    """Return one row for each chip, with a cell for each kind of answer."""
+    cells = {(line.chip, line.kind): cell(line) for line in lines if line.rows}
+    return [[chip, *(cells.get((chip, kind), "–") for kind in KINDS)] for chip in CHIPS]
+
+
+def _errors(line: Line) -> str:
+    p90 = "" if np.isnan(line.p90) else f" / {100 * line.p90:.1f}"
+    return f"{100 * line.median:.1f}{p90} ({100 * line.bias:+.1f})"
+
+
+def _counts(line: Line) -> str:
+    return f"{line.rows:,} in {line.tables}"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = [columns, ["---"] * len(columns)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (*head, *rows))
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:

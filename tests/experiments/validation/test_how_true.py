@@ -27,7 +27,10 @@ def test_errors_are_those_of_the_residuals() -> None:
     (line,) = (line for line in lines(rows) if line.rows)
     assert (line.kind, line.chip, line.rows, line.tables) == ("kernel", "h100", 3, 2)
     assert line.median == pytest.approx(0.105, abs=1e-3)
-    assert "| kernels | h100 | fitted to kernels of the chip | 3 | 2 | 10.5% |" in page([line], {})
+    text = page([line], {"h100": {"measured": 4}})
+    assert "\n| h100 | 10.5 / 16.6 (-2.5) | – | – | – | – |\n" in text
+    assert "\n| h100 | 3 in 2 | – | – | – | – |\n" in text
+    assert "\n| h100 | 4 | 0 | 0 | 0 |\n" in text
 
 
 def test_the_picture_has_a_panel_for_each_kind(residuals: pd.DataFrame, tmp_path: Path) -> None:
