@@ -12,16 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.serving.batch import Lockstep, Speculating
-from workloads.serving.batching import FIRST, WHOLE, Batching
-from workloads.serving.profile import Profile
-from workloads.serving.requests import Requests
-from workloads.serving.served import Served
-from workloads.serving.speculation import Speculation
-from workloads.serving.state import (
-    State,
+from workloads.serving.admission import (
     admissible,
     admit,
     held_back,
@@ -31,6 +23,13 @@ from workloads.serving.state import (
     passes_until_seen,
     stops_for_arrivals,
 )
+from workloads.serving.batch import Lockstep, Speculating
+from workloads.serving.batching import FIRST, WHOLE, Batching
+from workloads.serving.profile import Profile
+from workloads.serving.requests import Requests
+from workloads.serving.served import Served
+from workloads.serving.speculation import Speculation
+from workloads.serving.state import Prompt, State
 
 
 def serve(
@@ -116,81 +115,51 @@ def _serve(state: State) -> Served:
             f"a request of {largest:,} tokens does not fit: the cache of {profile.name} holds "
             f"{profile.kv_tokens:,}. Use more chips or shorter requests."
         )
-    first_token_s = np.full(len(requests), np.nan)
-    end_s = np.full(len(requests), np.nan)
-    while _step(state, first_token_s, end_s):
+    while _step(state):
         pass
-    gaps = np.array(state.gaps) if state.gaps else np.zeros((0, 2))
-    return Served(
-        requests=requests,
-        first_token_s=first_token_s,
-        end_s=end_s,
-        gap_s=gaps[:, 0],
-        gap_count=gaps[:, 1],
-        busy_s=state.busy,
-        end_of_run_s=state.now,
-        kv_peak_tokens=state.peak,
-        batch_mean=state.batch_sum / state.decode_steps if state.decode_steps else 0.0,
-        iterations=state.iterations,
-        request_s=profile.request_s,
-    )
+    return state.outcome()
 
 
-def _step(state: State, first_token_s: FloatArray, end_s: FloatArray) -> bool:
+def _step(state: State) -> bool:
     """Advance to the next event; False when nothing is left to do."""
     look_for_arrivals(state)
     waiting = admissible(state)
     if waiting and not state.batching.chunk_tokens:
-        _prefill(state, admit(state), first_token_s, end_s)
+        _prefill(state, admit(state))
         return True
-    if state.pieces or (waiting and not held_back(state)):
-        begin_s, state.unseen_passes, state.gathering_passes = state.now, 0, 0
-        _with_prompts(state, first_token_s, end_s)
+    if state.prompts or (waiting and not held_back(state)):
+        begin_s, state.unseen_passes, state.gathering_passes = state.now_s, 0, 0
+        _with_prompts(state)
         state.planned_s = begin_s
         return True
     if len(state.batch):
         before = state.decode_steps
-        _decode(state, end_s)
+        _decode(state)
         passes = state.decode_steps - before
         state.unseen_passes += passes
         state.gathering_passes += passes if waiting else 0
         return True
     if state.next_arrival < len(state.requests):
-        state.now = float(state.requests.arrival_s[state.next_arrival])
+        state.now_s = float(state.requests.arrival_s[state.next_arrival])
         return True
     return False
 
 
-def _prefill(state: State, request: int, first_token_s: FloatArray, end_s: FloatArray) -> None:
+def _prefill(state: State, request: int) -> None:
     """Run one whole prompt while decode waits."""
     if state.batching.arrived:
-        _record_first_token(state, request, first_token_s, end_s)
+        state.record_first_token(request)
         return
     cached_before = state.requests.held(request)
     size = state.batching.padded(int(state.requests.prompt[request]) - cached_before)
     took_s = state.profile.prefill_s(size, cached_before)
     if state.speculation is not None:
         took_s += state.speculation.prefill_s(size, cached_before)
-    _pause_decode(state, took_s)
-    _record_first_token(state, request, first_token_s, end_s)
+    state.pause_decode(took_s)
+    state.record_first_token(request)
 
 
-def _record_first_token(
-    state: State, request: int, first_token_s: FloatArray, end_s: FloatArray
-) -> None:
-    """Note the first token of a request, and let it decode the rest of its output."""
-    prompt, output = int(state.requests.prompt[request]), int(state.requests.output[request])
-    first_token_s[request] = state.now
-    if output == 1:
-        state.peak = max(state.peak, state.cached + prompt)
-        _record_end(state, request, end_s)
-        return
-    state.batch.add(request, output - 1)
-    state.cached += prompt
-    state.peak = max(state.peak, state.cached)
-
-
-def _with_prompts(state: State, first_token_s: FloatArray, end_s: FloatArray) -> None:
+def _with_prompts(state: State) -> None:
     """Run one iteration with prompts, or pieces of them, as far as they fit.
 
     Decoding requests advance in the same iteration unless prompts run first.
@@ -202,60 +171,53 @@ def _with_prompts(state: State, first_token_s: FloatArray, end_s: FloatArray) ->
     linear = profile.prompt_linear if taken else profile.linear
     took_s = linear(verified + taken) + extra_s
     if batch:
-        took_s += profile.attention_s(batch, state.cached)
+        took_s += profile.attention_s(batch, state.cached_tokens)
     if state.speculation is not None:
-        took_s += state.speculation.draft_s(profile, batch, state.cached) if batch else 0.0
+        took_s += state.speculation.draft_s(profile, batch, state.cached_tokens) if batch else 0.0
         took_s += state.speculation.prefill_s(taken, 0) if taken else 0.0
     if batch or not len(state.batch):
-        _release(state, _advance(state, took_s, 1), end_s)
+        state.release(_advance(state, took_s, 1))
     else:
-        _pause_decode(state, took_s)
-    done = [piece for piece in state.pieces if piece[1] >= state.requests.prompt[piece[0]]]
-    state.pieces = [piece for piece in state.pieces if piece[1] < state.requests.prompt[piece[0]]]
-    for request, _ in done:
-        _record_first_token(state, request, first_token_s, end_s)
+        state.pause_decode(took_s)
+    whole = state.requests.prompt
+    done = [prompt for prompt in state.prompts if prompt.tokens >= whole[prompt.request]]
+    state.prompts = [prompt for prompt in state.prompts if prompt.tokens < whole[prompt.request]]
+    for prompt in done:
+        state.record_first_token(prompt.request)
 
 
 def _taken_tokens(state: State, room: int) -> tuple[int, float]:
     """Prompt tokens of an iteration, and the time that they add to its linear part [s]."""
     taken, extra_s = 0, 0.0
-    for piece in state.pieces:
-        taken, extra_s = _take(state, piece, room, taken, extra_s)
+    for prompt in state.prompts:
+        tokens, more_s = _take(state, prompt, room - taken)
+        taken, extra_s = taken + tokens, extra_s + more_s
     whole = state.batching.prompts == WHOLE
     while taken < room and admissible(state):
         request = state.waiting[0]
         cached_before = state.requests.held(request)
         if whole and taken and taken + int(state.requests.prompt[request]) - cached_before > room:
             break
-        state.pieces.append([admit(state), cached_before])
-        taken, extra_s = _take(state, state.pieces[-1], room, taken, extra_s)
+        state.prompts.append(Prompt(admit(state), cached_before))
+        tokens, more_s = _take(state, state.prompts[-1], room - taken)
+        taken, extra_s = taken + tokens, extra_s + more_s
     return taken, extra_s
 
 
-def _take(
-    state: State, piece: list[int], room: int, taken: int, extra_s: float
-) -> tuple[int, float]:
-    """Add to an iteration what fits of a prompt; return its tokens and extra time so far."""
-    request, before = piece
-    tokens = int(state.requests.prompt[request]) - before
+def _take(state: State, prompt: Prompt, room: int) -> tuple[int, float]:
+    """Add to an iteration what fits of a prompt; return its tokens and their extra time [s]."""
+    before = prompt.tokens
+    tokens = int(state.requests.prompt[prompt.request]) - before
     if state.batching.prompts != WHOLE:
-        tokens = min(tokens, room - taken)
-    piece[1] += tokens
-    return taken + tokens, extra_s + state.profile.prefill_extra_s(tokens, before)
+        tokens = min(tokens, room)
+    prompt.tokens += tokens
+    return tokens, state.profile.prefill_extra_s(tokens, before)
 
 
-def _pause_decode(state: State, took_s: float) -> None:
-    """Let time pass in which decode waits for prompts."""
-    state.now += took_s
-    state.busy += took_s
-    state.owed += took_s
-    state.iterations += 1
-
-
-def _decode(state: State, end_s: FloatArray) -> None:
+def _decode(state: State) -> None:
     """Decode until a request ends, one arrives that could be admitted, or the bucket is full."""
     if isinstance(state.batch, Speculating) and state.speculation is not None:
-        _release(state, _verify(state, state.batch, state.speculation), end_s)
+        state.release(_verify(state, state.batch, state.speculation))
         return
     batch, profile = len(state.batch), state.profile
     cached, growing, steps = _read_by_decode(state)
@@ -263,14 +225,14 @@ def _decode(state: State, end_s: FloatArray) -> None:
     pass_s = profile.decode_s(batch, cached)
     growth_s = profile.decode_kv_s * growing
     if stops_for_arrivals(state):
-        until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now
+        until_s = float(state.requests.arrival_s[state.next_arrival]) - state.now_s
         if until_s < float("inf"):
             until_s = max(until_s, 0.0)
             steps = min(steps, passes_until_seen(state, passes_until(until_s, pass_s, growth_s)))
     steps = min(steps, most_passes(state) or steps)
-    state.planned_s = state.now + (steps - 1) * pass_s + growth_s * (steps - 1) * (steps - 2) / 2
+    state.planned_s = state.now_s + (steps - 1) * pass_s + growth_s * (steps - 1) * (steps - 2) / 2
     took_s = steps * pass_s + growth_s * steps * (steps - 1) / 2
-    _release(state, _advance(state, took_s, steps), end_s)
+    state.release(_advance(state, took_s, steps))
 
 
 def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[int]:
@@ -286,22 +248,21 @@ def _verify(state: State, batch: Speculating, speculation: Speculation) -> list[
         tokens = tokens[:1]
     cached = read + (np.cumsum(tokens) - tokens).astype(float)
     took_s = speculation.step_s(state.profile, requests, cached)
-    ends_s = np.cumsum(np.append(state.now, took_s))[1:]
+    ends_s = np.cumsum(np.append(state.now_s, took_s))[1:]
     if stops_for_arrivals(state):
         begun = int(np.searchsorted(ends_s, arrivals[state.next_arrival])) + 1
         seen = passes_until_seen(state, begun)
         tokens, took_s, ends_s = tokens[:seen], took_s[:seen], ends_s[:seen]
     most = most_passes(state)
     tokens, took_s, ends_s = tokens[:most], took_s[:most], ends_s[:most]
-    state.planned_s = float(ends_s[-2]) if len(ends_s) > 1 else state.now
+    state.planned_s = float(ends_s[-2]) if len(ends_s) > 1 else state.now_s
     verified, done = batch.advance(len(tokens))
-    state.now = float(ends_s[-1])
-    state.busy = float(np.cumsum(np.append(state.busy, took_s))[-1])
-    state.cached += verified
-    state.peak = max(state.peak, state.cached)
-    _count(state, requests, len(tokens))
+    state.now_s = float(ends_s[-1])
+    state.busy_s = float(np.cumsum(np.append(state.busy_s, took_s))[-1])
+    state.cache(verified)
+    state.count(requests, len(tokens))
     token_s = took_s / (tokens / requests)
-    _record_gaps(state, float(token_s[0]), int(tokens[0]), requests)
+    state.record_gaps(float(token_s[0]), int(tokens[0]), requests)
     state.gaps.extend(zip(token_s[1:].tolist(), tokens[1:].tolist(), strict=True))
     return done
 
@@ -314,7 +275,7 @@ def _read_by_decode(state: State) -> tuple[int, int, int]:
     """
     batch, sizes = len(state.batch), state.batching.buckets
     if not sizes:
-        return state.cached, batch, sys.maxsize
+        return state.cached_tokens, batch, sys.maxsize
     requests = state.requests
     longest = max(
         int(requests.prompt[request] + requests.output[request]) - 1 - left
@@ -330,46 +291,10 @@ def _advance(state: State, took_s: float, steps: int) -> list[int]:
     """Let some passes of decode go by, and return the requests that are done."""
     batch = len(state.batch)
     tokens, done = state.batch.advance(steps)
-    state.now += took_s
-    state.busy += took_s
-    state.cached += tokens
-    state.peak = max(state.peak, state.cached)
-    _count(state, batch, steps)
+    state.now_s += took_s
+    state.busy_s += took_s
+    state.cache(tokens)
+    state.count(batch, steps)
     if batch:
-        _record_gaps(state, took_s / (tokens / batch), tokens, batch)
+        state.record_gaps(took_s / (tokens / batch), tokens, batch)
     return done
-
-
-def _count(state: State, batch: int, steps: int) -> None:
-    """Count iterations, and those in which requests decode."""
-    state.iterations += steps
-    if batch:
-        state.batch_sum += batch * steps
-        state.decode_steps += steps
-
-
-def _record_gaps(state: State, token_s: float, tokens: int, batch: int) -> None:
-    """Record the time between tokens; the first one of each request also waited for prompts."""
-    if state.owed:
-        state.gaps.append((token_s + state.owed, batch))
-        tokens -= batch
-        state.owed = 0.0
-    if tokens:
-        state.gaps.append((token_s, tokens))
-
-
-def _release(state: State, done: list[int], end_s: FloatArray) -> None:
-    """Drop the caches of requests that are done. The last token of a request was never cached."""
-    for request in done:
-        tokens = int(state.requests.prompt[request] + state.requests.output[request])
-        state.cached -= tokens - 1
-        _record_end(state, request, end_s)
-
-
-def _record_end(state: State, request: int, end_s: FloatArray) -> None:
-    """Note the end of a request and free its room; in a closed loop its user sends the next one."""
-    end_s[request] = state.now
-    state.reserved -= int(state.requests.prompt[request] + state.requests.output[request])
-    if state.closed and state.sent < len(state.requests):
-        state.requests.arrival_s[state.sent] = state.now
-        state.sent += 1

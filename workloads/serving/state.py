@@ -1,18 +1,34 @@
-"""State of a replica in the middle of a run, and the admission of requests into its batch."""
+"""State of a replica in the middle of a run: its clock, its requests, and what it records."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from topologies.arrays import FloatArray
 from workloads.serving.batch import Batch
 from workloads.serving.batching import Batching
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
+from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
+
+
+@dataclass
+class Prompt:
+    """An admitted prompt that is processed in pieces.
+
+    Attributes
+    ----------
+    request : int
+    tokens : int
+        Tokens of the prompt whose keys and values are cached so far.
+    """
+
+    request: int
+    tokens: int
 
 
 @dataclass
@@ -21,14 +37,43 @@ class State:
 
     Attributes
     ----------
-    now : float
+    profile, batching, requests, speculation
+        What is served, and how.
+    batch : Batch
+        Requests that decode together.
+    now_s : float
         Time [s].
     planned_s : float
         Start of the last iteration, at which an overlapped scheduler planned the next one [s].
+    next_arrival : int
+        First request that the scheduler has not seen.
+    waiting : deque of int
+        Requests that it has seen and not admitted, first come, first served.
     unseen_passes : int
         Passes of decode since the scheduler last looked for new requests.
     gathering_passes : int
         Passes of decode for which the first waiting prompt has been held back.
+    prompts : list of Prompt
+        Admitted prompts that are not finished.
+    cached_tokens, reserved_tokens, peak_tokens : int
+        Tokens in the cache now, those for which admitted requests have reserved room, and the most
+        that were in the cache.
+    closed : bool
+        Whether a user sends the next request at the end of the one before.
+    sent : int
+        Requests that the users of a closed loop have sent.
+    first_token_s, end_s : float array (requests,)
+        Times of the first and the last token of each request, NaN before [s].
+    gaps : list of (float, float)
+        Mean time between tokens of each stretch of decoding [s], and how many tokens it covers.
+    owed_s : float
+        Time in which decode waited for prompts since its last pass [s]; part of its next gap.
+    busy_s : float
+        Time with anything to do [s].
+    batch_sum : float
+        Requests that decode, summed over ``decode_steps``.
+    decode_steps, iterations : int
+        Iterations in which requests decode, and all.
     """
 
     profile: Profile
@@ -36,107 +81,99 @@ class State:
     requests: Requests
     batch: Batch
     speculation: Speculation | None = None
-    now: float = 0.0
+    now_s: float = 0.0
     planned_s: float = 0.0
     next_arrival: int = 0
     waiting: deque[int] = field(default_factory=deque)
     unseen_passes: int = 0
     gathering_passes: int = 0
-    cached: int = 0
-    reserved: int = 0
-    pieces: list[list[int]] = field(default_factory=list)
-    owed: float = 0.0
+    prompts: list[Prompt] = field(default_factory=list)
+    cached_tokens: int = 0
+    reserved_tokens: int = 0
+    peak_tokens: int = 0
     closed: bool = False
     sent: int = 0
+    first_token_s: FloatArray = field(init=False)
+    end_s: FloatArray = field(init=False)
     gaps: list[tuple[float, float]] = field(default_factory=list)
-    busy: float = 0.0
-    peak: int = 0
+    owed_s: float = 0.0
+    busy_s: float = 0.0
     batch_sum: float = 0.0
     decode_steps: int = 0
     iterations: int = 0
 
+    def __post_init__(self) -> None:
+        self.first_token_s = np.full(len(self.requests), np.nan)
+        self.end_s = np.full(len(self.requests), np.nan)
 
-def look_for_arrivals(state: State) -> None:
-    """Append the requests that the scheduler sees by now to those that wait.
+    def pause_decode(self, took_s: float) -> None:
+        """Let time pass in which decode waits for prompts."""
+        self.now_s += took_s
+        self.busy_s += took_s
+        self.owed_s += took_s
+        self.iterations += 1
 
-    While it is busy, a scheduler that polls looks only after every few passes of decode, and one
-    that plans an iteration during the one before sees what had arrived before that one began. A
-    request that answers the end of another, at that very instant, is not seen yet.
-    """
-    arrival = state.requests.arrival_s
-    busy = bool(len(state.batch) or state.pieces)
-    if busy and state.unseen_passes % state.batching.poll_passes:
-        return
-    state.unseen_passes = 0
-    ahead = busy and state.batching.overlapped
-    seen_until_s = np.nextafter(state.planned_s, -np.inf) if ahead else state.now
-    while state.next_arrival < len(arrival) and arrival[state.next_arrival] <= seen_until_s:
-        state.waiting.append(state.next_arrival)
-        state.next_arrival += 1
+    def cache(self, tokens: int) -> None:
+        """Add tokens to the cache."""
+        self.cached_tokens += tokens
+        self.peak_tokens = max(self.peak_tokens, self.cached_tokens)
 
+    def count(self, batch: int, steps: int) -> None:
+        """Count iterations, and those in which requests decode."""
+        self.iterations += steps
+        if batch:
+            self.batch_sum += batch * steps
+            self.decode_steps += steps
 
-def admissible(state: State) -> bool:
-    """Return whether a slot and the cache have room for the first request that waits."""
-    if not state.waiting or len(state.batch) + len(state.pieces) >= state.batching.slots:
-        return False
-    request = state.waiting[0]
-    tokens = int(state.requests.prompt[request] + state.requests.output[request])
-    return state.reserved + tokens <= state.profile.kv_tokens
+    def record_gaps(self, token_s: float, tokens: int, batch: int) -> None:
+        """Record the time between tokens; the first of each request also waited for prompts."""
+        if self.owed_s:
+            self.gaps.append((token_s + self.owed_s, batch))
+            tokens -= batch
+            self.owed_s = 0.0
+        if tokens:
+            self.gaps.append((token_s, tokens))
 
+    def record_first_token(self, request: int) -> None:
+        """Note the first token of a request, and let it decode the rest of its output."""
+        prompt, output = int(self.requests.prompt[request]), int(self.requests.output[request])
+        self.first_token_s[request] = self.now_s
+        if output == 1:
+            self.peak_tokens = max(self.peak_tokens, self.cached_tokens + prompt)
+            self.record_end(request)
+            return
+        self.batch.add(request, output - 1)
+        self.cache(prompt)
 
-def admit(state: State) -> int:
-    """Reserve the cache of the first request that waits, and return the request."""
-    request = state.waiting.popleft()
-    state.reserved += int(state.requests.prompt[request] + state.requests.output[request])
-    return request
+    def release(self, done: list[int]) -> None:
+        """Drop the caches of requests that are done; a request's last token was never cached."""
+        for request in done:
+            tokens = int(self.requests.prompt[request] + self.requests.output[request])
+            self.cached_tokens -= tokens - 1
+            self.record_end(request)
 
+    def record_end(self, request: int) -> None:
+        """Note the end of a request and free its room; in a closed loop its user sends the next."""
+        self.end_s[request] = self.now_s
+        tokens = int(self.requests.prompt[request] + self.requests.output[request])
+        self.reserved_tokens -= tokens
+        if self.closed and self.sent < len(self.requests):
+            self.requests.arrival_s[self.sent] = self.now_s
+            self.sent += 1
 
-def held_back(state: State) -> bool:
-    """Return whether prompts wait for more of them, so that fewer iterations are mixed.
-
-    They wait for ``gather_passes`` of decode at most, and no longer once the iteration would have
-    ``gather_tokens``. Without anything to decode there is nothing to wait for.
-    """
-    how = state.batching
-    if state.gathering_passes >= how.gather_passes or not len(state.batch):
-        return False
-    prompts = sum(int(state.requests.prompt[request]) for request in state.waiting)
-    return len(state.batch) * state.batch.width + prompts < how.gather_tokens
-
-
-def most_passes(state: State) -> int | None:
-    """Return the passes of decode until a held-back prompt runs; None without such a prompt."""
-    if not state.batching.gather_passes or not admissible(state) or not held_back(state):
-        return None
-    return state.batching.gather_passes - state.gathering_passes
-
-
-def stops_for_arrivals(state: State) -> bool:
-    """Return whether a stretch of decode ends where the scheduler sees the next request.
-
-    With all slots taken it need not, but a scheduler that polls may see the request before a slot
-    is free, and then need not wait for another look.
-    """
-    has_slot = len(state.batch) < state.batching.slots
-    return state.next_arrival < len(state.requests) and (has_slot or state.batching.poll_passes > 1)
-
-
-def passes_until_seen(state: State, passes: int) -> int:
-    """Return the passes after which the scheduler sees a request that arrives during the last one.
-
-    An overlapped scheduler needs one pass more, unless the request is there already: it is seen
-    when the first pass begins. One that polls goes on to its next look.
-    """
-    poll, ahead = state.batching.poll_passes, state.batching.overlapped
-    is_there = state.requests.arrival_s[state.next_arrival] < state.now
-    passes += ahead and not is_there
-    return -(-(state.unseen_passes + passes) // poll) * poll - state.unseen_passes
-
-
-def passes_until(seconds: float, once: float, growth: float) -> int:
-    """Fewest iterations, at least one, whose end is not before ``seconds``."""
-    if growth <= 0:
-        return max(1, math.ceil(seconds / once))
-    slope = once - growth / 2
-    steps = (-slope + math.sqrt(slope * slope + 2 * growth * max(seconds, 0.0))) / growth
-    return max(1, math.ceil(steps - 1e-9))
+    def outcome(self) -> Served:
+        """Return what was recorded, at the end of a run."""
+        gaps = np.array(self.gaps) if self.gaps else np.zeros((0, 2))
+        return Served(
+            requests=self.requests,
+            first_token_s=self.first_token_s,
+            end_s=self.end_s,
+            gap_s=gaps[:, 0],
+            gap_count=gaps[:, 1],
+            busy_s=self.busy_s,
+            end_of_run_s=self.now_s,
+            kv_peak_tokens=self.peak_tokens,
+            batch_mean=self.batch_sum / self.decode_steps if self.decode_steps else 0.0,
+            iterations=self.iterations,
+            request_s=self.profile.request_s,
+        )
