@@ -14,7 +14,7 @@ from dataclasses import replace
 from benchmarks._measure import clocks
 from cluster_sim.collectives import CollectiveCall, Group, build, suitable, whole
 from cluster_sim.collectives.algorithms.per_axis import PER_AXIS, ring_by_ring_ps
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.shapes.tiered import Tier, Tiered
@@ -94,7 +94,7 @@ def per_axis_all_reduce() -> None:
     """Print the speed of per-axis ring all-reduces, with every ring run by itself."""
     for side in (16, 32, 64):
         call = CollectiveCall("all-reduce", torus(f"torus:{side}x{side}x{side}"), GIB)
-        costs = wire(call.group.cluster)
+        costs = communication_costs(call.group.cluster)
         begun = clocks()
         total_ps = ring_by_ring_ps(call, costs)
         wall_s, cpu_s = clocks() - begun

@@ -16,7 +16,11 @@ from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.messages import side_by_side
-from cluster_sim.hardware.communication_costs import CommunicationCosts, wire, within_chip
+from cluster_sim.hardware.communication_costs import (
+    CommunicationCosts,
+    communication_costs,
+    within_chip,
+)
 from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.arrays import distinct
@@ -192,7 +196,7 @@ def _costs(calls: Sequence[CollectiveCall], *, ideal: bool, sbuf: bool) -> Commu
     if sbuf:
         for call in calls:
             check_scratchpad(call.kind, call.group, call.size_bytes)
-    costs = wire(cluster, ideal=ideal, sbuf=sbuf)
+    costs = communication_costs(cluster, ideal=ideal, sbuf=sbuf)
     if ideal or any(len(call.group.chips) > 1 for call in calls):
         return costs
     return within_chip(costs, cluster, first.kind, first.ranks)

@@ -24,7 +24,7 @@ from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.result_rows import RowFrame
 from cluster_sim.collectives.results import measure_built
 from cluster_sim.collectives.verify.bounds import Bound
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.hardware.fault_text import Fault
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -278,7 +278,7 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
         rate = np.bincount(node, links.bandwidth_bytes_per_s, links.nodes)[local] + fabric_rate
         need = np.divide(moved, rate, out=np.zeros(chips), where=rate > 0).max(initial=0.0)
         bounds.append(Bound(what, int(need * PS_PER_S)))
-    costs = wire(group.cluster, ideal=ideal)
+    costs = communication_costs(group.cluster, ideal=ideal)
     if costs.hbm_peak_bytes_per_s:
         arrives = sent_bytes.sum(axis=0) - np.diag(sent_bytes)
         most = int(arrives.reshape(chips, cores).sum(axis=1).max(initial=0))

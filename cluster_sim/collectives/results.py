@@ -28,7 +28,7 @@ from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.timed import one_op_a_rank
 from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
@@ -250,7 +250,7 @@ def _is_streamed(
     first = calls[0]
     if not algorithm.streams or not first.group.cluster.plain:
         return False
-    ops = ops_foreseen(calls, algorithm, wire(first.group.cluster))
+    ops = ops_foreseen(calls, algorithm, communication_costs(first.group.cluster))
     exact = first.size_bytes % first.ranks == 0 and first.ranks > LARGEST_RANKS
     return ops >= (STREAMED_UNWATCHED_FROM if unwatched and exact else STREAMED_FROM)
 
@@ -259,7 +259,7 @@ def _measure_large(
     frame: RowFrame, call: CollectiveCall, algorithm: Algorithm, *, ideal: bool
 ) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of a collective whose schedule is too large to build or to keep."""
-    costs = wire(call.group.cluster, ideal=ideal)
+    costs = communication_costs(call.group.cluster, ideal=ideal)
     row, trace = _measure_timed(
         frame,
         [call],

@@ -85,7 +85,9 @@ class CommunicationCosts:
         return np.array(usable, np.int64)[where]
 
 
-def wire(cluster: Cluster, *, ideal: bool = False, sbuf: bool = False) -> CommunicationCosts:
+def communication_costs(
+    cluster: Cluster, *, ideal: bool = False, sbuf: bool = False
+) -> CommunicationCosts:
     """Look up the costs of communication on the chips of a cluster.
 
     Parameters

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
+from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.hardware.uplinks import Uplinks, uplinks
 from cluster_sim.schedule.table import NO_RESOURCE, Resources
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -88,7 +88,7 @@ class Fabric:
         Global numbers of the domains covered, ascending.
     links : Links
         Links of one domain.
-    wire : CommunicationCosts
+    costs : CommunicationCosts
         Efficiencies, and times and memory accesses of messages.
     rate : int64 array (resources,)
         Usable rate of links and adapters [B/s]; 0 for other resources.
@@ -105,7 +105,7 @@ class Fabric:
     cluster: Cluster
     domains: IntArray
     links: Links
-    wire: CommunicationCosts
+    costs: CommunicationCosts
     rate: IntArray
     latency_ps: IntArray
     forwards: BoolArray
@@ -181,7 +181,7 @@ class Fabric:
         latency = self.latency_ps[resource]
         if len(outside):
             between = scale_out_paths(self.cluster, sources[~inside], targets[~inside])
-            after = np.maximum(0, between.latency_ps - self.wire.step_ps)
+            after = np.maximum(0, between.latency_ps - self.costs.step_ps)
             latency[~in_domain] = np.stack([after, np.zeros_like(after)], axis=1).ravel()
         return Paths(ptr, resource, latency)
 
@@ -234,7 +234,7 @@ def fabric(
     """
     picked = distinct(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)
-    costs = costs or wire(cluster, ideal=ideal)
+    costs = costs or communication_costs(cluster, ideal=ideal)
     chips = (
         picked[:, None] * cluster.chips_per_domain + np.arange(cluster.chips_per_domain)
     ).ravel()

@@ -54,7 +54,7 @@ def memory_kernel(
     """
     kernels = distinct(np.asarray(chips, np.int64))
     covered = fabric(cluster, kernels // cluster.chips_per_domain)
-    memory, cores = covered.wire.hbm_bytes_per_s, _cores(cluster)
+    memory, cores = covered.costs.hbm_bytes_per_s, _cores(cluster)
     if not memory:
         raise InputError(f"{cluster.name}: what its memory gives is not known; use Trainium")
     most = memory if bytes_per_s is None else bytes_per_s

@@ -67,10 +67,10 @@ def ops_foreseen(
     --------
     >>> from cluster_sim.collectives import build, whole
     >>> from cluster_sim.collectives.algorithms.mesh import MESH
-    >>> from cluster_sim.hardware.communication_costs import wire
+    >>> from cluster_sim.hardware.communication_costs import communication_costs
     >>> from topologies.clusters.names import cluster
     >>> call = CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20)
-    >>> ops_foreseen([call], MESH, wire(call.group.cluster))
+    >>> ops_foreseen([call], MESH, communication_costs(call.group.cluster))
     1519
     >>> len(build(call, "mesh"))
     1536

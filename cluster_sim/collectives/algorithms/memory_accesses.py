@@ -37,10 +37,10 @@ def pairs_share(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
     Examples
     --------
     >>> from cluster_sim.collectives.group import Group
-    >>> from cluster_sim.hardware.communication_costs import wire
+    >>> from cluster_sim.hardware.communication_costs import communication_costs
     >>> from topologies.clusters.names import cluster
     >>> chip = Group(cluster("trn2.48xlarge"), [0], 4)
-    >>> call, costs = CollectiveCall("all-gather", chip, 1024), wire(chip.cluster)
+    >>> call, costs = CollectiveCall("all-gather", chip, 1024), communication_costs(chip.cluster)
     >>> int(each_byte_arrives_once(call, costs)), int(pairs_share(call, costs))
     (6, 4)
     """

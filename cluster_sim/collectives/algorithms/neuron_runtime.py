@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.collectives.group import Group
-from cluster_sim.hardware.communication_costs import RUNTIME, wire
+from cluster_sim.hardware.communication_costs import RUNTIME, communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray
 from topologies.catalogue.families import chip_family
@@ -86,7 +86,9 @@ def _rates_out(group: Group) -> IntArray:
     within = (links.src == local[0]) & (
         np.isin(links.dst, local) | (links.dst >= group.cluster.chips_per_domain)
     )
-    return np.asarray(wire(group.cluster).scale_up(links.bandwidth_bytes_per_s[within]))
+    return np.asarray(
+        communication_costs(group.cluster).scale_up(links.bandwidth_bytes_per_s[within])
+    )
 
 
 def _logical_cores(group: Group) -> int:

@@ -16,7 +16,7 @@ from cluster_sim.collectives.algorithms.rdh import RDH
 from cluster_sim.collectives.algorithms.ring import BIDIRECTIONAL_RING, MULTI_RING, RING
 from cluster_sim.collectives.algorithms.torus import TORUS
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.errors import InputError, suggestion
 from topologies.registry import by_name
 
@@ -64,7 +64,7 @@ def fitting_algorithms(calls: Sequence[CollectiveCall]) -> list[Algorithm]:
 
 def fits_by(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
     """Return whether the schedule of an algorithm fits in the memory of this machine."""
-    return fits(ops_foreseen(calls, algorithm, wire(calls[0].group.cluster)))
+    return fits(ops_foreseen(calls, algorithm, communication_costs(calls[0].group.cluster)))
 
 
 def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm:

@@ -14,7 +14,7 @@ from cluster_sim.collectives.algorithms.all_to_all import DIRECT
 from cluster_sim.collectives.algorithms.footprint import check_op_count
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, JOIN, Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import run
@@ -119,13 +119,15 @@ def _flows(
     links = shared_links(cluster)
     adapter: BoolArray = paths.link < 2 * cluster.chips
     crossed, capacity = paths.link.astype(np.int64), links.capacity_bytes_per_s.copy()
-    capacity[: 2 * cluster.chips] = wire(cluster).scale_out_bytes_per_s
+    capacity[: 2 * cluster.chips] = communication_costs(cluster).scale_out_bytes_per_s
     if members is not None:
         chips = clos(cluster)[1][0].chips
         direction, chip = np.divmod(crossed[adapter], cluster.chips)
         rack = chip // chips
         crossed[adapter] = direction * cluster.chips + rack * chips
-        capacity[crossed[adapter]] = wire(cluster).scale_out_bytes_per_s * members[rack]
+        capacity[crossed[adapter]] = (
+            communication_costs(cluster).scale_out_bytes_per_s * members[rack]
+        )
     used, resource = np.unique(crossed, return_inverse=True)
     count = len(paths)
     resources = Resources.concat(

@@ -34,7 +34,7 @@ from cluster_sim.collectives.duration.geometry import Geometry
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.group import Group, as_group
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import run
 from topologies import display
@@ -171,7 +171,7 @@ def _timed(
     crosses_domains = len(group.domains) > 1
     if kind == "all-to-all" and crosses_domains and group.ranks >= FLOWS_FROM:
         return _exchange_ps(call, ideal=ideal), FLOWS
-    few_ranks_ps = algorithm.stands_for(call, wire(group.cluster, ideal=ideal))
+    few_ranks_ps = algorithm.stands_for(call, communication_costs(group.cluster, ideal=ideal))
     if few_ranks_ps is not None:
         return few_ranks_ps, FEW_RANKS
     return run(compose(call, algorithm, ideal=ideal).schedule).total_ps, SIMULATED
@@ -188,7 +188,7 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     fullest = group.chips[group.domain == domain[np.argmax(chips)]]
     inside = Group(group.cluster, fullest, group.ranks_per_chip)
     part = -(-call.size_bytes // group.ranks) * inside.ranks
-    costs = wire(group.cluster, ideal=ideal)
+    costs = communication_costs(group.cluster, ideal=ideal)
     issue = costs.issue_ps * (group.ranks - 1) * group.ranks_per_chip // costs.cc_slots
     across = max(issue, exchange_ps(call) if call.size_bytes else 0)
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps

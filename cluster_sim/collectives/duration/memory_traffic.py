@@ -7,7 +7,7 @@ from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
 
 
@@ -28,7 +28,7 @@ def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
     True
     """
     cluster = call.group.cluster
-    costs = wire(cluster)
+    costs = communication_costs(cluster)
     if not costs.hbm_bytes_per_s or (algorithm == AUTO and covers(cluster)):
         return 0
     return int(choose_algorithm(call, algorithm).memory_accesses(call, costs) * call.size_bytes)

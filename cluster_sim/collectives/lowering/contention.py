@@ -131,7 +131,7 @@ def _memory(
     memory of the receiver. A message from another chip is as fast as its link and the memory
     allow; a message between two ranks of a chip is moved by DMA engines, whose rate limits it.
     """
-    costs = fabric.wire
+    costs = fabric.costs
     if not costs.hbm_bytes_per_s:
         return
     if costs.copy_accesses:
@@ -154,7 +154,7 @@ def _arriving(chips: _Ends, fabric: Fabric, paths: Paths) -> IntArray:
     peer, owner = fabric.resources.peer[links], fabric.resources.owner[links]
     rate = np.zeros(len(fabric.resources), np.int64)
     np.add.at(rate, fabric.hbm(np.where(peer >= 0, peer, owner)), fabric.rate[links])
-    rate[fabric.hbm(distinct(chips.dst[chips.inside]))] += fabric.wire.dma_bytes_per_s
+    rate[fabric.hbm(distinct(chips.dst[chips.inside]))] += fabric.costs.dma_bytes_per_s
     return rate
 
 

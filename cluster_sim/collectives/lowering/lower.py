@@ -82,12 +82,12 @@ def lower(
     """
     paths = _paths(messages, chip_of_rank, fabric)
     shared = shares(messages, chip_of_rank, fabric, paths, contended=contended)
-    layout = _Layout.of(messages, paths, issued=fabric.wire.issue_ps > 0)
+    layout = _Layout.of(messages, paths, issued=fabric.costs.issue_ps > 0)
     # First all ops as fixed ops and joins, in one compiled loop.
     size = messages.size_bytes()
     sizes, size_index = _distinct_sizes(size)
     written = _room_for(messages, layout.ops)
-    before_wire_ps = _before_wire_ps(messages, chip_of_rank, fabric.wire)
+    before_wire_ps = _before_wire_ps(messages, chip_of_rank, fabric.costs)
     cut_through = write_ops(
         _columns(messages, layout, size, size_index, before_wire_ps),
         _routes(messages, paths, layout.ops, sizes, chip_of_rank, fabric),
@@ -216,7 +216,7 @@ def _routes(
     fabric: Fabric,
 ) -> Routes:
     """Return the hops of the channels, and the times of messages of each size at each rate."""
-    channels, issue_ps = messages.channels, fabric.wire.issue_ps
+    channels, issue_ps = messages.channels, fabric.costs.issue_ps
     used = np.zeros(len(fabric.rate) + 1, np.bool_)
     used[paths.resource] = True
     rates = distinct(fabric.rate[used[:-1]])
@@ -306,7 +306,7 @@ def _flows(
     message = np.flatnonzero((np.diff(shared.ptr) > 0)[messages.channel] & (size > 0))
     op = last[message]
     link = resource[op]
-    cap = np.where(link >= 0, fabric.rate[link], fabric.wire.copy_bytes_per_s)
+    cap = np.where(link >= 0, fabric.rate[link], fabric.costs.copy_bytes_per_s)
     channel, reduces = messages.channel[message], messages.reduce[message]
     return shared.flows(op, channel, reduces, cap.astype(np.int64))
 

@@ -20,7 +20,7 @@ from cluster_sim.collectives.verify.stacked_switches import (
     stacked_outward,
     switches_are_stacked,
 )
-from cluster_sim.hardware.communication_costs import CommunicationCosts, wire
+from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.routing.domain import routes
@@ -91,7 +91,7 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
         bounds.append(_injection(call, least))
         bounds += list(_cuts(call, least))
     if call.size_bytes > 0:
-        bounds.append(_memory(call, wire(group.cluster, ideal=ideal, sbuf=sbuf)))
+        bounds.append(_memory(call, communication_costs(group.cluster, ideal=ideal, sbuf=sbuf)))
     return max(bounds, key=lambda bound: bound.time_ps)
 
 

@@ -11,7 +11,7 @@ from cluster_sim.collectives import ALGORITHMS, KINDS, Algorithm, CollectiveCall
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import suitable
 from cluster_sim.collectives.verify.proof import prove
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
 from topologies.registry import by_name
@@ -56,7 +56,7 @@ def _id(call: CollectiveCall, algorithm: Algorithm) -> str:
 
 def check_fields(call: CollectiveCall, algorithm: Algorithm) -> None:
     """Compare what an algorithm says of itself with what its messages are."""
-    costs = wire(call.group.cluster)
+    costs = communication_costs(call.group.cluster)
     messages = algorithm.messages(call, costs)
     assert algorithm.message_count(call, costs) == len(messages)
     built = compose(call, algorithm, contended=True)
@@ -97,7 +97,7 @@ def test_few_ranks_that_stand_for_all_are_close_where_some_steps_climb_higher(na
     machine, domains = named("trn2.48xlarge:16"), 16
     chips = 16 * np.arange(domains)
     call = CollectiveCall("all-reduce", Group(machine, chips), domains * 2**17)
-    few = ALGORITHMS[name].stands_for(call, wire(machine))
+    few = ALGORITHMS[name].stands_for(call, communication_costs(machine))
     assert few == pytest.approx(run(compose(call, name).schedule).total_ps, rel=0.05)
 
 

@@ -27,7 +27,7 @@ from cluster_sim.collectives.chunks import cut, shards, share
 from cluster_sim.collectives.group import box
 from cluster_sim.collectives.lowering.lower import lower
 from cluster_sim.collectives.results import first_ranks
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.trace.trace import run
@@ -176,7 +176,7 @@ def test_a_folded_collective_equals_the_whole_one(
         cores,
     )
     size = group.ranks * each_bytes
-    call, costs = Call(op, group, size), wire(group.cluster)
+    call, costs = Call(op, group, size), communication_costs(group.cluster)
     folded = ALGORITHMS[algorithm].stands_for(call, costs)
     if len(places) * domains > 32 and each_bytes > 2**20:
         slices = 4  # the whole of 16 slices would take a second
@@ -194,7 +194,7 @@ def test_a_folded_collective_equals_the_whole_one(
 def test_blocks_and_climbs_that_differ_are_folded_closely():
     machine = cluster("trn2.48xlarge:17")
     group = Group(machine, 16 * np.arange(17))
-    call, costs = Call("all-reduce", group, 5 * 2**20), wire(machine)
+    call, costs = Call("all-reduce", group, 5 * 2**20), communication_costs(machine)
     whole_ps = run(build(call, "ring")).total_ps
     folded = ALGORITHMS["ring"].stands_for(call, costs)
     assert folded == pytest.approx(whole_ps, rel=0.001)

@@ -11,7 +11,7 @@ from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, build, duration_ps, lower_bound, whole
 from cluster_sim.collectives.duration.clos_flows import exchange, exchange_ps, traffic
 from cluster_sim.engine import simulate
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 
@@ -43,7 +43,7 @@ def test_oversubscribed_racks_cost_what_they_lack(ratio):
     chips = 16  # below one switch of 16 ports
     src = np.arange(chips)
     out = seconds(machine, src, src + 128, 1000 * MB)
-    usable = wire(machine).scale_out_bytes_per_s
+    usable = communication_costs(machine).scale_out_bytes_per_s
     nominal = machine.scale_out.bandwidth_bytes_per_s / ratio
     assert out == pytest.approx(10**9 / min(usable, nominal), rel=2e-3)
 
@@ -76,7 +76,7 @@ def test_a_large_all_to_all_between_domains_is_run_as_flows():
 def test_a_group_of_some_chips_of_each_rack():
     machine = racks(1, servers=8)
     group = Group(machine, np.add.outer(16 * np.arange(8), [0, 5]).ravel())
-    usable = wire(machine).scale_out_bytes_per_s
+    usable = communication_costs(machine).scale_out_bytes_per_s
     call = Call("all-to-all", group, 16 * MB)
     assert exchange_ps(call) == pytest.approx(14 * MB / usable * 1e12 + LATENCY, rel=0.02)
 

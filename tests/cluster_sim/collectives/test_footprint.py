@@ -7,7 +7,7 @@ from cluster_sim.collectives import KINDS, Group, build, duration_ps, measure, w
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives.algorithms import footprint
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms, suitable
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -19,7 +19,7 @@ from topologies.errors import InputError
 @pytest.mark.parametrize("op", KINDS)
 def test_ops_are_foreseen_within_a_factor_of_two_or_not_far_above(machine, cores, op):
     group, size = whole(cluster(machine), cores), 2**26
-    costs = wire(group.cluster)
+    costs = communication_costs(group.cluster)
     call = Call(op, group, size)
     for algorithm in suitable(call):
         foreseen = footprint.ops_foreseen([call], algorithm, costs)

@@ -13,7 +13,7 @@ import pytest
 from cluster_sim.collectives import ALGORITHMS, CollectiveCall, hbm_bytes, whole
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from experiments.cli.main import run
 from tests.cluster_sim.collectives.test_algorithm_fields import CALLS, check_fields
 from topologies.clusters.names import cluster
@@ -45,7 +45,7 @@ def test_every_field_agrees_with_the_built_schedule(algorithm):
 
 def test_footprint_rounds_and_memory_traffic_are_its_own(algorithm):
     call = CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20)
-    costs = wire(call.group.cluster)
+    costs = communication_costs(call.group.cluster)
     assert algorithm.rounds(call, costs) == 4
     assert hbm_bytes(call, NAME) == 4 * 16 * 3 * 2**20
     assert ops_foreseen([call], algorithm, costs) < 1000

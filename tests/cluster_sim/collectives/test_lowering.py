@@ -11,7 +11,7 @@ from cluster_sim.collectives import CollectiveCall, whole
 from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 from cluster_sim.collectives.lowering.lower import lower
 from cluster_sim.collectives.messages import Messages
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Schedule
@@ -48,7 +48,7 @@ def test_each_message_is_its_hops_one_after_the_other(
         name, **(PLAIN if ":" in name and name[0] in "ts" and "trn" not in name else {})
     )
     call = CollectiveCall(kind, whole(machine, cores), size_bytes)
-    messages = ALGORITHMS[algorithm].messages(call, wire(machine))
+    messages = ALGORITHMS[algorithm].messages(call, communication_costs(machine))
     covered = fabric(machine)
     chips = call.group.chip_of_rank
     schedule = lower(messages, chips, covered, {})
@@ -97,7 +97,7 @@ def _first_ops(what: list[str], messages: Messages) -> list[int]:
 def _hops(
     messages: Messages, send: int, chips: IntArray, covered: Fabric, size: int, starts: bool
 ) -> Iterator[Hop]:
-    channels, costs = messages.channels, covered.wire
+    channels, costs = messages.channels, covered.costs
     channel = int(messages.channel[send])
     source, target = chips[channels.src[channel]], chips[channels.dst[channel]]
     if costs.issue_ps and not channels.joins[channel]:

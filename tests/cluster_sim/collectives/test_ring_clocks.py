@@ -14,7 +14,7 @@ from cluster_sim.collectives.algorithms.registry import ALGORITHMS
 from cluster_sim.collectives.builder import compose
 from cluster_sim.collectives.call import RING_KINDS
 from cluster_sim.collectives.duration import duration
-from cluster_sim.hardware.communication_costs import wire
+from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
@@ -36,7 +36,9 @@ def test_clocks_of_links_are_the_run_of_every_message(name: str, engine: str) ->
         for kind in RING_KINDS:
             for size_bytes in (10**6 + 3, 2**20, 1009, 3, 0):
                 call = CollectiveCall(kind, whole(plain(name)), size_bytes)
-                clocked = ALGORITHMS[algorithm].stands_for(call, wire(call.group.cluster))
+                clocked = ALGORITHMS[algorithm].stands_for(
+                    call, communication_costs(call.group.cluster)
+                )
                 if clocked is not None:
                     answered += 1
                     schedule = compose(call, algorithm).schedule
@@ -57,10 +59,12 @@ def test_slices_follow_one_another_on_their_links(
 ) -> None:
     machine = cluster("torus:4x4", bandwidth="100GB/s", latency=latency)
     call = CollectiveCall(kind, whole(machine), size_bytes)
-    costs = replace(wire(machine), slices=slices)
+    costs = replace(communication_costs(machine), slices=slices)
     clocked = ALGORITHMS[algorithm].stands_for(call, costs)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cluster_sim.collectives.builder.wire", lambda *_, **__: costs)
+        patched.setattr(
+            "cluster_sim.collectives.builder.communication_costs", lambda *_, **__: costs
+        )
         whole_ps = run(compose(call, algorithm).schedule).total_ps
     assert clocked == whole_ps
 
@@ -92,11 +96,11 @@ def test_a_pod_of_a_torus_is_timed_without_a_schedule(monkeypatch: pytest.Monkey
 def test_what_shares_more_than_links_is_run(name: str, size_bytes: int, why: str) -> None:
     machine = cluster(name) if "." in name else plain(name)
     call = CollectiveCall("all-reduce", whole(machine), size_bytes)
-    assert ALGORITHMS["ring"].stands_for(call, wire(machine)) is None, why
+    assert ALGORITHMS["ring"].stands_for(call, communication_costs(machine)) is None, why
 
 
 def test_a_run_that_would_pass_the_horizon_is_left_to_the_engine() -> None:
     call = CollectiveCall("all-reduce", whole(plain("ring:64", "1B/s")), 64 * 2 * 10**6)
-    assert ALGORITHMS["ring"].stands_for(call, wire(call.group.cluster)) is None
+    assert ALGORITHMS["ring"].stands_for(call, communication_costs(call.group.cluster)) is None
     with pytest.raises(InputError, match="horizon"):
         duration.duration_ps(call, "ring")
