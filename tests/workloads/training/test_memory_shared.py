@@ -23,7 +23,8 @@ from workloads.training.layers.steps import CC, ENGINE
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, sharing
-from workloads.training.program.shared_memory import contending, cover, draws, most_of
+from workloads.training.program.shared_memory import contending, draws
+from workloads.training.program.stretches import cover, most_of
 
 BUCKETS: dict[str, Any] = {"overlap": "dp", "bucket_bytes": 160_000_000}
 """Smaller than the toy model, so that gradients leave beside its backward pass."""
@@ -190,10 +191,13 @@ def test_stretches_are_covered_and_searched(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 40))
     ends = st.tuples(st.integers(0, count), st.integers(0, count)).filter(lambda e: e[0] != e[1])
     pairs = data.draw(st.lists(ends, max_size=6))
-    low, high = (np.array([side(pair) for pair in pairs], np.int64) for side in (min, max))
+    low, high = (np.sort([side(pair) for pair in pairs]).astype(np.int64) for side in (min, max))
     value = np.arange(1, len(pairs) + 1)
     inside = (low <= np.arange(count)[:, None]) & (np.arange(count)[:, None] < high)
     assert cover(count, low, high, value).tolist() == (inside * value).max(1, initial=0).tolist()
     numbers = np.array(data.draw(st.lists(st.integers(0, 99), min_size=count, max_size=count)))
     greatest = [int(numbers[a:b].max()) for a, b in zip(low, high, strict=True)]
     assert most_of(numbers, low, high).tolist() == greatest
+    if len(set(low.tolist())) > 1:
+        with pytest.raises(ValueError, match="ascend"):
+            most_of(numbers, low[::-1], high)

@@ -19,6 +19,7 @@ from workloads.kernels.chip_share import family
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.stretches import cover, most_of
 
 LEAST_BYTES_PER_S = 10**9
 """Mean rate below which an op's memory traffic is ignored [B/s]. It is a thousandth of any memory's
@@ -150,48 +151,19 @@ def contending(
 def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Communications with kernels in their window, and the window's first op and the op after it.
 
-    The window has the ops that may run beside the communication.
+    The window has the ops that may run beside the communication. A stream runs in order, so both
+    ends of its communications' windows ascend.
     """
     count, kernel = len(stream), stream == ENGINE
     before, after = np.full(count, -1, np.int64), np.full(count, count, np.int64)
-    by_src = np.argsort(src, kind="stable")[::-1]
     _nearest(src.astype(np.int64), dst.astype(np.int64), kernel, before, 1)
-    _nearest(dst[by_src].astype(np.int64), src[by_src].astype(np.int64), kernel, after, -1)
+    # Backwards, all edges that leave an op come before those that lead to it.
+    _nearest(dst[::-1].astype(np.int64), src[::-1].astype(np.int64), kernel, after, -1)
     communications = np.flatnonzero((stream == CC) | (stream == CC_DP))
     first, end = before[communications] + 1, after[communications]
     counted = np.concatenate([[0], np.cumsum(kernel)])
     has_kernels = counted[end] > counted[first]
     return communications[has_kernels], first[has_kernels], end[has_kernels]
-
-
-def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
-    """Return the greatest value among the stretches ``low:high`` that each place lies in, or 0.
-
-    Every stretch is the union of two that overlap and have a power of two as their length. From the
-    longest on, each is halved and its value handed to both halves, until they are single places.
-    """
-    covered = np.zeros(count, np.int64)
-    level = np.frexp(high - low)[1] - 1
-    for k in range(int(level.max(initial=0)), -1, -1):
-        at = level == k
-        np.maximum.at(covered, low[at], value[at])
-        np.maximum.at(covered, high[at] - 2**k, value[at])
-        half = 2**k // 2
-        if half:
-            covered[half:] = np.maximum(covered[half:], covered[:-half])
-    return covered
-
-
-def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
-    """Return the greatest of the values in each stretch ``low:high``, by a sparse table."""
-    most = np.zeros(len(low), np.int64)
-    level = np.frexp(high - low)[1] - 1
-    table = values.astype(np.int64)
-    for k in range(int(level.max(initial=0)) + 1):
-        at = level == k
-        most[at] = np.maximum(table[low[at]], table[high[at] - 2**k])
-        table = np.maximum(table, np.concatenate([table[2**k :], table[-(2**k) :]]))
-    return most
 
 
 @compiled
