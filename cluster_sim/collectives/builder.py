@@ -207,7 +207,9 @@ def _check_memory(
 ) -> None:
     """Refuse a schedule that does not fit in memory, and name algorithms whose schedules do."""
     ops = ops_foreseen(calls, algorithm, costs)
-    others = [] if fits(ops) else [each.name for each in suitable(calls[0]) if fits_by(calls, each)]
+    if fits(ops):
+        return
+    others = [each.name for each in suitable(calls[0]) if fits_by(calls, each)]
     ranks = sum(call.ranks for call in calls)
     check_op_count(calls[0].kind, algorithm.name, ranks, ops, others)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from topologies.clusters.cluster import Cluster
 
 RUNTIME = "neuron-runtime"
 """Part of the catalogue that holds what is known of the Neuron runtime."""
+COSTS_KEPT = 64
+"""Results that are kept: every collective of a cluster asks for the same ones."""
 PACKET_BYTES = 2**16
 """Packet of collective copies, for chips of which the catalogue states none [B]."""
 
@@ -85,6 +88,7 @@ class CommunicationCosts:
         return np.array(usable, np.int64)[where]
 
 
+@lru_cache(maxsize=COSTS_KEPT)
 def communication_costs(
     cluster: Cluster, *, ideal: bool = False, sbuf: bool = False
 ) -> CommunicationCosts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from topologies.shapes.clos_links import single_routes
 from topologies.shapes.links import DOWN, UP, axis_links, coordinates, strides
 from topologies.shapes.tiered import Tiered
 
+TABLES_KEPT = 8
+"""Tables of the places along an axis that are kept: groups of one cluster ask for the same."""
 ALTERNATE = 0
 """Rule for ties: chips whose coordinates have an even sum go up, the others down."""
 
@@ -210,6 +213,7 @@ def _walk(
         left = left[goes_on] - 1
 
 
+@lru_cache(maxsize=TABLES_KEPT)
 def _next_places(shape: Torus | Tiered, a: int) -> IntArray:
     """Return the next place from each place ``2 * chip + way`` along an axis; see :func:`_walk`."""
     size, stride = shape.sizes[a], strides(shape.sizes)[a]
@@ -218,6 +222,7 @@ def _next_places(shape: Torus | Tiered, a: int) -> IntArray:
     places = np.empty((shape.chips, 2), np.int64)
     for way, onward in ((UP, 1), (DOWN, -1)):
         places[:, way] = 2 * (chip + ((at + onward) % size - at) * stride) + way
+    places.flags.writeable = False  # all callers share it
     return places.ravel()
 
 

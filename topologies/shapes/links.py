@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -137,7 +138,7 @@ def _torus_links(shape: Torus) -> Links:
 
 def strides(sizes: tuple[int, ...]) -> list[int]:
     """Return the difference in number between neighbouring chips along each axis."""
-    return [int(np.prod(sizes[a + 1 :], dtype=np.int64)) for a in range(len(sizes))]
+    return [math.prod(sizes[a + 1 :]) for a in range(len(sizes))]
 
 
 def _by(code: IntArray, values: list[int]) -> IntArray:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from topologies.errors import InputError
 from topologies.shapes.limits import check_link, check_size
 
+LAYERS_KEPT = 64
+"""Results of :func:`layers` that are kept: every group of a cluster asks for the same."""
 LAYER_NAMES = ("ToR", "leaf", "spine", "campus")
 """Names of the layers, upwards; further layers are numbered."""
 
@@ -108,6 +111,7 @@ class Layer:
     up_links: int
 
 
+@lru_cache(maxsize=LAYERS_KEPT)
 def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Layer, ...]:
     """Return the layers of the smallest Clos that joins all chips, from the servers upwards.
 
