@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from workloads.models.model import Model
 from workloads.training.iteration import iteration
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.shared_parts import SharedParts, alike_in_passes
+from workloads.training.program.shared_parts import SharedParts
 
 Task = tuple[ParallelPlan, int, float]
 """A plan, the place of its estimate among all, and the estimate [s]."""
@@ -128,22 +128,30 @@ def simulated(
 ) -> list[Finalist]:
     """Simulate plans in order of their estimates.
 
-    Processes are forked, so each has the caller's caches. Plans with the same passes go to the same
-    process, which builds these once. Results do not depend on the number of processes.
+    Processes are forked, so each has the caller's caches. Plans of the same degrees go to the same
+    process: these have the same groups, whose collectives are timed once, and some have the same
+    passes. Results do not depend on the number of processes.
     """
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
     count = runner.processes(len(plans), processes)
     if count == 1:
         return [runner.finalist(*task) for task in watch(tasks, "simulated")]
-    alike: dict[Hashable, list[Task]] = {}
-    for task in tasks:
-        alike.setdefault(alike_in_passes(task[0]), []).append(task)
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(count, fork, initializer=_begin, initargs=(runner,)) as pool:
-        groups = pool.map(_run, alike.values())
+        groups = pool.map(_run, bundles(tasks))
         results = (finalist for group in groups for finalist in group)
         simulations = [next(results) for _ in watch(tasks, "simulated")]
     return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
+
+
+def bundles(tasks: Sequence[Task]) -> list[list[Task]]:
+    """Bundle the tasks whose plans have the same degrees, the largest bundle first."""
+    alike: dict[tuple[int, ...], list[Task]] = {}
+    for task in tasks:
+        plan = task[0]
+        degrees = plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, plan.expert_tp
+        alike.setdefault(degrees, []).append(task)
+    return sorted(alike.values(), key=len, reverse=True)
 
 
 _RUNNER: list[Runner] = []

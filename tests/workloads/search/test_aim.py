@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.support.toy_training import TOY, sixteen
+from tests.support.toy_training import TOY, plan, sixteen
 from topologies.errors import InputError
 from workloads.economics import Economics, step_cost
 from workloads.search import search
+from workloads.search.finalists import Runner, bundles
+from workloads.training.program import group_costs
 
 SHORT = {"seq": 1024}
 
@@ -55,6 +59,39 @@ def test_the_number_of_processes_changes_nothing() -> None:
         search(TOY, sixteen(), 64, stated=SHORT, finalists=4, processes=count) for count in (1, 2)
     )
     assert one.finalists == two.finalists
+
+
+def test_plans_of_the_same_degrees_go_to_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each bundle times its collectives once; together they time no more than one process does."""
+    changes: list[dict[str, Any]] = [
+        {"tp": 2, "dp": 8},
+        {"tp": 4, "pp": 2, "dp": 2},
+        {"tp": 4, "pp": 2, "dp": 2, "order": ("tp", "cp", "pp", "dp")},
+        {"tp": 2, "dp": 8, "zero": 2},
+        {"tp": 4, "pp": 2, "dp": 2, "schedule": "zero-bubble"},
+    ]
+    tasks = [(plan(**change), place, 1.0) for place, change in enumerate(changes)]
+    bundled = bundles(tasks)
+    assert [[place for _, place, _ in bundle] for bundle in bundled] == [[1, 2, 4], [0, 3]]
+    timed: list[object] = []
+    group_ps = group_costs.group_ps
+
+    def counted(*call: Any) -> int:
+        timed.append(call)
+        return group_ps(*call)
+
+    monkeypatch.setattr(group_costs, "group_ps", counted)
+    alone = Runner(TOY, sixteen(), "fast")
+    results = [alone.finalist(*task) for task in tasks]
+    together, timed[:] = len(timed), []
+    of_bundles = [
+        runner.finalist(*task)
+        for bundle in bundled
+        for runner in [Runner(TOY, sixteen(), "fast")]
+        for task in bundle
+    ]
+    assert sorted(of_bundles, key=lambda one: one.estimate_rank) == results
+    assert together <= len(timed) < 2 * together
 
 
 @pytest.mark.parametrize(
