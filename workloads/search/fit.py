@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -104,19 +105,20 @@ def fit(
     order = sorted(range(len(candidates)), key=lambda row: _savings(candidates.plans[row]))
     for row in watch(order, "weighed"):
         plan = candidates.plans[row]
-        needless = _needless(_savings(plan), fitting.get(_alike(plan), ()), settled)
+        saves, alike = _savings(plan), _alike(plan)
+        needless = _needless(saves, fitting.get(alike, ()), settled)
         if needless:
             pruned[NEEDLESS[needless]] += 1
             continue
         # The order of the axes changes the chips of ranks, not the memory that they need.
-        key = (*_alike(plan)[1:], plan.zero, plan.recompute)
+        key = (*alike[1:], plan.zero, plan.recompute)
         if key not in totals:
             totals[key] = least_bytes(candidates.model, plan)
             if totals[key] <= capacity:
                 totals[key] = worst(candidates.model, plan, catalogue, chip).total
         total[row] = totals[key]
         if total[row] <= capacity:
-            fitting.setdefault(_alike(plan), []).append(_savings(plan))
+            fitting.setdefault(alike, []).append(saves)
     outcome = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
     if not outcome.fits.any():
         raise InputError(_nothing_fits(candidates, outcome))
@@ -171,9 +173,8 @@ SAME = ("order", *(
 """Fields in which plans agree that differ only in the memory that they save."""
 
 
-def _alike(plan: ParallelPlan) -> tuple[Hashable, ...]:
-    """Key that plans share which differ only in the memory that they save."""
-    return tuple(getattr(plan, name) for name in SAME)
+_alike: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*SAME)
+"""Function that returns a key which plans share that differ only in the memory that they save."""
 
 
 def _nothing_fits(candidates: Candidates, fit: Fit) -> str:

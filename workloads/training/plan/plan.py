@@ -266,7 +266,8 @@ class ParallelPlan:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            check_field(name, value)
+            if value is not getattr(ParallelPlan, name):  # a default needs no check
+                check_field(name, value)
         check_pipeline(self.pipeline, self.pp, self.vpp, self.stage_layers)
         check_fp8_recipe(self.fp8_recipe, self.precision)
         check_expert_exchange(self.ep, self.routed_nodes, self.fp8_exchange)
