@@ -92,8 +92,8 @@ def plan(
 ) -> None:
     """Search for the fastest parallel plans that fit in memory.
 
-    Every plan that fits is estimated; the best are simulated in full and ranked. Stated fields of
-    the plan are kept, and the others are searched.
+    Of the plans that fit, each that may be among the best is estimated; the best are simulated in
+    full and ranked. Stated fields of the plan are kept, and the others are searched.
     """
     catalogue = catalogue_inputs.read()
     result = _search(inputs, stated, how, catalogue, call)

@@ -37,7 +37,8 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "pruned": dict(search.pruned),
         "oversized": search.oversized,
         "fitting": len(search.plans),
-        "estimated": len(search.plans),
+        "estimated": search.estimated,
+        "bounded": len(search.plans) - search.estimated,
         "simulated": len(search.finalists),
         "rows": ranked(search, top),
         "agreement": {
@@ -113,7 +114,7 @@ def write(run: Run, search: Search, top: int, model: str) -> None:
     heads, cells = sifted(search)
     run.table("sifted", pd.DataFrame(cells, columns=heads), title="What became of all plans")
     listed = every.to_csv(index=False).encode()
-    run.file("estimates.csv", listed, title="Every plan that was estimated", table=True)
+    run.file("estimates.csv", listed, title="Every plan that fits, with its estimate", table=True)
     first = search.finalists[0].plan
     run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
     run.json("results", document(search, top, model), title="Results")

@@ -85,7 +85,7 @@ def fields_of(plan: ParallelPlan) -> dict[str, Any]:
 
 
 def estimates(search: Search) -> pd.DataFrame:
-    """Return a table of all estimated plans, the fastest first: fields, time and memory."""
+    """Return a table of all plans that fit, the best estimate first: fields, time and memory."""
     import pandas as pd
 
     rows = pd.DataFrame([fields_of(plan) for plan in search.plans])

@@ -126,7 +126,9 @@ def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
     rows = [("plans that divide model, batch and cluster", search.candidates)]
     rows += [(f"  left out: {reason}", -count) for reason, count in search.pruned.items()]
     rows += [("  too large for a rank's memory", -search.oversized)] * bool(search.oversized)
-    rows += [("estimated", len(search.plans)), ("simulated in full", len(search.finalists))]
+    bounded = len(search.plans) - search.estimated
+    rows += [("  slower by a lower bound of their estimate", -bounded)] * bool(bounded)
+    rows += [("estimated", search.estimated), ("simulated in full", len(search.finalists))]
     return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.search import candidates, estimate, fit
+from workloads.search import best_estimates, candidates, fit
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
 
@@ -68,4 +68,4 @@ def _best_by_estimate(
     listed = candidates(model, cluster, batch, stated=stated, spared=set(stated), lnc=lnc)
     fitting = np.flatnonzero(fit(listed, set(stated)).fits).tolist()
     plans = [listed.plans[row] for row in fitting]
-    return plans[int(np.argmin(estimate(model, cluster, plans)))]
+    return plans[int(np.argmin(best_estimates(model, cluster, plans, 1)))]

@@ -2,7 +2,7 @@
 
 from workloads.search.aim import Aim
 from workloads.search.candidates import Candidates, candidates
-from workloads.search.estimate import estimate
+from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist
 from workloads.search.fit import Fit, describe, fit
 from workloads.search.search import Agreement, Search, agreement, search
@@ -15,6 +15,7 @@ __all__ = [
     "Fit",
     "Search",
     "agreement",
+    "best_estimates",
     "candidates",
     "describe",
     "estimate",

@@ -1,10 +1,11 @@
-"""The function ``search``: estimate every plan that fits, simulate the best, and rank these."""
+"""The function ``search``: estimate the plans that fit, simulate the best, and rank these."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -17,7 +18,7 @@ from workloads.confidence.rank_correlation import kendall_tau
 from workloads.models.model import Model
 from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
-from workloads.search.estimate import estimate
+from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, Runner, Watch, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.iteration import iteration
@@ -67,9 +68,10 @@ class Search:
     oversized : int
         Number of plans that do not fit in memory.
     plans : tuple of ParallelPlan
-        Plans that fit, all of which were estimated.
-    estimate_s : float64 array (plans,)
-        Estimated time of one optimizer step [s].
+        Plans that fit.
+    best_estimate_s : float64 array (plans,)
+        Estimated time of one optimizer step [s]; infinite for plans that a lower bound of their
+        estimate shows to be slower than the finalists and the next plan.
     total_bytes : int64 array (plans,)
         Memory of the rank that needs most [B].
     finalists : tuple of Finalist
@@ -92,7 +94,7 @@ class Search:
     pruned: Mapping[str, int]
     oversized: int
     plans: tuple[ParallelPlan, ...] = field(repr=False)
-    estimate_s: FloatArray = field(repr=False)
+    best_estimate_s: FloatArray = field(repr=False)
     total_bytes: IntArray = field(repr=False)
     finalists: tuple[Finalist, ...]
     next_estimate_s: float | None
@@ -101,6 +103,21 @@ class Search:
     estimated_in_s: float
     simulated_in_s: float
     objective: str = "time"
+
+    @property
+    def estimated(self) -> int:
+        """Number of plans that were estimated; the others were left out by a lower bound."""
+        return int(np.isfinite(self.best_estimate_s).sum())
+
+    @cached_property
+    def estimate_s(self) -> FloatArray:
+        """Estimated time of one optimizer step of every plan, float64 (plans,) [s].
+
+        Estimates that the search did without are computed when this is first read.
+        """
+        if self.estimated == len(self.plans):
+            return self.best_estimate_s
+        return estimate(self.model, self.cluster, self.plans)
 
     def frame(self) -> pd.DataFrame:
         """Return the simulated plans as a table, the fastest first."""
@@ -207,10 +224,12 @@ class _Estimated:
 
 
 def _estimated(listed: Candidates, settled: Collection[str], aim: Aim, watch: Watch) -> _Estimated:
-    """Compute the memory of all candidates, and estimate the time of those that fit."""
+    """Compute the memory of all candidates, and estimate those that may be among the best."""
     fits = fit(listed, settled, watch=watch, margin=aim.memory_margin)
     plans = tuple(listed.plans[row] for row in np.flatnonzero(fits.fits).tolist())
-    estimate_s = estimate(listed.model, listed.cluster, plans, watch)
+    # The finalists and one more are needed, and of each kind to be compared the best.
+    count = len(plans) if aim.each else aim.finalists + 1
+    estimate_s = best_estimates(listed.model, listed.cluster, plans, count, watch)
     order = _first_of_each(np.argsort(estimate_s, kind="stable"), plans, aim.each)
     return _Estimated(listed, fits, plans, estimate_s, order)
 
@@ -255,7 +274,7 @@ def _result(
         pruned={**listed.pruned, **fits.pruned},
         oversized=fits.oversized,
         plans=estimates.plans,
-        estimate_s=estimates.estimate_s,
+        best_estimate_s=estimates.estimate_s,
         total_bytes=fits.total_bytes[fits.fits],
         finalists=finalists,
         next_estimate_s=left_s[0] if left_s else None,

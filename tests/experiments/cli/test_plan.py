@@ -19,7 +19,7 @@ from workloads.training.program.breakdown import PARTS
 
 KEYS = {
     "model", "cluster", "chips", "ranks", "parameters", "global_batch", "seq", "candidates",
-    "fitting", "estimated", "simulated", "rows", "agreement", "next_estimate_s", "train",
+    "fitting", "estimated", "bounded", "simulated", "rows", "agreement", "next_estimate_s", "train",
     "build_s", "simulate_s", "pruned", "oversized", "overlapped_s", "interval",
     "objective", "cost_usd", "energy_joules", "usd_per_million_tokens", "price_basis",
     "power_basis",
@@ -43,9 +43,10 @@ def test_json_has_every_key(command_line: list[str], capsys: pytest.CaptureFixtu
     assert run(*command_line, "--top", "3", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document) == KEYS
-    assert document["fitting"] == document["estimated"] > 20
+    assert document["fitting"] == document["estimated"] + document["bounded"] > 20
+    assert 6 < document["estimated"] < document["fitting"]
     left_out = sum(document["pruned"].values()) + document["oversized"]
-    assert document["candidates"] == left_out + document["estimated"]
+    assert document["candidates"] == left_out + document["fitting"]
     assert (len(document["rows"]), document["simulated"], document["agreement"]["plans"]) == (
         3,
         6,
@@ -130,7 +131,7 @@ def test_a_run_directory_holds_rows_and_picture(command_line: list[str], tmp_pat
     assert (out / "pareto.png").stat().st_size > 10_000
     every = pd.read_csv(out / "estimates.csv")
     assert (len(every), every["estimate_s"].is_monotonic_increasing) == (
-        document["estimated"],
+        document["fitting"],
         True,
     )
 
