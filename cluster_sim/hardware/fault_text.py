@@ -12,8 +12,10 @@ from topologies.errors import InputError, suggestion
 from topologies.units import parse_ps
 
 FORM = re.compile(
-    r"([A-Za-z][A-Za-z-]*:(\d+)(?:-\d+)?(?:\.\d+)?)@([^:]+):(dead|slow=(\d+)/(\d+))", re.ASCII
+    r"([A-Za-z][A-Za-z-]*:(s?)(\d+)(?:-s?\d+)?(?:\.\d+)?)@([^:]+):(dead|slow=(\d+)/(\d+))",
+    re.ASCII,
 )
+"""Fault as text. A node that begins with s is a switch, as in ``link:3-s0``."""
 EXAMPLE = "engine:5@1ms:slow=1/2, link:0-1@0s:slow=1/2, or :dead"
 
 
@@ -26,7 +28,7 @@ class Fault:
     resource : str
         Name of the resource as a trace prints it.
     chip : int
-        Chip that owns the resource.
+        Chip that owns the resource; -1 for a link that leaves a switch.
     time_ps : int
         Instant of the fault [ps].
     numerator, denominator : int
@@ -58,10 +60,11 @@ def parse_fault(text: str) -> Fault:
         raise InputError(
             f"fault {text[:60]!r} is not RESOURCE@TIME:dead|slow=P/Q. Write {EXAMPLE}."
         )
-    resource, chip, instant, what, top, bottom = parts.groups()
+    resource, switch, node, instant, what, top, bottom = parts.groups()
+    chip = -1 if switch else int(node)
     time_ps = parse_ps(instant, "fault time")
     if what == "dead":
-        return Fault(resource, int(chip), time_ps, 0, 1)
+        return Fault(resource, chip, time_ps, 0, 1)
     numerator, denominator = int(top), int(bottom)
     if not 1 <= numerator <= LARGEST_TERM or not 1 <= denominator <= LARGEST_TERM:
         raise InputError(
@@ -72,7 +75,7 @@ def parse_fault(text: str) -> Fault:
         raise InputError(
             f"fault {text[:60]!r}: a speed of {top}/{bottom} is above nominal. Write at most 1/1."
         )
-    return Fault(resource, int(chip), time_ps, numerator, denominator)
+    return Fault(resource, chip, time_ps, numerator, denominator)
 
 
 def _remedy(kind: str, kinds: Sequence[str]) -> str:

@@ -36,6 +36,18 @@ def test_a_slow_adapter_is_as_slow_on_both_engines(capsys):
     assert fast == reference > healthy
 
 
+@pytest.mark.parametrize("link", ["link:2-s0", "link:s0-2"])
+def test_a_link_of_a_switch_is_named_as_the_trace_prints_it(capsys, link):
+    """Every message of a ring through a switch passes the slow link once in each of its steps."""
+    words = ("collective", "all-gather", "switch:4", "--bandwidth", "100GB/s", "--latency", "1us")
+    healthy = time_s(capsys, *words, "--algorithm", "ring")
+    slow = [
+        time_s(capsys, *words, "--algorithm", "ring", "--fault", f"{link}@0s:slow=1/2", *engine)
+        for engine in ((), ("--engine", "reference"))
+    ]
+    assert slow[0] == slow[1] > healthy
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
