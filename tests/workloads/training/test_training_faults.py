@@ -115,3 +115,16 @@ def test_a_level_without_links_names_the_one_that_has_them() -> None:
     engine = parse_fault("engine:0@0s:slow=1/2")
     with pytest.raises(InputError, match="--level flow or chunk for links and adapters"):
         iteration(TOY, sixteen(), plan(tp=4, dp=4), level="rank-vector", faults=[engine])
+
+
+def test_groups_of_some_equal_ranks_are_folded_beside_a_fault() -> None:
+    """Where a fault sets apart one pair of a group's ranks, the other pairs are one row each."""
+    machine = sixteen("trn1.32xlarge")
+    how = plan(cp=2, dp=4, ep=4, overlap="all", ranks_per_chip=2, global_batch=4)
+    faults = [parse_fault("engine:2@1ms:slow=1/3")]
+    few, whole = (
+        iteration(SPARSE, machine, how, faults=faults, folded=folded, partial=True)
+        for folded in (True, False)
+    )
+    assert len(few.program) < len(whole.program)
+    assert few.trace.total_ps == whole.trace.total_ps

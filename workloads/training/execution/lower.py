@@ -147,7 +147,8 @@ def _flows(
     )
     size[op[drawn > 0]] = drawn[drawn > 0]
     flows = np.flatnonzero(rate > 0)
-    flows = flows[np.argsort(op[flows])]
+    # Equal ranks of one group are one row after folding, whose op the group has several times.
+    flows = flows[np.unique(op[flows], return_index=True)[1]]
     streams = len(program) * len(stream_kinds(program.steps))
     op, hbm = op[flows].astype(np.int32), streams + row[flows]
     kind[op], duration[op] = FLOW, 0
