@@ -1,9 +1,10 @@
-"""Remarks on options of policies that change nothing under the chosen policy."""
+"""Remarks on options that change nothing beside others: of policies, of serving, of changes."""
 
 from __future__ import annotations
 
 from workloads.fleet.policies.registry import KINDS, bound_of
-from workloads.options.policy import PolicyInputs
+from workloads.options.fleet import FleetInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 
 SETTINGS = {
     "headroom": "headroom",
@@ -55,6 +56,37 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
         remarks.append(
             f"{written} changes nothing under policy {stated.policy}; {_listed(readers)} it."
         )
+    return remarks
+
+
+def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
+    """Return a sentence for each option that a stated rate or time of a change leaves unread.
+
+    Examples
+    --------
+    >>> unread_with_unit_rate(FleetInputs(unit_rate=5.0, tp=8), LimitInputs())
+    ['--tp 8 changes nothing beside --unit-rate, which states what a unit serves.']
+    """
+    remarks = []
+    if fleet.unit_rate is not None:
+        default = FleetInputs()
+        remarks = [
+            f"--{name} {getattr(fleet, name)} changes nothing beside --unit-rate, which states "
+            "what a unit serves."
+            for name in ("tp", "precision", "chunk", "cache")
+            if getattr(fleet, name) != getattr(default, name)
+        ]
+    if limits.weights != LimitInputs().weights:
+        if limits.change_time is not None:
+            remarks.append(
+                f"--weights {limits.weights} changes nothing beside --change-time, which states "
+                "what a change takes."
+            )
+        elif fleet.unit_rate is not None:
+            remarks.append(
+                f"--weights {limits.weights} changes nothing beside --unit-rate, with which a "
+                "unit has no weights to load."
+            )
     return remarks
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from workloads.fleet.policies.kind import Settings, Situation
 from workloads.fleet.policies.registry import KINDS
-from workloads.fleet.unread_options import SETTINGS, unread_options
-from workloads.options.policy import PolicyInputs
+from workloads.fleet.unread_options import SETTINGS, unread_options, unread_with_unit_rate
+from workloads.options.fleet import FleetInputs
+from workloads.options.policy import LimitInputs, PolicyInputs
 
 
 class Watched:
@@ -76,3 +77,20 @@ def test_comparison_reads_what_static_reads() -> None:
     assert unread_options(stated, priced=False) == []
     alone = dataclasses.replace(stated, compare=False)
     assert len(unread_options(alone, priced=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("fleet", "limits", "names"),
+    [
+        ({}, {"weights": "store"}, []),
+        ({"tp": 8}, {"change_time": "5min"}, []),
+        ({"unit_rate": 5.0, "tp": 8, "precision": "fp8"}, {}, ["--tp 8", "--precision fp8"]),
+        ({"unit_rate": 5.0}, {"weights": "store"}, ["--weights store"]),
+        ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
+    ],
+)
+def test_what_a_stated_rate_or_time_leaves_unread(
+    fleet: dict[str, Any], limits: dict[str, Any], names: list[str]
+) -> None:
+    remarks = unread_with_unit_rate(FleetInputs(**fleet), LimitInputs(**limits))
+    assert [remark.partition(" changes nothing beside ")[0] for remark in remarks] == names
