@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.verify.bounds import lower_bound
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
 
 
@@ -176,3 +178,52 @@ def test_filling_a_tree_grows_until_its_chunks_are_whole(machine, whole_mib):
     filled = tree_filling_s(machine, whole_mib * 2**20)
     assert tree_filling_s(machine, whole_mib * 2**18) == pytest.approx(filled / 2, rel=0.2)
     assert tree_filling_s(machine, whole_mib * 2**28) == pytest.approx(filled, rel=0.2)
+
+
+FILE = """chip: h100
+scale_up: {{shape: switch, size: 8, bandwidth: {port}, latency: {link}}}
+domains: {domains}
+scale_out: {{like: infiniband-ndr, latency: {step}, oversubscription: {over}}}
+"""
+AS_SOLD = {"port": "450GB/s", "link": "0.25us", "domains": 1, "step": "5us", "over": 1}
+
+
+def _file_cluster(folder: Path, **changes: object) -> Cluster:
+    """A cluster file of H100, which differs from DGX H100 in the changes only."""
+    path = folder / "own.yaml"
+    path.write_text(FILE.format(**{**AS_SOLD, **changes}))
+    return cluster(str(path))
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "all-to-all"])
+@pytest.mark.parametrize("domains", [1, 2])
+def test_a_file_with_the_numbers_of_a_machine_takes_as_long(
+    tmp_path: Path, kind: str, domains: int
+) -> None:
+    own, named = _file_cluster(tmp_path, domains=domains), cluster(f"dgx-h100:{domains}")
+    for size in (1024, 2**26):
+        times = [nccl_ps(Call(kind, whole(each), size)) for each in (own, named)]
+        assert times[0] == times[1]
+
+
+def test_a_file_says_how_fast_ports_links_and_fabric_are(tmp_path: Path) -> None:
+    """A ring of 8 takes 14 steps, each of which crosses two links; two servers add far steps."""
+
+    def time_ps(size: int, **changes: object) -> int:
+        return nccl_ps(Call("all-gather", whole(_file_cluster(tmp_path, **changes)), size))
+
+    assert time_ps(2**30, port="90GB/s") > 4 * time_ps(2**30)
+    assert time_ps(1024, link="1.25us") - time_ps(1024) == pytest.approx(7 * 2 * 10**6, abs=2)
+    later = time_ps(1024, domains=2, step="105us") - time_ps(1024, domains=2)
+    assert later >= 100 * 10**6
+
+
+def test_another_shape_or_a_blocking_fabric_is_run_on_its_links(tmp_path: Path) -> None:
+    assert covers(_file_cluster(tmp_path, domains=2))
+    assert covers(_file_cluster(tmp_path, domains=1, over=2))  # a fabric that nothing crosses
+    assert not covers(_file_cluster(tmp_path, domains=2, over=2))
+    path = tmp_path / "mesh.yaml"
+    path.write_text(
+        "chip: h100\nscale_up: {shape: mesh, size: 8, bandwidth: 9GB/s, latency: 1us}\n"
+    )
+    assert not covers(cluster(str(path)))

@@ -23,13 +23,12 @@ import math
 import numpy as np
 
 from cluster_sim.collectives.call import CollectiveCall
-from cluster_sim.collectives.duration.nccl.constants import Nccl, constants_of, machine
+from cluster_sim.collectives.duration.nccl.constants import Machine, Nccl, constants_of, machine
 from cluster_sim.collectives.duration.nccl.load import Load, Number, load_of
 from cluster_sim.collectives.duration.nccl.rings import filling_s, in_switch_s, ring_s
 from cluster_sim.collectives.duration.nccl.trees import tree_s
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, pick
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from topologies.catalogue.catalogue import Catalogue
 
 
 def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
@@ -52,14 +51,12 @@ def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
     """
     if call.ranks == 1 or call.size_bytes == 0:
         return 0
-    return _time_ps(load_of(call, rings=rings), *machine(call.group.cluster))
+    return _time_ps(load_of(call, rings=rings), machine(call.group.cluster))
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _time_ps(
-    load: Load, catalogue: Catalogue, chip: str, fabric: str, adapter_bytes_per_s: int
-) -> int:
-    costs = constants_of(catalogue, chip, fabric, adapter_bytes_per_s)
+def _time_ps(load: Load, facts: Machine) -> int:
+    costs = constants_of(*facts)
     return math.ceil(float(seconds(load, costs)) * PS_PER_S)
 
 
