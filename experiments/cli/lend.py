@@ -49,6 +49,7 @@ def lend(
     )
     scenario = scenario_from(fleet_question, catalogue_inputs.read(), call.seed)
     loan = lend_on(scenario, question)
+    remarks = (loan.note, loan.short_note, *notes(scenario, fleet_question))
     document = {
         "cluster": fleet.cluster,
         **scenario.sizing.document(),
@@ -56,7 +57,7 @@ def lend(
         **loan.summary(),
         **_sureness(loan, scenario),
         "scaling": scenario.scaling,
-        "notes": [note for note in (loan.note, *notes(scenario, fleet_question)) if note],
+        "notes": [note for note in remarks if note],
     }
     call.answer(
         lambda: document,
@@ -95,7 +96,7 @@ def _print(document: Mapping[str, Any]) -> None:
         ["80 % interval, by a unit's capacity", _ends(document["interval"])],
         ["training tokens", number(document["training_tokens"])],
         ["worth at the list price", "–" if usd is None else f"{usd:,.0f} USD"],
-        ["time to reclaim a unit", f"{document['reclaim_latency_s']:,.0f} s"],
+        ["time to reclaim a unit", _reclaim_text(document["reclaim_latency_s"])],
         ["kept back for repairs", f"{document['reserve_units']:,} units"],
         ["nights of the history answered", f"{tested['nights']:,}"],
         ["of them demand exceeded the answer", f"{tested['violated']:,}"],
@@ -115,6 +116,10 @@ def _print(document: Mapping[str, Any]) -> None:
             ["nights too short for it", f"{batch['nights_too_short']:,} of {tested['nights']:,}"],
         ]
     print_table("", ["", ""], facts)
+
+
+def _reclaim_text(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{seconds:,.0f} s"
 
 
 def _ends(ends: Mapping[str, float]) -> str:

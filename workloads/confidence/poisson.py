@@ -1,11 +1,15 @@
-"""Quantile of the Poisson distribution, without scipy."""
+"""Quantiles of the Poisson distribution and of sums of Poisson variables, without scipy."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from statistics import NormalDist
 
 DEEPEST = 12
 """Standard deviations below the mean at which the sum begins; what lies below is under 1e-32."""
+MOST_PARTS = 700.0
+"""Mean number of parts from which their sum is taken as normal; e^-746 is no float any more."""
 ROUNDING = 1e-12
 """Shortfall of a sum that counts as rounding."""
 
@@ -38,3 +42,42 @@ def fewest(share: float, mean: float) -> int:
         term *= mean / count
         total += term
     return count
+
+
+def fewest_of_sizes(share: float, means: Mapping[int, float]) -> int:
+    """Return the smallest total that parts of several sizes do not exceed with this probability.
+
+    The number of parts of each size is Poisson and independent of the others. The probabilities of
+    all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
+
+    Parameters
+    ----------
+    share : float
+        Probability, in (0, 1).
+    means : mapping of int to float
+        Mean number of parts by their size, 1 or more.
+
+    Examples
+    --------
+    Half a part of size 1 and a hundredth of size 500 in the mean:
+
+    >>> [fewest_of_sizes(share, {1: 0.5, 500: 0.01}) for share in (0.9, 0.99, 0.995)]
+    [1, 5, 500]
+    """
+    parts = {size: mean for size, mean in means.items() if mean > 0}
+    if parts.keys() <= {1}:
+        return fewest(share, parts.get(1, 0.0))
+    if sum(parts.values()) > MOST_PARTS:
+        mean = sum(size * each for size, each in parts.items())
+        deviation = math.sqrt(sum(size**2 * each for size, each in parts.items()))
+        return math.ceil(mean + NormalDist().inv_cdf(share) * deviation)
+    chance = [math.exp(-sum(parts.values()))]
+    total = chance[0]
+    while total < share - ROUNDING:
+        count = len(chance)
+        chance.append(
+            sum(size * mean * chance[count - size] for size, mean in parts.items() if size <= count)
+            / count
+        )
+        total += chance[-1]
+    return len(chance) - 1

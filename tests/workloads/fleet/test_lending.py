@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 
 from experiments.figures.lending import loan_figure
 from tests.support.commands import document_of
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.confidence.poisson import fewest_of_sizes
 from workloads.demand import burstgpt
 from workloads.fleet.lending import Night, Terms, lend
 from workloads.fleet.lending.answer import at_confidence
-from workloads.fleet.lending.windows import whole_loans
+from workloads.fleet.lending.windows import largest_return, whole_loans, without_short_loans
+from workloads.fleet.setup.failure_domains import failures_from
 
 FloatArray = npt.NDArray[np.float64]
 DAY = 1440
@@ -101,6 +105,68 @@ def test_loans_add_up_to_the_windows(units: list[int]) -> None:
     for loan in whole_loans(edges, units):
         total[loan.first : loan.last] += loan.units
     assert total.tolist() == np.repeat(units, 60).tolist()
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(0, 400))
+@settings(max_examples=60, deadline=None)
+def test_a_unit_is_lent_for_longer_than_a_change_there_and_back(
+    units: list[int], least: int
+) -> None:
+    """Each unit's stretches are cut by brute force: the n-th unit is free where n are."""
+    edges = list(range(0, 60 * len(units) + 1, 60))
+    lent = without_short_loans(edges, np.array(units), least)
+    expected = np.zeros(len(units), int)
+    for number in range(1, max(units) + 1):
+        free = "".join("x" if count >= number else " " for count in units)
+        for stretch in re.finditer("x+", free):
+            if 60 * len(stretch[0]) > least:
+                expected[stretch.start() : stretch.end()] += 1
+    assert lent.tolist() == expected.tolist()
+    assert largest_return(whole_loans(edges, units)) == max(
+        np.maximum(-np.diff([*units, 0]), 0), default=0
+    )
+
+
+@pytest.mark.parametrize(("hours", "lent"), [(0.0, 800.0), (4.9, 800.0), (5.0, 0.0)])
+def test_units_that_could_not_be_back_are_not_lent(hours: float, lent: float) -> None:
+    """Ten hours of 80 units, and a change that takes as long in either direction."""
+    day = np.repeat([20.0, 80.0], [600, 840])
+    terms = Terms(100, start_s=hours * 3600, reclaim_s=hours * 3600, tokens_per_unit_s=1.0)
+    loan = lend(np.tile(day, 21), "2024-01-01T00:00", Night("10:00"), terms)
+    assert loan.unit_hours == loan.summary()["backtest"]["lent_unit_hours"] / len(loan.tested)
+    assert loan.unit_hours == lent
+    assert loan.training_tokens == pytest.approx(lent / 10 * (10 - 2 * hours) * 3600)
+    assert bool(loan.short_note) == (lent == 0)
+
+
+def test_the_backtest_keeps_the_floor() -> None:
+    """A floor above all demand is never exceeded, though the answer by itself was."""
+    need = _units(TRACES["burstgpt"])
+    free, kept = (
+        lend(need, "2024-01-01T00:00", Night("06:00"), Terms(1000, floor_units=floor)).tested
+        for floor in (0, 950)
+    )
+    assert free.violated.any()
+    assert free.missed.max() > 0.5
+    assert not kept.violated.any()
+    assert not kept.missed.any()
+
+
+def test_change_time_inf_lends_nothing(tmp_path: Path) -> None:
+    path = _history(tmp_path / "calm.csv", TRACES["calm"] / 10)
+    words = ["--cluster", "trn2-ultraserver:60", "--unit-rate", "1", "--demand", str(path)]
+    never = document_of(["lend", *words, "--change-time", "inf", "--json"])
+    assert (never["lent_unit_hours"], never["loans"], never["usd"]) == (0.0, [], 0.0)
+    assert never["reclaim_latency_s"] is None
+    assert any("no unit can change its role" in note for note in never["notes"])
+
+
+def test_reserve_counts_racks_that_fail() -> None:
+    """Mean units out of 7,812: 7.03 by servers, 1.39 by racks of half a unit, 0.08 by cables."""
+    machine = cluster("rainier")
+    out = failures_from(machine, (), domains=True).units_out(machine.domains)
+    assert out[1] == pytest.approx(7.031 + 2.776 / 2 + 0.080, abs=2e-3)
+    assert fewest_of_sizes(0.95, out) == 14 > fewest_of_sizes(0.95, {1: 7.031})
 
 
 def test_what_a_loan_earns() -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.lending.backtest import Backtest, NightErrors, backtest, night_errors
 from workloads.fleet.lending.batch import BatchNeed
 from workloads.fleet.lending.calibration import surest
 from workloads.fleet.lending.nights import Nights, cut_nights
-from workloads.fleet.lending.windows import Window, merged, whole_loans
+from workloads.fleet.lending.windows import Window, merged, whole_loans, without_short_loans
 
 HOUR_S = 3600.0
 
@@ -99,6 +100,16 @@ class Terms:
         """Most units that can serve: all that are not in reserve."""
         return float(max(self.units - self.reserve_units, 0))
 
+    @property
+    def fewest_units(self) -> float:
+        """Fewest units that serve: those of the floor, as far as they are not in reserve."""
+        return min(float(self.floor_units), self.most_units)
+
+    @property
+    def least_minutes(self) -> float:
+        """Time of a change to training and back, which a loan has to outlast [minutes]."""
+        return (self.start_s + self.reclaim_s) / 60.0
+
 
 @dataclass(frozen=True, eq=False)
 class Loan:
@@ -108,10 +119,6 @@ class Loan:
     ----------
     begin : Timestamp
         Beginning of the night, UTC.
-    windows : tuple of Window
-        Numbers of free units, one window after the other.
-    runs : tuple of Window
-        The same units as loans, each without a break from ``first`` to ``last``; they overlap.
     batch : BatchNeed, optional
         Part of the loans that requests of a batch tier need.
     """
@@ -121,9 +128,19 @@ class Loan:
     begin: pd.Timestamp
     errors: NightErrors
     tested: Backtest
-    windows: tuple[Window, ...]
-    runs: tuple[Window, ...]
     batch: BatchNeed | None = None
+
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """Numbers of units that can be lent, one window after the other."""
+        units = lendable_units(self.terms, self.tested.coming, self.nights.edges)
+        return tuple(merged(self.nights.edges.tolist(), units.tolist()))
+
+    @cached_property
+    def runs(self) -> tuple[Window, ...]:
+        """The same units as loans without a break from ``first`` to ``last``; they overlap."""
+        edges = [0, *(window.last for window in self.windows)]
+        return tuple(whole_loans(edges, [window.units for window in self.windows]))
 
     @property
     def nights(self) -> Nights:
@@ -146,6 +163,20 @@ class Loan:
             f"the errors of {nights} nights bear out a confidence of {surest(nights):.1%} by "
             f"themselves; for {self.question.confidence:.4g} their tail is taken for Student's. "
             f"From {wanted} errors on nothing needs to be assumed."
+        )
+
+    @property
+    def short_note(self) -> str:
+        """Sentence about units that are free for too short a time to be lent; empty without any."""
+        free = free_units(self.terms, self.tested.coming)
+        hours = float(free @ np.diff(self.nights.edges)) / 60.0 - self.unit_hours
+        if hours <= 0:
+            return ""
+        if math.isinf(self.terms.least_minutes):
+            return f"{hours:,.0f} free unit-hours are not lent, as no unit can change its role."
+        return (
+            f"{hours:,.0f} free unit-hours are not lent: they come in pieces no longer than a "
+            f"change to training and back, {self.terms.least_minutes:,.0f} min."
         )
 
     @property
@@ -183,16 +214,19 @@ class Loan:
         need = self.nights.need[self.tested.number]
         foresight = np.maximum.reduceat(need, self.nights.edges[:-1], axis=1)
         return (
-            free_units(self.terms, self.tested.capacity) @ width,
-            free_units(self.terms, foresight) @ width,
+            lendable_units(self.terms, self.tested.capacity, self.nights.edges) @ width,
+            lendable_units(self.terms, foresight, self.nights.edges) @ width,
         )
 
     def summary(self) -> dict[str, Any]:
-        """The answer by its keys in the command line's JSON."""
+        """The answer by its keys in the command line's JSON.
+
+        ``reclaim_latency_s`` is None where no unit comes back, as changes are forbidden.
+        """
         lent, hindsight = self.lent_and_hindsight()
         violated = int(self.tested.violated.sum())
         # Whole minutes by which a unit is ordered back early, so that it serves at its loan's end.
-        early = int(-(-self.terms.reclaim_s // 60))
+        early = math.ceil(self.terms.reclaim_s / 60) if self.runs else 0
         return {
             "windows": [
                 {
@@ -206,7 +240,7 @@ class Loan:
                 {
                     "from": self.moment(run.first),
                     "to": self.moment(run.last),
-                    "reclaim_at": self.moment(max(run.first, run.last - early)),
+                    "reclaim_at": self.moment(run.last - early),
                     "units": run.units,
                     "chips": run.units * self.terms.chips_per_unit,
                 }
@@ -228,7 +262,9 @@ class Loan:
                 "worst_night_missed_share": float(self.tested.missed.max()),
             },
             "expectation": self.tested.form,
-            "reclaim_latency_s": self.terms.reclaim_s,
+            "reclaim_latency_s": (
+                self.terms.reclaim_s if math.isfinite(self.terms.reclaim_s) else None
+            ),
             "training_tokens": self.training_tokens,
             "usd": self.usd,
             **({} if self.batch is None else {"batch": self.batch.document(self.unit_hours)}),
@@ -288,31 +324,52 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
         window=question.window_minutes,
     )
     errors = night_errors(nights, question.share)
-    tested = backtest(errors, confidence=question.confidence, limit=terms.most_units)
-    free = free_units(terms, tested.coming)
+    tested = backtest(errors, question.confidence, terms.fewest_units, terms.most_units)
     return Loan(
         question=question,
         terms=terms,
         begin=end + pd.Timedelta(minutes=lead),
         errors=errors,
         tested=tested,
-        windows=tuple(merged(nights.edges.tolist(), free.tolist())),
-        runs=tuple(whole_loans(nights.edges.tolist(), free.tolist())),
     )
 
 
-def at_capacity(loan: Loan, factor: float) -> npt.NDArray[np.int64]:
-    """Units free in each window if a unit serves ``factor`` times the predicted rate."""
-    return free_units(loan.terms, loan.tested.coming / factor)
+def at_capacity(loan: Loan, factor: float) -> IntArray:
+    """Units lent in each window if a unit serves ``factor`` times the predicted rate."""
+    return lendable_units(loan.terms, loan.tested.coming / factor, loan.nights.edges)
 
 
-def at_confidence(loan: Loan, confidence: float) -> npt.NDArray[np.int64]:
-    """Units free in each window of the same night at another confidence."""
-    tested = backtest(loan.errors, confidence=confidence, limit=loan.terms.most_units)
-    return free_units(loan.terms, tested.coming)
+def at_confidence(loan: Loan, confidence: float) -> IntArray:
+    """Units lent in each window of the same night at another confidence."""
+    tested = backtest(loan.errors, confidence, loan.terms.fewest_units, loan.terms.most_units)
+    return lendable_units(loan.terms, tested.coming, loan.nights.edges)
 
 
-def free_units(terms: Terms, kept: FloatArray) -> npt.NDArray[np.int64]:
+def lendable_units(terms: Terms, kept: FloatArray, edges: IntArray) -> IntArray:
+    """Free units of each window that are free for longer than a change to training and back.
+
+    Others would train nothing, and may not be back when they are needed.
+
+    Parameters
+    ----------
+    terms : Terms
+    kept : float array (windows,) or (nights, windows)
+        Units kept for serving.
+    edges : int array (windows + 1,)
+        Minutes of the night at which its windows begin and end.
+
+    Returns
+    -------
+    int64 array of the same shape
+    """
+    free = free_units(terms, kept)
+    rows = free.reshape(-1, free.shape[-1])
+    minutes = edges.tolist()
+    lent = [without_short_loans(minutes, row, terms.least_minutes) for row in rows]
+    return np.asarray(lent, np.int64).reshape(free.shape)
+
+
+def free_units(terms: Terms, kept: FloatArray) -> IntArray:
     """Units that neither serving nor the reserve keeps, in whole blocks."""
     serving = np.maximum(kept, terms.floor_units)
     blocks = np.floor((terms.units - terms.reserve_units - serving) / terms.block + 1e-9)

@@ -104,7 +104,7 @@ def night_errors(nights: Nights, share: float) -> NightErrors:
     return NightErrors(nights, share, first, expected, errors)
 
 
-def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> Backtest:
+def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most: float) -> Backtest:
     """Answer every night from those before it, and the coming night from all.
 
     Among the forms of the expectation, each night uses the one with the least loss on the nights
@@ -118,8 +118,8 @@ def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> 
     nights_errors : NightErrors
     confidence : float
         Share of nights in which demand has to stay within the capacity.
-    limit : float
-        Size of the fleet without its reserve; no more units can be kept.
+    fewest, most : float
+        Fewest units that are kept, and most: the fleet without its reserve.
     """
     nights, wanted_risk = nights_errors.nights, 1 - confidence
     risk, loss, excess = AIM * wanted_risk, np.zeros(len(FORMS)), np.zeros(len(FORMS))
@@ -139,7 +139,7 @@ def backtest(nights_errors: NightErrors, *, confidence: float, limit: float) -> 
         margins = excess + [margin_log(errors, aimed) for errors in past.T]
         kept = np.exp(margins)[:, None] * nights_errors.expected[number - nights_errors.first]
         answers.append(_Answer(number, int(np.argmin(loss)), margins, kept))
-    return _judged(nights_errors, answers, limit)
+    return _judged(nights_errors, answers, fewest, most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +151,9 @@ class _Answer:
     margins: FloatArray
     kept: FloatArray
 
-    def capacity(self, limit: float) -> FloatArray:
-        """Units kept in each window, at most all units; (windows,)."""
-        return np.asarray(np.minimum(self.kept[self.form], limit))
+    def capacity(self, fewest: float, most: float) -> FloatArray:
+        """Units kept in each window, within their limits; (windows,)."""
+        return np.asarray(np.clip(self.kept[self.form], fewest, most))
 
 
 def log_errors(need: FloatArray, expected: FloatArray, edges: IntArray, share: float) -> FloatArray:
@@ -175,15 +175,15 @@ def _exceeded(ratio: FloatArray, share: float) -> FloatArray:
     return result
 
 
-def _judged(errors: NightErrors, answers: list[_Answer], limit: float) -> Backtest:
+def _judged(errors: NightErrors, answers: list[_Answer], fewest: float, most: float) -> Backtest:
     """Compare every answer with the demand of its night; the last night is still to come."""
     nights, past = errors.nights, answers[:-1]
     number = np.array([answer.number for answer in past], np.int64)
-    capacity = np.stack([answer.capacity(limit) for answer in past])
+    capacity = np.stack([answer.capacity(fewest, most) for answer in past])
     need = nights.need[number]
     by_minute = np.repeat(capacity, np.diff(nights.edges), axis=1)
     # Demand that the whole fleet could not serve is no fault of the answer.
-    over = np.minimum(need, limit) - by_minute
+    over = np.minimum(need, most) - by_minute
     within = (over <= 1e-9).mean(axis=1)
     return Backtest(
         number=number,

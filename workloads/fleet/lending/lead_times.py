@@ -10,7 +10,7 @@ import pandas as pd
 
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.lending.answer import Night, Terms, free_units
+from workloads.fleet.lending.answer import Night, Terms, lendable_units
 from workloads.fleet.lending.backtest import backtest, night_errors
 from workloads.fleet.lending.nights import cut_nights
 
@@ -69,12 +69,12 @@ def lead_times(
         except InputError:
             continue
         for level in levels:
-            tests.append((lead, level, backtest(errors, confidence=level, limit=terms.most_units)))
-    fewest = min((len(tested) for _, _, tested in tests), default=0)
+            tested = backtest(errors, level, terms.fewest_units, terms.most_units)
+            tests.append((lead, level, nights.edges, tested))
+    fewest = min((len(tested) for *_, tested in tests), default=0)
     rows = []
-    for lead, level, tested in tests:
-        width = np.diff(np.append(np.arange(0, length, question.window_minutes), length)) / length
-        lent = free_units(terms, tested.capacity[-fewest:]) @ width
+    for lead, level, edges, tested in tests:
+        lent = lendable_units(terms, tested.capacity[-fewest:], edges) @ (np.diff(edges) / length)
         chips = float(lent.mean()) * terms.chips_per_unit
         rows.append((lead, level, chips, float(tested.violated[-fewest:].mean()), fewest))
     columns = ["lead_hours", "confidence", "chips", "violated_share", "nights"]

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from workloads.confidence import Interval
-from workloads.confidence.poisson import fewest
+from workloads.confidence.poisson import fewest_of_sizes
 from workloads.fleet.lending.answer import Loan, Night, Terms, at_capacity, lend
 from workloads.fleet.lending.batch import batch_need
 from workloads.fleet.lending.lead_times import lead_times
+from workloads.fleet.lending.windows import largest_return
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.setup.sureness import capacity_interval
 from workloads.fleet.state.needs import units_needed
@@ -39,14 +40,13 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     terms = terms_on(scenario, confidence=question.confidence)
     loan = lend(need, scenario.demand.start, question, terms)
     # The units of a loan come back together, and share the store from which they load weights.
-    together = max((run.units for run in loan.runs), default=1)
-    costs = scenario.fleet.change_costs
-    reclaim_s = to_serving_s(costs, scenario.services, max(together, 1))
+    together = max(largest_return(loan.runs), 1)
+    reclaim_s = to_serving_s(scenario.fleet.change_costs, scenario.services, together)
     answered = replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
     if scenario.batch is None:
         return answered
     days_back = len(loan.nights) - loan.tested.number
-    lent, _ = loan.lent_and_hindsight()
+    lent, _ = answered.lent_and_hindsight()
     return replace(answered, batch=batch_need(scenario.batch, days_back, lent))
 
 
@@ -74,15 +74,13 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
     """Return the costs and earnings of lending on a scenario's fleet.
 
     The reserve has two parts: the units that the limits keep back, and the number of units under
-    repair that is not exceeded with the stated confidence. The latter is Poisson, as failures are
-    independent, and counts servers as parts of a unit.
+    repair that is not exceeded with the stated confidence. Failures are independent, so that the
+    number of parts of each size under repair is Poisson; servers count as parts of a unit.
     """
     cluster, fleet = scenario.cluster, scenario.fleet
     failures, costs = fleet.failures, fleet.change_costs
-    reserve = 0
-    if failures is not None:
-        mean = cluster.domains * failures.repair_s / failures.unit_mtbf_s / failures.servers
-        reserve = min(fewest(confidence, mean), cluster.domains)
+    means = {} if failures is None else failures.units_out(cluster.domains)
+    reserve = min(fewest_of_sizes(confidence, means), cluster.domains)
     rates = [job.rate(job.units) / job.units for job in scenario.jobs if not job.evaluation]
     start_s = costs.to_training_s
     return Terms(
@@ -90,6 +88,7 @@ def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
         chips_per_unit=cluster.chips_per_domain,
         reserve_units=min(reserve + fleet.limits.reserve, cluster.domains),
         start_s=start_s if math.isfinite(start_s) else 0.0,
+        reclaim_s=to_serving_s(costs, scenario.services, 1),
         tokens_per_unit_s=max(rates, default=0.0),
         usd_per_chip_s=scenario.economics.usd_per_chip_s,
         floor_units=fleet.limits.floor,

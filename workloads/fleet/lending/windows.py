@@ -1,14 +1,19 @@
-"""Windows of a night with a constant number of free units, and the loans that they make."""
+"""Windows of a night with a constant number of lent units, and the loans that they make."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from topologies.arrays import IntArray
 
 
 @dataclass(frozen=True)
 class Window:
-    """Units that are free from minute ``first`` to minute ``last`` of the night."""
+    """Units that are lent from minute ``first`` to minute ``last`` of the night."""
 
     first: int
     last: int
@@ -58,3 +63,35 @@ Window(first=60, last=120, units=2)]
             open_loans.append((moment, count - level))
             level = count
     return sorted(result, key=lambda window: (window.first, -window.last))
+
+
+def without_short_loans(edges: Sequence[int], units: IntArray, least_minutes: float) -> IntArray:
+    """Keep units that would be lent for ``least_minutes`` or less without a break.
+
+    Examples
+    --------
+    >>> without_short_loans([0, 60, 120, 180], np.array([2, 5, 3]), 90).tolist()
+    [2, 3, 3]
+    """
+    if least_minutes < min(np.diff(edges)):
+        return units
+    begins = np.asarray(edges[:-1])
+    lent: IntArray = np.zeros_like(units)
+    for loan in whole_loans(edges, units.tolist()):
+        if loan.last - loan.first > least_minutes:
+            lent[(begins >= loan.first) & (begins < loan.last)] += loan.units
+    return lent
+
+
+def largest_return(loans: Sequence[Window]) -> int:
+    """Most units that come back at the same time.
+
+    Examples
+    --------
+    >>> largest_return([Window(0, 180, 2), Window(60, 180, 1), Window(60, 120, 2)])
+    3
+    """
+    back: Counter[int] = Counter()
+    for loan in loans:
+        back[loan.last] += loan.units
+    return max(back.values(), default=0)

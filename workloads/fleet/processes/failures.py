@@ -133,6 +133,28 @@ class Failures:
             servers,
         )
 
+    def units_out(self, units: int) -> dict[int, float]:
+        """Return the mean number of parts under repair in a fleet, by their size in units.
+
+        Servers and other parts of a unit count as the share of it that they are.
+
+        Examples
+        --------
+        A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s, and a
+        repair takes 1 s:
+
+        >>> rack = Domain("rack", 1000.0, 1.0, units=3)
+        >>> Failures(100.0, 1.0, servers=4, domains=(rack,)).units_out(12)
+        {1: 0.03, 3: 0.004}
+        """
+        means = {1: units * self.repair_s / self.unit_mtbf_s / self.servers}
+        for domain in self.domains:
+            parts = domain.count(units, self.servers) * domain.repair_s / domain.mtbf_s
+            share = 1.0 if domain.units else domain.servers / self.servers
+            size = max(domain.units, 1)
+            means[size] = means.get(size, 0.0) + parts * share
+        return means
+
 
 def failing(world: World, failures: Failures) -> Process:
     """Break servers at random, one after the other; those that are down cannot break."""
