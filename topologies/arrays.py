@@ -47,7 +47,10 @@ def present(codes: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the distinct rows of a table, in ascending order.
+    """Find the distinct rows of a table, in order of their first appearance.
+
+    Rows are told apart by a sum with random factors, which is far faster to sort than rows, and
+    then compared: should two different rows have equal sums, the rows themselves are sorted.
 
     Returns
     -------
@@ -59,10 +62,16 @@ def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     Examples
     --------
     >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
-    (array([1, 0]), array([1, 0, 1]))
+    (array([0, 1]), array([0, 1, 0]))
     """
     # Most often all rows are equal, which is seen without sorting them.
     if len(rows) and (rows == rows[0]).all():
         return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
-    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)
+    factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.int64)
+    _, first, which = np.unique(rows @ factors, return_index=True, return_inverse=True)
+    if not np.array_equal(rows[first][which], rows):
+        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[which.reshape(-1)]

@@ -6,6 +6,10 @@ chips of a domain fill a torus, one chip stands for all of it.
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from cluster_sim.collectives.algorithms.domains import (
@@ -34,6 +38,7 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.routing.domain import routes
 
 HOPS = 3
@@ -58,13 +63,63 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
     sizes = radices(group)
-    ring = len(sizes) == 1
-    level = with_one_latency(group, chip[:, 0], call.ways * (len(table) - 1) if ring else 1)
-    slowest = with_uplink_rate(costs, group.cluster, chip[:, :: group.ranks_per_chip])
+    rounds = call.ways * (len(table) - 1) if len(sizes) == 1 else 1
+    cores = slice(None, None, group.ranks_per_chip)
+    alike = _Alike(
+        call.kind,
+        call.size_bytes,
+        slices,
+        group.ranks_per_chip,
+        tuple((chip[0, cores] % group.cluster.chips_per_domain).tolist()),
+        tuple(sizes),
+        with_one_latency(group, chip[:, 0], rounds),
+        with_uplink_rate(costs, group.cluster, chip[:, cores]),
+    )
+    return _simulated_ps(alike)
+
+
+class _Alike(NamedTuple):
+    """Values that the time of a hierarchical collective on many domains follows from.
+
+    Groups on other domains share them, as long as hops between their domains take as long.
+
+    Attributes
+    ----------
+    kind : str
+    size_bytes, slices, ranks_per_chip : int
+    local : tuple of int
+        Chips of each domain, counted from its first.
+    radices : tuple of int
+        Domains in a ring of each stage between domains.
+    cluster : Cluster
+        Cluster with one latency for all hops between domains.
+    costs : CommunicationCosts
+        Costs with the rate of adapters that shared uplinks leave.
+    """
+
+    kind: str
+    size_bytes: int
+    slices: int
+    ranks_per_chip: int
+    local: tuple[int, ...]
+    radices: tuple[int, ...]
+    cluster: Cluster
+    costs: CommunicationCosts
+
+    def chips(self, domains: int) -> IntArray:
+        """Return chips of the first domains, int64 (domains, chips of each)."""
+        return np.add.outer(self.cluster.chips_per_domain * np.arange(domains), self.local)
+
+
+@functools.lru_cache(maxsize=4096)
+def _simulated_ps(alike: _Alike) -> int:
+    """Simulated time of two domains in place of all [ps]."""
+    domains, cores = math.prod(alike.radices), alike.ranks_per_chip
+    group = Group(alike.cluster, alike.chips(domains).ravel(), cores)
+    call = CollectiveCall(alike.kind, group, alike.size_bytes)
     one_chip_legs = _legs_of_one_chip(group)
-    local = chip[0] % level.chips_per_domain
-    local = local[:1] if one_chip_legs else local
-    chips = (level.chips_per_domain * np.arange(FEW)[:, None] + local).ravel()
+    chips = alike.chips(FEW)[:, :1] if one_chip_legs else alike.chips(FEW)
+    chips = np.repeat(chips.ravel(), cores)
     ranks = np.arange(chips.size).reshape(FEW, -1)
     across = np.ascontiguousarray(ranks.T).astype(np.int32)
     inner = one_chip_legs or _inner_legs(call, ranks)
@@ -73,16 +128,16 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
         parts = [([*legs, *outer], weight) for legs, weight in inner]
         messages = staged_by_few(call, ranks.size, parts, slices)
         messages = fuse_pairs(messages) if drives_pairs_inside(call) else messages
-        return schedule_of_few(messages, level, chips, slowest)
+        return schedule_of_few(messages, alike.cluster, chips, alike.costs)
 
-    if not ring:
-        stages = [Leg(across, size, size - 1) for size in sizes]
-        fewer = min(slices, max(1, MOST_OPS // len(schedule_of(stages, 1))))
+    if len(alike.radices) > 1:
+        stages = [Leg(across, size, size - 1) for size in alike.radices]
+        fewer = min(alike.slices, max(1, MOST_OPS // len(schedule_of(stages, 1))))
         return run(schedule_of(stages, fewer)).total_ps
-    ops = HOPS * call.ways * ranks.size * len(inner) * len(table)
-    fewer = min(slices, max(1, MOST_OPS // ops))
+    ops = HOPS * call.ways * ranks.size * len(inner) * domains
+    fewer = min(alike.slices, max(1, MOST_OPS // ops))
     return repeated_rounds_ps(
-        lambda rounds: schedule_of([Leg(across, len(table), rounds)], fewer), len(table) - 1
+        lambda rounds: schedule_of([Leg(across, domains, rounds)], fewer), domains - 1
     )
 
 

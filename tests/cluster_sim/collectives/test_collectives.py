@@ -231,6 +231,20 @@ def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, mon
     assert 0 < max(ops) < 4_000_000
 
 
+def test_groups_whose_hops_take_equally_long_are_simulated_once(monkeypatch):
+    simulated = []
+    monkeypatch.setattr(
+        hierarchical_few, "run", lambda schedule: simulated.append(len(schedule)) or run(schedule)
+    )
+    hierarchical_few._simulated_ps.cache_clear()
+    rainier = cluster("rainier")
+    strided = [64 * (begin + 62 * np.arange(126)) for begin in range(62)]
+    times = [duration_ps(Call("all-reduce", Group(rainier, chips), 2**26)) for chips in strided]
+    assert len(simulated) == len(set(times)) == 1
+    near = Group(rainier, 64 * np.arange(64))  # under one leaf switch
+    assert duration_ps(Call("all-reduce", near, 2**26)) < times[0]
+
+
 def test_a_ring_over_all_of_rainier_answers_at_once():
     machine = cluster("rainier")
     group = Group(machine, 64 * np.arange(7812))

@@ -10,8 +10,10 @@ import pytest
 
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.arrays import distinct_rows
+from topologies.clusters.names import cluster
+from workloads.training.program import fold as fold_module
 from workloads.training.program.exchanges import Exchange
-from workloads.training.program.fold import equal_ranks, fold
+from workloads.training.program.fold import _refined, equal_ranks, fold
 from workloads.training.program.program import Program
 
 PLANS: tuple[dict[str, Any], ...] = (
@@ -67,9 +69,49 @@ def test_equal_ranks(stated: dict[str, Any], shuffled: bool) -> None:
         assert folded.count.tolist() == np.bincount(classes).tolist()
 
 
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("pp", [7, 14])
+def test_pipelines_that_cross_switches_anywhere_take_few_rounds(
+    pp: int, shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = cluster("trn2.48xlarge:64")
+    dp = 64 // pp
+    chips = np.arange(16 * pp * dp)
+    if shuffled:
+        order = np.random.default_rng(0).permutation(pp * dp)
+        chips = np.add.outer(16 * order, np.arange(16)).ravel()
+    stated = plan(tp=16, pp=pp, dp=dp, order=("tp", "cp", "pp", "dp"))
+    program = toy_program(stated, servers, chips=chips)
+    rows: list[int] = []
+    monkeypatch.setattr(
+        fold_module,
+        "_refined",
+        lambda finer, *more: rows.append(len(finer)) or _refined(finer, *more),
+    )
+    classes = equal_ranks(program)
+    assert classes.tolist() == told_plainly(program)
+    assert 2 * pp <= classes.max() + 1 < len(program)
+    if not shuffled:
+        assert rows.count(len(program)) == 2 * len(program.exchanges) < len(rows)
+
+
 def test_distinct_rows() -> None:
     rows = np.random.default_rng(0).integers(0, 3, (50, 2))
     for given in (rows, rows[:1], np.tile(rows[:1], (5, 1)), rows[:0]):
         first, which = distinct_rows(given)
         np.testing.assert_array_equal(given[first][which], given)
-        assert given[first].tolist() == sorted(list(row) for row in {*map(tuple, given.tolist())})
+        assert given[first].tolist() == [
+            list(row) for row in dict.fromkeys(map(tuple, given.tolist()))
+        ]
+
+
+def test_rows_with_equal_sums_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    class AllOne:
+        def integers(self, *_: Any, size: int, dtype: Any) -> Any:
+            return np.ones(size, dtype)
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: AllOne())
+    rows = np.array([[1, 2], [2, 1], [1, 2], [0, 3]])
+    first, which = distinct_rows(rows)
+    assert first.tolist() == [0, 1, 3]
+    assert which.tolist() == [0, 1, 0, 2]

@@ -48,14 +48,16 @@ class ByValue:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def once(self, make: Callable[[], Answer], size: int, *parts: object) -> Answer:
+    def once(
+        self, make: Callable[[], Answer], size: int | Callable[[Answer], int], *parts: object
+    ) -> Answer:
         """Return the result of ``make``, or that of an earlier call with equal parts.
 
         Parameters
         ----------
         make : function
             Function whose result follows from the parts. Nobody may change its arrays.
-        size : int
+        size : int, or function of the result
             Approximate size of the result, in numbers.
         *parts : array, str, int, or tuple of such
             Contents that the result follows from, and a name for what it is.
@@ -65,9 +67,10 @@ class ByValue:
             self._kept.move_to_end(key)
             return self._kept[key][0]  # type: ignore[no-any-return]
         answer = make()
-        if size <= self.most:
-            self._kept[key] = answer, size
-            self._held += size
+        numbers = size(answer) if callable(size) else size
+        if numbers <= self.most:
+            self._kept[key] = answer, numbers
+            self._held += numbers
             while self._held > self.most:
                 _, (_, dropped) = self._kept.popitem(last=False)
                 self._held -= dropped

@@ -4,6 +4,11 @@ Two ranks are equal if they are on one stage, take part in exchanges of the same
 communicate there with ranks that are equal in turn. The classes are found by refinement: ranks are
 divided by stage, then again and again by the classes that they communicate with, until no class
 splits. The folded run has the times of the whole run, to the picosecond.
+
+A round tells ranks apart that are one exchange nearer or farther from a place where costs differ.
+Pipelines that cross a leaf switch at different stages take as many rounds as they have stages, so
+after a few rounds ranks are divided by their place under the switches instead, which most often
+leaves nothing to split, and the rounds go on with one rank of each such class.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from workloads.training.program.program import Program
 MOST_COUNTED = 4
 """Largest range of values, in multiples of their number, that is numbered by counting; sorting is
 faster for a wider one."""
+FEW = 1
+"""Rounds of refinement with all ranks, before they are divided by place."""
 
 
 class FoldedGroups(NamedTuple):
@@ -60,6 +67,10 @@ class Folded(NamedTuple):
     ranks: IntArray
     groups: tuple[FoldedGroups, ...]
 
+    def numbers(self) -> int:
+        """Return how many numbers this holds."""
+        return 2 * len(self.first) + sum(column.size for few in self.groups for column in few)
+
 
 def fold(
     program: Program, apart: IntArray | None = None, structures: ByValue | None = None
@@ -81,9 +92,8 @@ def fold(
     if structures is None:
         return _kept(program, folded())
     alike = ((exchange.members, exchange.role, _cost(exchange)) for exchange in program.exchanges)
-    size = len(program.exchanges) * len(program)
     key = "fold", program.stage, program.count, () if apart is None else apart, *alike
-    return _kept(program, structures.once(folded, size, *key))
+    return _kept(program, structures.once(folded, Folded.numbers, *key))
 
 
 def keep(program: Program, classes: IntArray) -> Program:
@@ -100,11 +110,9 @@ def keep(program: Program, classes: IntArray) -> Program:
 
 def _folded(program: Program, classes: IntArray) -> Folded:
     """Rows and groups of the program with the first rank of each class only."""
-    first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
-    first[classes[::-1]] = np.arange(len(classes))[::-1]
     count = np.bincount(classes, weights=program.count).astype(np.int64)
     groups = tuple(_folded_groups(exchange, classes) for exchange in program.exchanges)
-    return Folded(first, count, groups)
+    return Folded(_first_rows(classes), count, groups)
 
 
 def _kept(program: Program, folded: Folded) -> Program:
@@ -114,7 +122,8 @@ def _kept(program: Program, folded: Folded) -> Program:
         for exchange, few in zip(program.exchanges, folded.groups, strict=True)
     ]
     rows = {
-        name: getattr(program, name)[folded.first] for name in ("stage", "rank", "chip", "core")
+        name: getattr(program, name)[folded.first]
+        for name in ("stage", "rank", "domain", "chip", "core")
     }
     return replace(program, count=folded.ranks, exchanges=tuple(exchanges), **rows)
 
@@ -124,18 +133,48 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
     stage = np.asarray(program.stage, np.int64).copy()
     if apart is not None and len(apart):
         stage[apart] = len(program.streams) + np.arange(len(apart))
-    classes = _numbered(stage)
+    start = _numbered(stage)
+    repeats = int(program.domain.max(initial=0)) + 1
+    classes, settled = _refine(program, start, FEW if repeats > 1 else None)
+    if settled:
+        return classes
+    placed, _ = _refine(program, _numbered(start * repeats + program.domain))
+    few = keep(program, placed)
+    first = _first_rows(placed)
+    return _refine(few, _numbered(start[first]))[0][placed]
+
+
+def _refine(
+    program: Program, classes: IntArray, rounds: int | None = None
+) -> tuple[IntArray, bool]:
+    """Split classes until ranks of one class communicate with equal ranks, or for some rounds.
+
+    Returns
+    -------
+    classes : int64 array (ranks,)
+    settled : bool
+        Whether no class splits any more.
+    """
     costs = [_cost(exchange) for exchange in program.exchanges]
-    while True:
+    while rounds is None or rounds > 0:
         finer, sizes = classes, np.bincount(classes)
         for exchange, cost in zip(program.exchanges, costs, strict=True):
             finer = _refined(finer, classes, sizes, exchange, cost)
         if finer is classes:
-            return classes
+            return classes, True
         finer = _numbered(finer)
         if finer.max(initial=0) == classes.max(initial=0):
-            return classes
+            return classes, True
         classes = finer
+        rounds = None if rounds is None else rounds - 1
+    return classes, False
+
+
+def _first_rows(classes: IntArray) -> IntArray:
+    """First row of each class, int64 (classes,)."""
+    first = np.zeros(int(classes.max(initial=-1)) + 1, np.int64)
+    first[classes[::-1]] = np.arange(len(classes))[::-1]
+    return first
 
 
 def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:

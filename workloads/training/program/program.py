@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cluster_sim.collectives.duration.geometry import period
 from topologies.arrays import IntArray
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import LayerOp
@@ -65,9 +66,10 @@ class Program:
         Time of each step's kernel [ps].
     streams : tuple of Stream
         Ops of a rank of each stage.
-    stage, rank, chip, core, count : int64 array (rows,)
+    stage, rank, domain, chip, core, count : int64 array (rows,)
         Rows, each for a rank or a class of equal ranks: its stage, its (first) rank, that rank's
-        chip and place on the chip, and the number of ranks of the class.
+        domain counted anew wherever the switches above repeat, its chip and place on the chip, and
+        the number of ranks of the class.
     exchanges : tuple of Exchange
     draws : Draws
         Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,).
@@ -83,6 +85,7 @@ class Program:
     streams: tuple[Stream, ...]
     stage: IntArray
     rank: IntArray
+    domain: IntArray
     chip: IntArray
     core: IntArray
     count: IntArray
@@ -126,20 +129,21 @@ def program(
     exchanges = Exchanges(placed, plan, catalog, streams, memory, per_token, shared.costs)
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
-    ranks = np.arange(plan.ranks)
+    ranks, cluster = np.arange(plan.ranks), placement.cluster
     built = Program(
         steps=tuple(catalog.steps),
         step_ps=step_ps,
         streams=streams,
         stage=placement.stage,
         rank=ranks,
+        domain=placement.chip % period(cluster) // cluster.chips_per_domain,
         chip=placement.chip,
         core=ranks % plan.ranks_per_chip,
         count=np.ones(plan.ranks, np.int64),
         exchanges=tuple(exchanges.all()),
         draws=drawn,
         memory_bytes_per_s=memory,
-        facts=(("model", shapes.model.name), ("cluster", placement.cluster.name)),
+        facts=(("model", shapes.model.name), ("cluster", cluster.name)),
     )
     return sharing(built, memory) if memory else built
 
