@@ -36,6 +36,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+def test_the_site_shows_every_page_once() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    shown = re.findall(r"^ +- (?:[\w ]+: )?([\w/-]+\.md)$", site, re.MULTILINE)
+    docs = ROOT / "docs"
+    there = {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"about.md"}
+    assert sorted(shown) == sorted(there)
+
+
 def test_a_moved_number_is_told() -> None:
     text = "```python\nprint(1 + 1)\n```\n\n```\n3\n```\n"
     assert list(moved(text, rerun(text, "page"))) == ["-3", "+2"]

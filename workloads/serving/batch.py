@@ -24,7 +24,7 @@ class Batch(Protocol):
     def __len__(self) -> int: ...
 
     def add(self, request: int, tokens: int) -> None:
-        """Add a request with so many tokens to generate."""
+        """Add a request that still has these tokens to generate."""
 
     def steps(self) -> int:
         """Passes until the next request may be done."""
@@ -49,7 +49,7 @@ class Lockstep:
         return len(self._ends)
 
     def add(self, request: int, tokens: int) -> None:
-        """Add a request with so many tokens to generate."""
+        """Add a request that still has these tokens to generate."""
         heapq.heappush(self._ends, (self._step + tokens, request))
 
     def steps(self) -> int:
@@ -93,7 +93,7 @@ class Speculating:
         return len(self._left)
 
     def add(self, request: int, tokens: int) -> None:
-        """Add a request with so many tokens to generate."""
+        """Add a request that still has these tokens to generate."""
         self._ahead = None
         self._requests = np.append(self._requests, request)
         self._left = np.append(self._left, tokens)
