@@ -86,13 +86,25 @@ def _check_routed_nodes(plan: ParallelPlan, cluster: Cluster, detail: Detail) ->
         raise InputError(mistake)
 
 
+def counts_equal_ranks(detail: Detail) -> bool:
+    """Return whether a step is simulated with one rank for all equal ones.
+
+    Levels that write out messages need every sender, and jitter gives every rank times of its own.
+    A straggler only sets the ranks apart that wait for it, but the rank vector follows disturbed
+    ranks one by one.
+    """
+    disturbed = detail.disturbed
+    one_by_one = disturbed and (disturbed.jitter > 0 or detail.level == "rank-vector")
+    return detail.folded and detail.level not in WRITTEN_OUT and not one_by_one
+
+
 def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:
     """Refuse a run of more ops than this process has room for.
 
     The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
     """
     ranks = shapes.plan.ranks
-    every_rank = not detail.folded or bool(detail.disturbed) or detail.level in WRITTEN_OUT
+    every_rank = not counts_equal_ranks(detail)
     level = detail.level
     if level == "auto":
         as_vector = every_rank and ranks > LARGEST_ENGINE_RANKS and not detail.faults

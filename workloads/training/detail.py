@@ -36,7 +36,7 @@ class Detail:
     faults : sequence of Fault
         Resources that slow down or die; the ranks that they strike are not folded.
     disturbed : Disturbance, optional
-        Jitter and stragglers; every rank is then simulated.
+        Jitter and stragglers. With jitter every rank is simulated; stragglers are not folded.
     chips : int array (chips of the plan,), optional
         Chip that holds the first ranks, the chip that holds the next, and so on; ascending by
         default.

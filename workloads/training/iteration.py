@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
+import numpy as np
+
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies import display
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost, step_cost
 from workloads.models.flops import all_attention_flops, forward_flops
@@ -19,10 +22,11 @@ from workloads.training.checks import (
     check_plausible,
     check_step,
     chip_catalogue,
+    counts_equal_ranks,
     peak_flops_per_s,
 )
 from workloads.training.detail import Detail, DetailFields
-from workloads.training.execution.levels import WRITTEN_OUT, Ready, automatic, ready
+from workloads.training.execution.levels import Ready, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
@@ -35,6 +39,7 @@ from workloads.training.program.breakdown import (
     hidden_and_exposed,
     overlapped_s,
 )
+from workloads.training.program.by_value import ByValue
 from workloads.training.program.fold import affected_ranks, fold
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
@@ -279,20 +284,29 @@ def _build(
     placement = place(shapes.plan, cluster, detail.chips)
     step_program = program(shapes, placement, detail.iterations, shared)
     structures = None if shared is None else shared.structures
-    # Jitter gives every rank times of its own, and levels that write out messages need every
-    # sender, so only undisturbed runs of whole collectives can count equal ranks.
-    if detail.folded and not detail.disturbed and detail.level not in WRITTEN_OUT:
-        apart = affected_ranks(step_program, detail.faults)
-        step_program = fold(step_program, apart, structures)
-    level = detail.level
+    faults, disturbed, level = detail.faults, detail.disturbed, detail.level
+    if counts_equal_ranks(detail):
+        apart = affected_ranks(step_program, faults)
+        if disturbed:
+            apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))
+        step_program = _folded(step_program, apart, detail, structures)
     if level == "auto":
-        level = automatic(step_program, detail.faults)
-    faults, disturbed = detail.faults, detail.disturbed
+        level = automatic(step_program, faults)
     engine = detail.engine
     run = ready(
         step_program, cluster, level, faults, disturbed, engine=engine, structures=structures
     )
     return level, step_program, run
+
+
+def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue | None) -> Program:
+    """Return the folded program, or the whole one where the rank vector is to follow stragglers.
+
+    The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
+    """
+    folded = fold(whole, apart, structures)
+    large = detail.level == "auto" and automatic(folded, detail.faults) == "rank-vector"
+    return whole if detail.disturbed and large else folded
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:

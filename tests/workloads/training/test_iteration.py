@@ -95,6 +95,34 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     assert (shares.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()
 
 
+@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize("stragglers", [((5, 1.5),), ((0, 1.2), (9, 3.0), (12, 1.0))], ids=str)
+def test_a_straggler_folded_is_the_straggler_unfolded(
+    stragglers: tuple[tuple[int, float], ...], overlap: str
+) -> None:
+    how = plan(tp=4, pp=2, dp=2, overlap=overlap)
+    slow = Disturbance(stragglers=stragglers)
+    few, whole = (
+        iteration(TOY, sixteen(), how, disturbed=slow, folded=folded) for folded in (True, False)
+    )
+    assert len(few.program) < len(whole.program) == 16
+    assert {rank for rank, _ in stragglers} <= {*few.program.rank.tolist()}
+    assert few.trace.total_s == whole.trace.total_s
+    assert few.undisturbed_s == whole.undisturbed_s
+    assert few.breakdown_s == pytest.approx(whole.breakdown_s, rel=1e-12)
+    assert few.breakdown_s["straggler"] > 0
+
+
+def test_the_rank_vector_and_jitter_follow_every_rank() -> None:
+    how = plan(tp=4, pp=2, dp=2)
+    slow = Disturbance(stragglers=((5, 1.5),))
+    vector = iteration(TOY, sixteen(), how, disturbed=slow, level="rank-vector")
+    jittered = iteration(TOY, sixteen(), how, disturbed=replace(slow, jitter=0.01))
+    assert len(vector.program) == len(jittered.program) == 16
+    with pytest.raises(InputError, match="straggler 99 is no rank of the plan: ranks are 0 to 15"):
+        iteration(TOY, sixteen(), how, disturbed=Disturbance(stragglers=((99, 2.0),)))
+
+
 def test_both_levels_give_one_iteration_with_jitter_and_a_straggler() -> None:
     how = Disturbance(0.02, seed=7, stragglers=((3, 1.25),))
     divided = plan(tp=4, dp=2, pp=2)

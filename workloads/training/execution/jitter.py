@@ -102,6 +102,17 @@ class Disturbance:
             excess[here] = round((factor - 1) * 2**UNIT)
         return excess
 
+    def slow_rows(self, ranks: IntArray) -> IntArray:
+        """Return the rows of the stragglers among ranks, which no other rank equals, ascending.
+
+        Raises
+        ------
+        InputError
+            For a straggler that is none of the ranks.
+        """
+        self.slowness(ranks)
+        return np.flatnonzero(np.isin(ranks, [rank for rank, _ in self.stragglers]))
+
 
 def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
     """Return the disturbance that options of the command line state.
