@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from topologies.arrays import FloatArray
+from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, period_means
 from workloads.fleet.policies.forecast import recent, same_time, smoothed
 
@@ -44,8 +45,20 @@ def lendable(
     -------
     DataFrame
         ``lead_minutes, controller, headroom, freed`` (share of the peak capacity).
+
+    Raises
+    ------
+    InputError
+        For a load that ends before the first capacity after the first day takes effect.
     """
     smooth = smoothed(np.asarray(load, float))
+    longest = max(lead_minutes, default=0)
+    if len(smooth) <= MINUTES_PER_DAY + longest:
+        raise InputError(
+            f"a load of {len(smooth) / MINUTES_PER_DAY:.3g} days is too short for changes that "
+            f"take {longest:,} minutes: the first day serves as history only. Give at least "
+            f"{-(-(MINUTES_PER_DAY + longest + 1) // MINUTES_PER_DAY)} days."
+        )
     rows = []
     for lead in lead_minutes:
         at = np.arange(MINUTES_PER_DAY, len(smooth) - lead, every)

@@ -17,7 +17,7 @@ from workloads.fleet.processes.reclaim import limit_training, reclaim
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import MS, milliseconds
 from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import by_pool
+from workloads.fleet.state.services import Pool, by_pool
 from workloads.fleet.state.world import World
 
 MINUTE_MS = 60 * MS
@@ -135,25 +135,26 @@ def _serve(world: World, inputs: Inputs, record: Record, minute: int, carry: Flo
     if world.batch is not None:
         world.batch.serve(minute, float(spent[Role.BATCH]) / (world.ledger.servers * MS))
     for number, pool in enumerate(world.pools):
-        unit_s = spent[len(Role) + number] / (world.ledger.servers * MS)
-        services = list(pool.services)
-        rates = inputs.rate_max_per_s[services, minute]
-        waiting = np.array(
-            [
-                world.queues[service].waiting + int(world.queues[service].arrivals[minute])
-                for service in services
-            ]
-        )
-        work_s = waiting / rates
-        shares = (
-            work_s / work_s.sum() if work_s.any() else np.full(len(services), 1 / len(services))
-        )
-        for service, rate, share in zip(services, rates.tolist(), shares.tolist(), strict=True):
+        unit_s = float(spent[len(Role) + number]) / (world.ledger.servers * MS)
+        rates = inputs.rate_max_per_s[list(pool.services), minute]
+        shares = _shares(world, pool, rates, minute) if len(pool.services) > 1 else [1.0]
+        for service, rate, share in zip(pool.services, rates.tolist(), shares, strict=True):
             queue = world.queues[service]
             possible = unit_s * share * rate + carry[service]
             queue.finish(minute, int(possible))
             carry[service] = possible % 1.0 if queue.waiting else 0.0
             record.service_units[minute, service] = unit_s * share / 60.0
+
+
+def _shares(world: World, pool: Pool, rates: FloatArray, minute: int) -> list[float]:
+    """Return the shares of a pool's unit-time that its services get, by their work."""
+    queues = [world.queues[service] for service in pool.services]
+    waiting = np.array([queue.waiting + int(queue.arrivals[minute]) for queue in queues])
+    work_s = waiting / rates
+    if not work_s.any():
+        return [1 / len(queues)] * len(queues)
+    shares: list[float] = (work_s / work_s.sum()).tolist()
+    return shares
 
 
 def view_at(world: World, inputs: Inputs, minute: int) -> View:
@@ -255,6 +256,8 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
     lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
     have = world.serving() + world.coming() - np.array(lost)
     missing = target - have
+    if not missing.any():
+        return
     budget = world.limits.changes_per_minute or len(world.ledger)
     for pool in np.flatnonzero(missing < 0).tolist():
         surplus = min(-int(missing[pool]), world.ledger.serving(pool), budget)

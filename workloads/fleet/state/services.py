@@ -119,6 +119,8 @@ def pools_from(services: Sequence[Service]) -> tuple[Pool, ...]:
 
 def by_pool(values: FloatArray, pools: Sequence[Pool]) -> FloatArray:
     """Sum rows of services to rows of pools; (services, …) to (pools, …)."""
+    if all(pool.services == (number,) for number, pool in enumerate(pools)):
+        return values.copy()
     result: FloatArray = np.stack([values[list(pool.services)].sum(axis=0) for pool in pools])
     return result
 
