@@ -7,20 +7,35 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 
 @contextmanager
-def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def process_pool(
+    workers: int, *, method: str = "spawn", begin: Callable[[], object] | None = None
+) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of processes, which end with the ``with`` block or with their parent.
 
     Workers ignore Ctrl-C, to which the parent reacts. If the parent is killed, they end.
+
+    Parameters
+    ----------
+    workers : int
+    method : {"spawn", "fork"}
+        Way in which processes start; forked ones share what the parent has loaded.
+    begin : function, optional
+        Called once in each worker, before its first task.
     """
     other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
+        workers,
+        mp_context=multiprocessing.get_context(method),
+        initializer=_begin_worker,
+        initargs=(begin,),
     )
     try:
         yield pool
@@ -33,14 +48,62 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def forked(
+    function: Callable[[Any], Any], items: Sequence[Any], workers: int
+) -> Iterator[Iterator[Any]]:
+    """Give an iterator of what a function returns for each item, in the order of the items.
+
+    The calls run in forked processes, which have the function, the items and everything that this
+    process has loaded; only results are sent. Where one worker suffices or processes cannot be
+    forked, the calls run here, each when its result is asked for.
+    """
+    if workers < 2 or not can_fork():
+        yield map(function, items)
+        return
+    work = partial(_hold, function, items)
+    with process_pool(workers, method="fork", begin=work) as pool:
+        yield pool.map(_call, range(len(items)))
+
+
+def can_fork() -> bool:
+    """Return whether this process may fork workers of its own.
+
+    A fork copies locks that other threads hold and that nobody would release, so there must be no
+    other thread. A worker forks none, since its siblings are on the other cores.
+    """
+    return (
+        "fork" in multiprocessing.get_all_start_methods()
+        and threading.active_count() == 1
+        and multiprocessing.parent_process() is None
+    )
+
+
+_WORK: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []
+"""Function and items of a forked worker; empty in every other process."""
+
+
+def _hold(function: Callable[[Any], Any], items: Sequence[Any]) -> None:
+    """Keep the work of a forked worker."""
+    _WORK.append((function, items))
+
+
+def _call(number: int) -> Any:
+    """Return the result of one item in a forked worker."""
+    function, items = _WORK[0]
+    return function(items[number])
+
+
 def available_workers() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begin_worker() -> None:
+def _begin_worker(begin: Callable[[], object] | None) -> None:
     """Prepare a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if begin is not None:
+        begin()
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

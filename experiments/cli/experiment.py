@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cluster_sim.progress import progress
 from experiments.cli.groups import Entry, LazyGroup
 from experiments.cli.invocation import Invocation
 from experiments.cli.options import as_options
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 COMMON = ("seed", "engine")
 """Parameters of ``run`` that every command has as options."""
+WATCH = "watch"
+"""Parameter of a ``run`` that takes long: a function that shows its progress."""
 SCALARS = (bool, int, float, str, Path)
 
 
@@ -96,13 +99,14 @@ def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
     return {
         name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
         for name, parameter in inspect.signature(run).parameters.items()
-        if name not in COMMON
+        if name not in (*COMMON, WATCH)
     }
 
 
 def _hints(run: Callable[..., Any]) -> dict[str, Any]:
     """Types of the parameters; the type of the result may need pandas, which is not loaded here."""
-    named = {name: hint for name, hint in inspect.get_annotations(run).items() if name != "return"}
+    hints = inspect.get_annotations(run)
+    named = {name: hint for name, hint in hints.items() if name not in ("return", WATCH)}
     return typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
 
 
@@ -164,7 +168,9 @@ def parameter_texts(docstring: str) -> dict[str, str]:
 def _run(
     chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
 ) -> None:
-    frame = (module.table if hasattr(module, "table") else module.run)(**values)
+    frame = (module.table if hasattr(module, "table") else module.run)(
+        **values, **_watched(module, call)
+    )
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
 
@@ -179,6 +185,13 @@ def _run(
             module.save(run, frame, **values)
 
     call.answer(document, partial(_print, chosen, brief, call), write, inputs=inputs)
+
+
+def _watched(module: ModuleType, call: Invocation) -> dict[str, Any]:
+    """Return the argument of ``run`` that shows its progress on a terminal, if it has one."""
+    if WATCH not in inspect.signature(module.run).parameters:
+        return {}
+    return {WATCH: partial(progress, quiet=call.quiet)}
 
 
 def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:

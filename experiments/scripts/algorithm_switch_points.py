@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from cluster_sim.collectives import Group
 
 MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
 MOST_SLOWDOWN = 30.0
@@ -26,6 +32,7 @@ def run(
     sizes: str = "1KiB:1GiB:4",
     ranks_per_chip: int = 1,
     ideal: bool = False,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate every size with every suitable algorithm, and mark the choice of ``auto``.
 
@@ -43,6 +50,8 @@ def run(
         Ranks on each chip.
     ideal : bool
         Use the rates and latencies of links alone, without efficiencies and launches.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -52,25 +61,43 @@ def run(
         over that of the fastest algorithm at the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
-    from cluster_sim.collectives.algorithms.registry import choose_algorithm
     from cluster_sim.collectives.sizes import parse_sizes
     from experiments.scripts.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
-    tables = []
-    for text in clusters:
-        group = whole(named(text), ranks_per_chip)
-        steps = parse_sizes(sizes)
-        calls = {size: CollectiveCall(op, group, size) for size in steps}
-        picked = {size: choose_algorithm(call).name for size, call in calls.items()}
-        for algorithm in suitable(calls[steps[0]]):
-            table = rows(op, group, steps, algorithm.name, ideal=ideal, proof=False)
-            is_pick = table.size_bytes.map(picked) == algorithm.name
-            ended = with_collective_ends(table, group.cluster, ideal=ideal)
-            tables.append(ended.assign(picked=is_pick))
+    steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]
+
+    def table(point: tuple[Group, str]) -> pd.DataFrame:
+        group, algorithm = point
+        timed = rows(op, group, steps, algorithm, ideal=ideal, proof=False)
+        return with_collective_ends(timed, group.cluster, ideal=ideal)
+
+    points = [
+        (group, algorithm.name)
+        for group in groups
+        for algorithm in suitable(CollectiveCall(op, group, steps[0]))
+    ]
+    tables = each(table, points, watch, task="algorithms")
     frame = pd.concat(tables, ignore_index=True)
+    frame = frame.assign(picked=_picked(frame, op, groups, steps))
     best = frame.groupby(["cluster", "size_bytes"]).time_s.transform("min")
     return frame.assign(slowdown=frame.time_s / best, fastest=frame.time_s == best)
+
+
+def _picked(
+    frame: pd.DataFrame, op: str, groups: Sequence[Group], sizes: Sequence[int]
+) -> list[bool]:
+    """Return whether ``auto`` takes the algorithm of each row at its size."""
+    from cluster_sim.collectives import CollectiveCall
+    from cluster_sim.collectives.algorithms.registry import choose_algorithm
+
+    chosen = {
+        (group.cluster.name, size): choose_algorithm(CollectiveCall(op, group, size)).name
+        for group in groups
+        for size in sizes
+    }
+    rows = zip(frame.cluster, frame.size_bytes, frame.algorithm, strict=True)
+    return [chosen[cluster, size] == algorithm for cluster, size, algorithm in rows]
 
 
 def plot(frame: pd.DataFrame) -> Figure:

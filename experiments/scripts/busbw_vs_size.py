@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -23,6 +25,7 @@ def run(
     algorithms: tuple[str, ...] = (ALL,),
     ranks_per_chip: int = 1,
     ideal: bool = False,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate every size with every algorithm.
 
@@ -41,6 +44,8 @@ def run(
         Ranks on each chip.
     ideal : bool
         Use the rates and latencies of links alone, without efficiencies and launches.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -58,7 +63,7 @@ def run(
     group, steps = first_ranks(whole, None, ranks_per_chip), parse_sizes(sizes)
     every = [algorithm.name for algorithm in suitable(CollectiveCall(op, group, steps[0]))]
     names = every if ALL in algorithms else list(algorithms)
-    tables = [rows(op, group, steps, name, ideal=ideal) for name in names]
+    tables = [rows(op, group, steps, name, ideal=ideal) for name in watch(names, "algorithms")]
     return with_collective_ends(pd.concat(tables, ignore_index=True), whole, ideal=ideal)
 
 

@@ -7,12 +7,16 @@ took a share of its compute engines, as they do there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from topologies.clusters.cluster import Cluster
 
 
 def run(
@@ -22,6 +26,7 @@ def run(
     shares: tuple[float, ...] = (0.0, 0.05, 0.15),
     global_batch: int = 64,
     seq: int = 8192,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate a step whose collectives take a share of the compute engines, for several shares.
 
@@ -40,6 +45,8 @@ def run(
         Sequences of one optimizer step; small, so that the step stays short to simulate.
     seq : int
         Length of a sequence [tokens].
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -47,34 +54,48 @@ def run(
         One row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (relative
         to the smallest share), and ``<part>_s`` [s].
     """
+    from experiments.scripts.training_rows import training_row
+    from workloads.models.huggingface import model as read_model
+    from workloads.training.program.shared_parts import SharedParts
+
+    shape = read_model(model)
+    fabrics = {share: _fabric(cluster, share) for share in shares}
+    parts = {share: SharedParts(fabrics[share]) for share in shares}
+
+    def row(point: tuple[float, int]) -> dict[str, Any]:
+        share, degree = point
+        plan = {"tp": degree, "global_batch": global_batch, "seq": seq, "overlap": "all",
+                "recompute": "full"}  # fmt: skip
+        step = training_row(shape, fabrics[share], plan, shared=parts[share])
+        return {**step, "share": share}
+
+    points = [(share, degree) for share in shares for degree in tp]
+    frame = pd.DataFrame(row(point) for point in watch(points, "steps"))
+    least = frame[frame.share == frame.share.min()].set_index("tp").iteration_s
+    return frame.assign(slower=frame.iteration_s / frame.tp.map(least) - 1)
+
+
+def _fabric(cluster: str, share: float) -> Cluster:
+    """Return a cluster whose collectives take a share of the compute engines."""
     from dataclasses import replace
     from fractions import Fraction
 
-    from experiments.scripts.training_rows import training_row
     from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import machine
     from workloads.kernels.chip_share import family
-    from workloads.models.huggingface import model as read_model
 
-    shape, catalogue, rows = read_model(model), shipped_catalogue(), []
-    chip = machine(cluster).chip
-    part = f"kernels.{family(chip).name}"
-    template = catalogue.entry(chip, "hbm_bandwidth")  # any row; what matters is replaced
-    for share in shares:
-        sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
-        shared = [
-            replace(template, part=part, quantity=name, value=float(value), exact=value,
-                    unit="count", grade="assumed", variant="")
-            for name, value in sizes.items()
-        ]  # fmt: skip
-        fabric = machine(cluster, catalogue=catalogue.with_rows(shared) if share else catalogue)
-        for degree in tp:
-            plan = {"tp": degree, "global_batch": global_batch, "seq": seq, "overlap": "all",
-                    "recompute": "full"}  # fmt: skip
-            rows.append({**training_row(shape, fabric, plan), "share": share})
-    frame = pd.DataFrame(rows)
-    least = frame[frame.share == frame.share.min()].set_index("tp").iteration_s
-    return frame.assign(slower=frame.iteration_s / frame.tp.map(least) - 1)
+    catalogue, plain = shipped_catalogue(), machine(cluster)
+    if not share:
+        return plain
+    part = f"kernels.{family(plain.chip).name}"
+    template = catalogue.entry(plain.chip, "hbm_bandwidth")  # any row; what matters is replaced
+    sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
+    rows = [
+        replace(template, part=part, quantity=name, value=float(value), exact=value,
+                unit="count", grade="assumed", variant="")
+        for name, value in sizes.items()
+    ]  # fmt: skip
+    return machine(cluster, catalogue=catalogue.with_rows(rows))
 
 
 def plot(frame: pd.DataFrame) -> Figure:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
 from experiments.scripts.vendor_claims import verdicts
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def run(
     global_batch: int = 256,
     seq: int = 4096,
     finalists: int = 2,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate the best plan of each machine in bf16, and in fp8 where the chip gains from it.
 
@@ -69,6 +71,8 @@ def run(
         Length of a sequence [tokens].
     finalists : int
         Best estimates that are simulated on each machine; the fastest is kept.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -83,13 +87,17 @@ def run(
     from workloads.models.huggingface import model as read_model
 
     shape, catalogue = read_model(model), shipped_catalogue()
-    rows = [
-        _row(shape, name, precision, catalogue, (global_batch, seq, finalists))
+    points = [
+        (name, precision)
         for name in machines
         for precision in PRECISIONS
         if precision == "bf16" or _gains(catalogue, _machine(name).chip)
     ]
-    frame = pd.DataFrame(rows)
+
+    def row(point: tuple[str, str]) -> dict[str, Any]:
+        return _row(shape, *point, catalogue, (global_batch, seq, finalists))
+
+    frame = pd.DataFrame(each(row, points, watch, task="machines"))
     fastest = frame.groupby("cluster").tokens_per_s_per_chip.transform("max")
     frame["best"] = frame.tokens_per_s_per_chip == fastest
     return frame
@@ -123,18 +131,17 @@ def _row(
     shape: Model, name: str, precision: str, catalogue: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Simulate the best plan of one machine in one precision."""
-    from experiments.scripts.intervals import step_ends
+    from experiments.reports.plan_rows import plan_interval
     from topologies.catalogue.families import chip_family
     from workloads.search.fit import describe
     from workloads.search.search import search
-    from workloads.training.iteration import iteration
 
     fabric, (global_batch, seq, finalists) = _machine(name), work
     stated = {"seq": seq, "precision": precision}
     ranking = search(shape, fabric, global_batch, stated=stated, finalists=finalists)
-    plan = ranking.finalists[0].plan
-    step = iteration(shape, fabric, plan)
-    each = step.tokens_per_s / fabric.chips
+    best = ranking.finalists[0]
+    ends = plan_interval(ranking, best)
+    tokens_per_s_per_chip = best.tokens_per_s / fabric.chips
     watts = (
         catalogue.value(fabric.chip, "tdp") if catalogue.has(fabric.chip, "tdp") else float("nan")
     )
@@ -144,14 +151,15 @@ def _row(
         "chip": fabric.chip,
         "chips": fabric.chips,
         "precision": precision,
-        "plan": describe(plan),
+        "plan": describe(best.plan),
         "kernels": catalogue.entry(f"family.{chip_family(fabric.chip).name}", "kernels").grade,
-        "iteration_s": step.iteration_s,
-        **step_ends(step),
-        "mfu": step.mfu,
-        "tokens_per_s_per_chip": each,
-        "tokens_per_joule": each / watts,
-        "tokens_per_usd": each / _price(catalogue, name.partition(":")[0]),
+        "iteration_s": best.iteration_s,
+        "low_s": ends.low,
+        "high_s": ends.high,
+        "mfu": best.mfu,
+        "tokens_per_s_per_chip": tokens_per_s_per_chip,
+        "tokens_per_joule": tokens_per_s_per_chip / watts,
+        "tokens_per_usd": tokens_per_s_per_chip / _price(catalogue, name.partition(":")[0]),
     }
 
 

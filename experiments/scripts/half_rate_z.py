@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from topologies.clusters.cluster import Cluster
 
 
 def run(
@@ -19,6 +23,7 @@ def run(
     ops: tuple[str, ...] = ("all-reduce", "all-gather", "all-to-all"),
     sizes: str = "1MiB:1GiB:4",
     times: tuple[float, ...] = (1.0, 2.0),
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate collectives of a whole domain for several bandwidths of the Z links.
 
@@ -33,6 +38,8 @@ def run(
         limit from 1 MiB on [B].
     times : tuple of float
         Factors on the bandwidth of a Z link: 1 for its real one, 2 for that of X and Y.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -48,15 +55,23 @@ def run(
     from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import machine
 
-    catalogue, tables = shipped_catalogue(), []
+    catalogue = shipped_catalogue()
     entry = catalogue.entry("trn2", "z_link_bandwidth")
-    for factor in times:
+
+    def fabric(factor: float) -> Cluster:
         exact = entry.exact * int(factor * 4) / 4
         thicker = replace(entry, value=float(exact), exact=exact)
-        fabric = machine(cluster, catalogue=catalogue.with_rows([thicker]))
-        for op in ops:
-            table = rows(op, whole(fabric), parse_sizes(sizes), "best", proof=False)
-            tables.append(with_collective_ends(table, fabric).assign(z=factor))
+        return machine(cluster, catalogue=catalogue.with_rows([thicker]))
+
+    fabrics = {factor: fabric(factor) for factor in times}
+
+    def table(point: tuple[float, str]) -> pd.DataFrame:
+        factor, op = point
+        timed = rows(op, whole(fabrics[factor]), parse_sizes(sizes), "best", proof=False)
+        return with_collective_ends(timed, fabrics[factor]).assign(z=factor)
+
+    points = [(factor, op) for factor in times for op in ops]
+    tables = [table(point) for point in watch(points, "collectives")]
     frame = pd.concat(tables, ignore_index=True)
     first = frame[frame.z == times[0]].set_index(["collective", "size_bytes"]).time_s
     keys = pd.MultiIndex.from_frame(frame[["collective", "size_bytes"]])

@@ -6,12 +6,16 @@ experts shows how well a fabric carries the all-to-all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from topologies.clusters.cluster import Cluster
 
 
 def run(
@@ -22,6 +26,7 @@ def run(
     ep: tuple[int, ...] = (1, 2, 4, 8),
     global_batch: int = 128,
     seq: int = 4096,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate a step on every cluster and for every degree of expert parallelism.
 
@@ -42,6 +47,8 @@ def run(
         Sequences of one optimizer step, all replicas together.
     seq : int
         Length of a sequence [tokens].
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -53,19 +60,24 @@ def run(
     from topologies.clusters.names import machine
     from topologies.errors import InputError
     from workloads.models.huggingface import model as read_model
+    from workloads.training.program.shared_parts import SharedParts
 
-    shape, rows = read_model(model), []
-    fabrics = [machine(name) for name in clusters]
+    shape, fabrics = read_model(model), [machine(name) for name in clusters]
     if len({fabric.chips for fabric in fabrics}) > 1:
         sizes = ", ".join(f"{fabric.name} {fabric.chips}" for fabric in fabrics)
         raise InputError(f"clusters of different sizes: {sizes} chips. Give equal ones.")
-    for fabric in fabrics:
-        for degree in ep:
-            if fabric.chips // (tp * pp) % degree:
-                continue
-            plan = {"tp": tp, "pp": pp, "ep": degree, "global_batch": global_batch, "seq": seq}
-            rows.append(training_row(shape, fabric, plan))
-    return pd.DataFrame(rows)
+
+    def rows(fabric: Cluster) -> list[dict[str, Any]]:
+        shared, replicas = SharedParts(fabric), fabric.chips // (tp * pp)
+        plans = (
+            {"tp": tp, "pp": pp, "ep": degree, "global_batch": global_batch, "seq": seq}
+            for degree in ep
+            if not replicas % degree
+        )
+        return [training_row(shape, fabric, plan, shared=shared) for plan in plans]
+
+    steps = each(rows, fabrics, watch, task="clusters")
+    return pd.DataFrame(row for of_cluster in steps for row in of_cluster)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

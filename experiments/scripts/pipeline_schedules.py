@@ -7,12 +7,16 @@ that splits off the gradients of weights fills it with them (arXiv 2401.10241).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 
 def run(
@@ -23,6 +27,7 @@ def run(
     microbatches: tuple[int, ...] = (8, 16, 32, 64),
     seq: int = 4096,
     chunks: int = 2,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate one step under every pipeline schedule and number of microbatches.
 
@@ -42,6 +47,8 @@ def run(
         Length of a sequence [tokens].
     chunks : int
         Chunks of layers in a stage under interleaved schedules, at least 2.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -53,21 +60,23 @@ def run(
     from topologies.clusters.names import machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.plan.schedules import all_schedules
+    from workloads.training.program.shared_parts import SharedParts
 
     shape, fabric = read_model(model), machine(cluster)
+    shared = SharedParts(fabric)
     replicas = fabric.chips // (tp * pp)
-    rows = []
-    for schedule in all_schedules():
+
+    def row(point: tuple[PipelineSchedule, int]) -> dict[str, Any]:
+        schedule, count = point
         searched = schedule.chunks_searched
         vpp = chunks if len(searched) > 1 else searched[0]
-        for count in microbatches:
-            plan = {
-                "tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule.name, "seq": seq,
-                "global_batch": replicas * count, "overlap": "dp",
-            }  # fmt: skip
-            row = training_row(shape, fabric, plan)
-            rows.append({**row, "microbatches": count, "title": schedule.title})
-    frame = pd.DataFrame(rows)
+        plan = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule.name, "seq": seq,
+                "global_batch": replicas * count, "overlap": "dp"}  # fmt: skip
+        step = training_row(shape, fabric, plan, shared=shared)
+        return {**step, "microbatches": count, "title": schedule.title}
+
+    points = [(schedule, count) for schedule in all_schedules() for count in microbatches]
+    frame = pd.DataFrame(row(point) for point in watch(points, "steps"))
     return frame.assign(bubble_share=frame.bubble_s / frame.iteration_s)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -22,6 +24,7 @@ def run(
     overlap: str = "all",
     precision: str = "bf16",
     most: int = 12,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Search all plans and simulate the best estimate of each tp × pp.
 
@@ -41,6 +44,8 @@ def run(
         Precision of matrix products, such as ``bf16``.
     most : int
         Largest number of combinations to simulate, the best estimates first.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -60,6 +65,7 @@ def run(
         stated={"seq": seq, "overlap": overlap, "precision": precision},
         finalists=most,
         each=("tp", "pp"),
+        watch=watch,
     )
     return brief(searched, most)
 

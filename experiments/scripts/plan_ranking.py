@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -19,7 +21,7 @@ SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_b
 """Columns that are equal for all rows of a group."""
 
 
-def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
+def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) -> pd.DataFrame:
     """Rank the measured plans of each group by their estimates.
 
     Parameters
@@ -29,6 +31,8 @@ def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
     least : int
         Smallest number of plans for which a group is ranked; with fewer a rank correlation
         means little.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -44,7 +48,8 @@ def run(table: str = "nanotron_h100", least: int = 5) -> pd.DataFrame:
     for row in tables.table(table).rows().rows:
         whole = filled(row.values).values  # noqa: PD011
         groups.setdefault(tuple(whole[name] for name in SAME), []).append(whole)
-    return pd.DataFrame([_ranked(rows) for rows in groups.values() if len(rows) >= least])
+    ranked = [rows for rows in groups.values() if len(rows) >= least]
+    return pd.DataFrame([_ranked(rows) for rows in watch(ranked, "groups")])
 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

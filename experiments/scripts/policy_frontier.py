@@ -7,9 +7,12 @@ further to the right train more, lower points miss fewer requests.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from experiments.scripts.points import Watch, each, unwatched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,6 +33,7 @@ def run(
     headrooms: tuple[float, ...] = HEADROOMS,
     peak_share: float = 0.9,
     seed: int = 0,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Run policies at several headrooms, and ``clock`` with several shares of units at night.
 
@@ -51,6 +55,8 @@ def run(
         Share of the fleet that the busiest hour of the demand is scaled to need.
     seed : int
         Seed of failures and repairs.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -61,8 +67,6 @@ def run(
     """
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.scenario import run as run_scenario
     from workloads.fleet.scenario import scenario
     from workloads.fleet.setup.period import Period
     from workloads.models.huggingface import model as read_model
@@ -73,18 +77,23 @@ def run(
         model=read_model(model),
         period=Period(days, scale_to_peak=peak_share),
     )
-    rows = []
-    for name, setting, policy in _policies(scene, headrooms):
-        results = summary(run_scenario(scene, policy, seed=seed), scene.economics)
-        rows.append({"policy": name, **_row(setting, results)})
-    frame = pd.DataFrame(rows)
+    points = list(_policies(scene, headrooms))
+    frame = pd.DataFrame(each(partial(_row, scene, seed), points, watch, task="runs"))
     frame.attrs = {"title": f"{demand} on {cluster}, peak hour at {peak_share:.0%} of the fleet"}
     return frame
 
 
-def _row(setting: Mapping[str, float], results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the setting of a policy, and the results of the fleet under it."""
+def _row(
+    scene: Scenario, seed: int, point: tuple[str, Mapping[str, float], Policy]
+) -> dict[str, Any]:
+    """Return a policy, its setting, and the results of the fleet under it."""
+    from workloads.fleet.results.summary import summary
+    from workloads.fleet.scenario import run as run_scenario
+
+    name, setting, policy = point
+    results = summary(run_scenario(scene, policy, seed=seed), scene.economics)
     return {
+        "policy": name,
         "headroom": setting.get("headroom"),
         "night_share": setting.get("night_share"),
         "training_share": results["training_chip_hours"] / results["chip_hours"],
@@ -131,8 +140,8 @@ def plot(frame: pd.DataFrame) -> Figure:
         share, shade = 100 * ordered["training_share"], shades[str(name)]
         axes.plot(share, missed, marker=marker, color=shade, label=name, lw=1)
     axes.set_yscale("log")
-    for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        each(FuncFormatter(lambda value, _: f"{value:g}"))
+    for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        set_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.invert_yaxis()
     axes.set_xlabel("chip-hours in training and evaluation [% of the fleet]   → better")
     axes.set_ylabel("requests that miss the SLO [%]   ↑ better")

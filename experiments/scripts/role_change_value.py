@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -33,6 +35,7 @@ def run(
     minutes: tuple[int, ...] = (1, 5, 15, 30, 60),
     target: float = 0.995,
     days: float = 7.0,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Lend as many chips as the SLO allows, for several durations of a role change.
 
@@ -53,6 +56,8 @@ def run(
         Smallest share of requests within the SLO.
     days : float
         Simulated time; by default a week, to include weekdays and a weekend [d].
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -67,23 +72,20 @@ def run(
     from workloads.fleet.setup.serving import Serving
 
     machine = named(cluster)
-    requests = demand_from([demand])
     built = scenario(
-        machine,
-        requests,
+        *(machine, demand_from([demand])),
         serving=Serving(unit_rate_per_s=10.0),
         period=Period(days, scale_to_peak=0.9),
         operation=Operation(failing=False),
     )
-    study = lendable(built.need.sum(axis=0), lead_minutes=minutes)
     rows = [
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)
-        for row in study.itertuples()
+        for row in lendable(built.need.sum(axis=0), lead_minutes=minutes).itertuples()
     ]
-    rows += [(lead, FLEET, *_least(built, lead, target)) for lead in minutes]
-    frame = pd.DataFrame(
-        rows, columns=["minutes", "method", "headroom", "freed_share", "slo_attainment"]
-    )
+    least = each(lambda lead: _least(built, lead, target), minutes, watch, task="durations")
+    rows += [(lead, FLEET, *freed) for lead, freed in zip(minutes, least, strict=True)]
+    names = ["minutes", "method", "headroom", "freed_share", "slo_attainment"]
+    frame = pd.DataFrame(rows, columns=names)
     frame["freed_chips"] = frame["freed_share"] * machine.chips
     frame.attrs = {"title": f"{demand} on {machine.chips:,} chips of {cluster}"}
     return frame
@@ -106,14 +108,14 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
         return headroom, float(freed), float(done["slo_attainment"])
 
     low, high = 0.0, MOST_HEADROOM
-    best = tried(high)
+    best = None
     for _ in range(BISECTIONS):
         result = tried((low + high) / 2)
         if result[2] >= target:
             best, high = result, result[0]
         else:
             low = result[0]
-    return best
+    return best or tried(MOST_HEADROOM)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from workloads.models.model import Model
 
 MODELS = (
     "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
@@ -25,6 +29,7 @@ def run(
     seq: int = 4096,
     overlap: str = "all",
     finalists: int = 3,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Search plans for every model, all with the same batch on the same cluster.
 
@@ -42,6 +47,8 @@ def run(
         Communication that overlaps compute: ``none``, ``dp`` or ``all``.
     finalists : int
         Best estimates that are simulated for each model; the fastest is kept.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -55,11 +62,14 @@ def run(
     from workloads.search import search
 
     fabric, stated = machine(cluster), {"seq": seq, "overlap": overlap}
-    rows = []
-    for text in models:
-        model = read_model(text)
-        searched = search(model, fabric, global_batch, stated=stated, finalists=finalists)
-        rows.append(brief(searched, 1).assign(tokens_per_s=searched.finalists[0].tokens_per_s))
+
+    def row(model: Model) -> pd.DataFrame:
+        searched = search(
+            model, fabric, global_batch, stated=stated, finalists=finalists, processes=1
+        )
+        return brief(searched, 1).assign(tokens_per_s=searched.finalists[0].tokens_per_s)
+
+    rows = each(row, [read_model(text) for text in models], watch, task="models")
     return pd.concat(rows, ignore_index=True)
 
 

@@ -6,12 +6,20 @@ nothing, data parallelism only (dp), and everything that frameworks can overlap 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, unwatched
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.figure import Figure
+
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+    from workloads.training.program.shared_parts import SharedParts
 
 
 def run(
@@ -22,6 +30,7 @@ def run(
     overlap: tuple[str, ...] = ("none", "dp", "all"),
     global_batch: int = 1024,
     seq: int = 8192,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate one step of every model with every overlap; dp fills the cluster.
 
@@ -41,6 +50,8 @@ def run(
         Sequences of one optimizer step, all replicas together.
     seq : int
         Length of a sequence [tokens].
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -48,32 +59,47 @@ def run(
         One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
         ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.intervals import step_ends
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
+    from workloads.training.program.shared_parts import SharedParts
+
+    fabric, shapes = machine(cluster), [read_model(text) for text in models]
+    shared = SharedParts(fabric)
+
+    def row(point: tuple[int, str]) -> dict[str, Any]:
+        number, kind = point
+        model = shapes[number]
+        degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
+        fields = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
+        return _row(model, fabric, fields, shared)
+
+    points = [(number, kind) for number in range(len(shapes)) for kind in overlap]
+    return pd.DataFrame(row(point) for point in watch(points, "steps"))
+
+
+def _row(
+    model: Model, cluster: Cluster, fields: Mapping[str, Any], shared: SharedParts
+) -> dict[str, Any]:
+    """Simulate one step of a plan with these fields."""
+    from experiments.scripts.intervals import step_ends
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 
-    fabric, rows = machine(cluster), []
-    for number, text in enumerate(models):
-        model = read_model(text)
-        degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
-        for kind in overlap:
-            fields = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
-            step = iteration(model, fabric, complete(fields, model, fabric))
-            row = {
-                "model": model.name,
-                "cluster": fabric.name,
-                **degrees,
-                "dp": step.plan.dp,
-                "overlap": kind,
-                "iteration_s": step.iteration_s,
-                **step_ends(step),
-                "tokens_per_s": step.tokens_per_s,
-                "mfu": step.mfu,
-            }
-            rows.append(row | {f"{part}_s": value for part, value in step.breakdown_s.items()})
-    return pd.DataFrame(rows)
+    plan = complete(fields, model, cluster)
+    step = iteration(model, cluster, plan, shared=shared)
+    columns = {
+        "model": model.name,
+        "cluster": cluster.name,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "dp": plan.dp,
+        "overlap": plan.overlap,
+        "iteration_s": step.iteration_s,
+        **step_ends(step),
+        "tokens_per_s": step.tokens_per_s,
+        "mfu": step.mfu,
+    }
+    return columns | {f"{part}_s": value for part, value in step.breakdown_s.items()}
 
 
 def plot(frame: pd.DataFrame) -> Figure:

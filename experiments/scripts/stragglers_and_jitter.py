@@ -6,10 +6,11 @@ random, and with one in which a single rank is slow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
 from experiments.scripts.training_rows import Replica, training_row
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def run(
     straggler: float = 1.2,
     replica: Replica = REPLICA,
     seed: int = 0,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate an even step, one with jitter on every chip, and one with a single slow rank.
 
@@ -45,6 +47,8 @@ def run(
         Plan of one replica of the model, which is repeated over the chips.
     seed : int
         Seed of the random kernel times.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -55,23 +59,24 @@ def run(
     from topologies.clusters.names import machine as named
     from workloads.models.huggingface import model as read_model
     from workloads.training.execution.jitter import disturbance
+    from workloads.training.program.shared_parts import SharedParts
 
-    shape, rows = read_model(model), []
+    shape = read_model(model)
     cases = {
         "even": None,
         f"jitter of {jitter:.0%} on every chip": disturbance(jitter, seed, ()),
         f"one rank {straggler:g} times as slow": disturbance(0.0, seed, (f"0:{straggler}",)),
     }
-    for count in domains:
+
+    def rows(count: int) -> list[dict[str, Any]]:
         fabric = named(f"{machine}:{count}" if count > 1 else machine)
-        replicas = fabric.chips // (replica.tp * replica.pp)
-        batch = replicas * replica.microbatch * replica.microbatches
-        plan = {**replica.degrees, "global_batch": batch}
-        rows += [
-            {**training_row(shape, fabric, plan, disturbed=uneven), "case": case}
-            for case, uneven in cases.items()
-        ]
-    frame = pd.DataFrame(rows)
+        batch = replica.batch(fabric.chips)
+        plan, parts = {**replica.degrees, "global_batch": batch}, SharedParts(fabric)
+        steps = (training_row(shape, fabric, plan, disturbed=uneven, shared=parts)
+                 for uneven in cases.values())  # fmt: skip
+        return [{**step, "case": case} for step, case in zip(steps, cases, strict=True)]
+
+    frame = pd.DataFrame(row for size in each(rows, domains, watch, task="sizes") for row in size)
     even = frame[frame.case == "even"].set_index("chips").iteration_s
     return frame.assign(slowdown=frame.iteration_s / frame.chips.map(even) - 1)
 

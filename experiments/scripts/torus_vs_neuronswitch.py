@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -24,6 +26,7 @@ def run(
     ops: tuple[str, ...] = ("all-to-all", "all-reduce"),
     sizes: str = "64KiB:1GiB:8",
     ideal: bool = False,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate both collectives on whole domains, each with the fastest algorithm for its size.
 
@@ -37,6 +40,8 @@ def run(
         First and last size of the buffer of a chip, and the factor between two sizes [B].
     ideal : bool
         Use the rates and latencies of links alone, without efficiencies and launches.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -50,17 +55,16 @@ def run(
     from experiments.scripts.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
-    tables = []
-    for text in clusters:
-        machine = named(text)
+    def table(point: tuple[Cluster, str]) -> pd.DataFrame:
+        machine, op = point
         rate = injection_bytes_per_s(machine)
-        for op in ops:
-            group = whole(machine)
-            table = rows(op, group, parse_sizes(sizes), "best", ideal=ideal, proof=False)
-            table = with_collective_ends(table, machine, ideal=ideal)
-            share = table.busbw_bytes_per_s / rate
-            tables.append(table.assign(injection_bytes_per_s=rate, share=share))
-    return pd.concat(tables, ignore_index=True)
+        timed = rows(op, whole(machine), parse_sizes(sizes), "best", ideal=ideal, proof=False)
+        timed = with_collective_ends(timed, machine, ideal=ideal)
+        share = timed.busbw_bytes_per_s / rate
+        return timed.assign(injection_bytes_per_s=rate, share=share)
+
+    points = [(machine, op) for machine in map(named, clusters) for op in ops]
+    return pd.concat(each(table, points, watch, task="collectives"), ignore_index=True)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

@@ -5,9 +5,11 @@ The ranks of a group are placed on neighbouring chips of the torus, or on chips 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from experiments.scripts.points import Watch, unwatched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +28,7 @@ def run(
     pp: int = 1,
     global_batch: int = 64,
     seq: int = 4096,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate a step for every degree and placement.
 
@@ -43,6 +46,8 @@ def run(
         Sequences of one optimizer step, all replicas together.
     seq : int
         Length of a sequence [tokens].
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -53,21 +58,29 @@ def run(
     from experiments.scripts.training_rows import training_row
     from topologies.clusters.names import machine
     from workloads.models.huggingface import model as read_model
+    from workloads.training.program.shared_parts import SharedParts
 
-    shape, fabric, rows = read_model(model), machine(cluster), []
-    for degree in tp:
-        if fabric.chips % (degree * pp) or shape.heads % degree:
-            continue
-        for name, order in ORDERS.items():
-            plan = {
-                "tp": degree,
-                "pp": pp,
-                "global_batch": global_batch,
-                "seq": seq,
-                "order": order,
-            }
-            rows.append({**training_row(shape, fabric, plan), "placement": name})
-    return pd.DataFrame(rows)
+    shape, fabric = read_model(model), machine(cluster)
+    shared = SharedParts(fabric)
+
+    def row(point: tuple[int, str]) -> dict[str, Any]:
+        degree, name = point
+        plan = {
+            "tp": degree,
+            "pp": pp,
+            "global_batch": global_batch,
+            "seq": seq,
+            "order": ORDERS[name],
+        }
+        return {**training_row(shape, fabric, plan, shared=shared), "placement": name}
+
+    points = [
+        (degree, name)
+        for degree in tp
+        if not (fabric.chips % (degree * pp) or shape.heads % degree)
+        for name in ORDERS
+    ]
+    return pd.DataFrame(row(point) for point in watch(points, "steps"))
 
 
 def plot(frame: pd.DataFrame) -> Figure:

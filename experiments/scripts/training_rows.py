@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
     from workloads.training.execution.jitter import Disturbance
+    from workloads.training.program.shared_parts import SharedParts
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Replica:
         """Fields of a plan that a replica sets."""
         return {"tp": self.tp, "pp": self.pp, "microbatch": self.microbatch, "seq": self.seq}
 
+    def batch(self, chips: int) -> int:
+        """Return the sequences of a step of as many replicas as fit on some chips."""
+        return chips // (self.tp * self.pp) * self.microbatch * self.microbatches
+
 
 def training_row(
     model: Model,
@@ -36,6 +41,7 @@ def training_row(
     plan: Mapping[str, Any],
     *,
     disturbed: Disturbance | None = None,
+    shared: SharedParts | None = None,
 ) -> dict[str, Any]:
     """Simulate a step, and return its plan, time, interval, throughput and parts by column.
 
@@ -47,6 +53,8 @@ def training_row(
         Fields of a plan; the others are completed.
     disturbed : Disturbance, optional
         Jitter and stragglers of the step; by default none.
+    shared : SharedParts, optional
+        Parts of programs that several rows on this cluster have in common.
     """
     from experiments.scripts.intervals import step_ends
     from workloads.training.execution.jitter import Disturbance
@@ -55,7 +63,10 @@ def training_row(
 
     whole = complete(plan, model, cluster)
     step = iteration(
-        model, cluster, whole, allow_oversized=True, disturbed=disturbed or Disturbance()
+        *(model, cluster, whole),
+        allow_oversized=True,
+        disturbed=disturbed or Disturbance(),
+        shared=shared,
     )
     return {
         "model": model.name,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from experiments.scripts.points import Watch, each, unwatched
 from experiments.scripts.training_rows import Replica
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
+    from workloads.training.program.shared_parts import SharedParts
 
 RAINIER = "rainier"
 REPLICA = Replica()
@@ -29,6 +31,7 @@ def run(
     chips: tuple[int, ...] = CHIPS,
     overlap: tuple[str, ...] = ("dp", "none"),
     replica: Replica = REPLICA,
+    watch: Watch = unwatched,
 ) -> pd.DataFrame:
     """Simulate one step on ever more chips, with the same batch for every replica of the model.
 
@@ -45,6 +48,8 @@ def run(
         buckets during the backward pass; with ``none``, all at once after it.
     replica : Replica
         Plan of one replica of the model, which is repeated over the chips.
+    watch : function of (sequence, str), optional
+        Shows the progress, see :func:`experiments.scripts.points.each`.
 
     Returns
     -------
@@ -55,19 +60,24 @@ def run(
     """
     from topologies.clusters.names import cluster
     from workloads.models.huggingface import model as read_model
+    from workloads.training.program.shared_parts import SharedParts
 
-    shape, each = read_model(model), cluster(machine).chips_per_domain
-    rows = []
-    for kind in overlap:
-        for count in chips:
-            part = cluster(f"{machine}:{_size(machine, count, each)}")
-            rows.append(_row(shape, part, replica, kind))
-    frame = pd.DataFrame(rows)
+    shape, in_domain = read_model(model), cluster(machine).chips_per_domain
+
+    def rows(count: int) -> list[dict[str, Any]]:
+        part = cluster(f"{machine}:{_size(machine, count, in_domain)}")
+        shared = SharedParts(part)
+        return [_row(shape, part, replica, kind, shared) for kind in overlap]
+
+    sizes = each(rows, chips, watch, task="sizes")
+    frame = pd.DataFrame(row for kinds in zip(*sizes, strict=True) for row in kinds)
     first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
     return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
 
 
-def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict[str, Any]:
+def _row(
+    model: Model, cluster: Cluster, replica: Replica, overlap: str, shared: SharedParts
+) -> dict[str, Any]:
     """Simulate one step, with a batch in proportion to the replicas."""
     from experiments.scripts.intervals import step_ends
     from workloads.training.iteration import iteration
@@ -76,7 +86,8 @@ def _row(model: Model, cluster: Cluster, replica: Replica, overlap: str) -> dict
     fields: dict[str, Any] = {**replica.degrees, "overlap": overlap}
     dp = complete(fields, model, cluster).dp
     batch = dp * replica.microbatch * replica.microbatches
-    step = iteration(model, cluster, complete({**fields, "global_batch": batch}, model, cluster))
+    plan = complete({**fields, "global_batch": batch}, model, cluster)
+    step = iteration(model, cluster, plan, shared=shared)
     row = {
         "model": model.name,
         "cluster": cluster.name.partition(":")[0],

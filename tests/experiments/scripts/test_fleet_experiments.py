@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -58,6 +59,12 @@ def test_role_change_value_falls_with_time() -> None:
     fleet_rows = frame[frame["method"] == "fleet, threshold"]
     assert np.all(fleet_rows["slo_attainment"] >= 0.98)
     assert role_change_value.plot(frame).axes[0].get_xlabel().startswith("time from an order")
+
+
+def test_role_change_value_needs_more_than_its_first_day() -> None:
+    message = "a load of 0.2 days is too short for changes that take 60 minutes"
+    with pytest.raises(InputError, match=f"{message}.* Give at least 2 days"):
+        role_change_value.run(cluster=SMALL, minutes=(5, 60), days=0.2)
 
 
 def test_policy_frontier_holds_every_policy() -> None:
@@ -226,3 +233,23 @@ def test_serve_command(tmp_path: Path) -> None:
 def test_serve_mistakes(arguments: list[str], message: str) -> None:
     base = ["--model", "llama-3.1-70b", "--cluster", "trn2.48xlarge"]
     assert message in _refused("serve", *base, *arguments)
+
+
+@pytest.mark.parametrize(("target", "runs"), [(0.0, 5), (1.1, 6)])
+def test_the_largest_headroom_is_run_only_where_no_smaller_one_suffices(
+    target: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workloads.fleet import scenario as module
+
+    runs_done: list[int] = []
+    run = module.run
+
+    def counted(*inputs: Any, **options: Any) -> Any:
+        runs_done.append(1)
+        return run(*inputs, **options)
+
+    monkeypatch.setattr(module, "run", counted)
+    frame = role_change_value.run(cluster=SMALL, minutes=(5,), days=1.25, target=target)
+    assert len(runs_done) == runs
+    fleet = frame[frame["method"] == "fleet, threshold"].iloc[0]
+    assert (fleet.headroom == role_change_value.MOST_HEADROOM) == (target > 1)

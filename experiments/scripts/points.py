@@ -1,0 +1,51 @@
+"""Points of an experiment: independent pieces of its work, run on all cores with a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from experiments.processes import available_workers, forked
+
+Watch = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Function that wraps a slow sequence to show progress, with a word for the work."""
+Point = TypeVar("Point")
+Result = TypeVar("Result")
+
+
+def unwatched(items: Sequence[Any], _what: str) -> Sequence[Any]:
+    """Return the items themselves, without showing progress."""
+    return items
+
+
+def each(
+    function: Callable[[Point], Result],
+    points: Sequence[Point],
+    watch: Watch = unwatched,
+    *,
+    task: str = "points",
+    workers: int | None = None,
+) -> list[Result]:
+    """Return what a function gives for every point, in the order of the points.
+
+    Parameters
+    ----------
+    function : function of a point
+        Its results must be picklable, and must not depend on earlier points.
+    points : sequence
+    watch : function of (sequence, str), optional
+        Shows the progress, such as a bar; nothing by default.
+    task : str
+        Word for the points beside the bar.
+    workers : int, optional
+        Number of processes, by default one for each core, where processes can be forked
+        (:func:`experiments.processes.can_fork`). Results do not depend on it.
+
+    Examples
+    --------
+    >>> each(abs, [1, -2, 3], workers=1)
+    [1, 2, 3]
+    """
+    count = min(workers or available_workers(), len(points))
+    with forked(function, points, count) as results:
+        return [next(results) for _ in watch(points, task)]

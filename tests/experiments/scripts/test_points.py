@@ -1,0 +1,108 @@
+"""Points of experiments: processes change no number, progress is shown, and work is shared."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments.cli.experiment import _arguments
+from experiments.scripts import points, weak_scaling
+from experiments.scripts.points import each
+from experiments.scripts.registry import EXPERIMENTS
+from experiments.scripts.training_rows import Replica
+from workloads.training.program import shared_parts
+
+UNWATCHED = ("demo", "fleet_week", "strong_scaling")
+"""Experiments of a single run, which has no points, and one of few and small ones."""
+SMALL: dict[str, dict[str, Any]] = {
+    "algorithm_switch_points": {"clusters": ("trn1.32xlarge", "trn2.48xlarge"), "sizes": "1MiB"},
+    "collective_offload": {"model": "gpt2", "cluster": "trn2.48xlarge", "tp": (2, 4), "seq": 512},
+    "half_rate_z": {"ops": ("all-gather",), "sizes": "1MiB"},
+    "moe_on_torus_and_switch": {
+        "model": "mixtral-8x7b", "clusters": ("trn2.48xlarge", "trn2.48xlarge"), "pp": 1,
+        "ep": (1, 2), "global_batch": 8, "seq": 512,
+    },
+    "pipeline_schedules": {
+        "model": "llama-3.1-8b", "cluster": "trn2.48xlarge", "pp": 2, "microbatches": (2,),
+        "seq": 512,
+    },
+    "step_time_breakdown": {
+        "models": ("gpt2",), "cluster": "trn2.48xlarge", "tp": (2,), "global_batch": 16, "seq": 512,
+    },
+    "stragglers_and_jitter": {
+        "model": "gpt2", "machine": "trn2.48xlarge", "domains": (1, 2),
+        "replica": Replica(tp=2, seq=512),
+    },
+    "torus_vs_neuronswitch": {"clusters": ("trn2.48xlarge",), "sizes": "1MiB"},
+    "tp_on_torus": {
+        "model": "gpt2", "cluster": "trn2.48xlarge", "tp": (2, 4), "global_batch": 32, "seq": 512,
+    },
+    "weak_scaling": {
+        "model": "gpt2", "chips": (64, 128), "replica": Replica(tp=2, seq=512),
+    },
+}  # fmt: skip
+MEASURED = ["build_s", "simulate_s"]
+
+
+class Watched:
+    """Watch that keeps what it was given and how many items were drawn from it."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.drawn = 0
+
+    def __call__(self, items: Sequence[Any], what: str) -> Any:
+        assert what
+        self.sizes.append(len(items))
+        for item in items:
+            self.drawn += 1
+            yield item
+
+
+def frame_of(name: str, watch: Watched) -> pd.DataFrame:
+    module = next(known for known in EXPERIMENTS if known.name == name).load()
+    frame: pd.DataFrame = module.run(**SMALL[name], watch=watch)
+    return frame.drop(columns=MEASURED, errors="ignore")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_processes_change_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, watches = [], []
+    for workers in (1, 2):
+        monkeypatch.setattr(points, "available_workers", lambda workers=workers: workers)
+        watches.append(Watched())
+        frames.append(frame_of(name, watches[-1]))
+    pd.testing.assert_frame_equal(*frames, check_exact=True)
+    for watch in watches:
+        assert watch.drawn == sum(watch.sizes) > 1
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_progress_is_no_option(experiment: Any) -> None:
+    run = experiment.load().run
+    assert ("watch" in inspect.signature(run).parameters) == (experiment.name not in UNWATCHED)
+    assert "watch" not in _arguments(run)
+
+
+def test_points_without_work() -> None:
+    watch = Watched()
+    assert each(abs, [], watch) == []
+    assert watch.sizes == [0]
+
+
+def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = []
+
+    class Counted(shared_parts.PlacedGroups):
+        def __init__(self, placement: Any):
+            placed.append(placement.plan.overlap)
+            super().__init__(placement)
+
+    monkeypatch.setattr(shared_parts, "PlacedGroups", Counted)
+    frame = weak_scaling.run("gpt2", chips=(64,), replica=Replica(tp=2, seq=512))
+    assert frame.overlap.tolist() == ["dp", "none"]
+    assert placed == ["dp"]
