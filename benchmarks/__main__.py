@@ -1,13 +1,23 @@
-"""``python -m benchmarks [NAME …]`` runs the named benchmarks, or all, one after the other."""
+"""``python -m benchmarks [NAME …]`` runs the named benchmarks, or all, one after the other.
+
+Each prints what it measures, its tables, and the time that it took itself.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import resource
 import sys
 import time
 
 import benchmarks
+
+ALL = (
+    "All benchmarks ({names}) take about NN minutes of processor time on one core, and up to 5 GB;\n"
+    "peers takes MM more where all other simulators are on the path. python -m benchmarks NAME runs "
+    "one."
+)
 
 
 def main(names: list[str]) -> int:
@@ -18,12 +28,22 @@ def main(names: list[str]) -> int:
     if unknown:
         sys.stderr.write(f"no benchmark {unknown[0]}; there are {', '.join(available)}\n")
         return 2
+    if not names:
+        print(ALL.format(names=", ".join(available)))
     for name in names or available:
-        begun = time.perf_counter()
-        print(f"\n== {name}", flush=True)
-        importlib.import_module(f"benchmarks.{name}").main()
-        print(f"-- {name}: {time.perf_counter() - begun:.1f} s", flush=True)
+        begun, before_s = time.perf_counter(), _cpu_s()
+        module = importlib.import_module(f"benchmarks.{name}")
+        print(f"\n== {name}\n{module.__doc__}", flush=True)
+        module.main()
+        wall_s, cpu_s = time.perf_counter() - begun, _cpu_s() - before_s
+        print(f"-- {name} took {cpu_s:.0f} s of processor time, {wall_s:.0f} s", flush=True)
     return 0
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of those that it has waited for [s]."""
+    whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, whose))
 
 
 if __name__ == "__main__":

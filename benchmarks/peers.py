@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks._measure import COMMAND, LONG_S, PLAIN, REPEATS, Used, measured, show
+from benchmarks._peers import astra_sim
 from benchmarks._peers.peers import PEERS, Peer
+from benchmarks._peers.step import Step, hops, nodes
 from benchmarks._peers.work import Work
 
 WORK = (
@@ -25,6 +27,7 @@ WORK = (
     Work((32, 32, 32)),
     Work((16, 16, 16), "all-to-all"),
 )
+STEPS = (Step(dp=16, tp=16), Step(dp=64, tp=16))
 
 
 class Runner(NamedTuple):
@@ -40,17 +43,40 @@ def main() -> None:
     """Print a table for each piece of work."""
     there = present(PEERS)
     for work in WORK if there else ():
-        suited = [peer for peer in there if peer.suits(work)]
         print(f"{work.kind} of 1 GiB, {work.shape}, process to process", flush=True)
+        suited = [peer for peer in there if peer.suits(work)]
         with tempfile.TemporaryDirectory() as name:
             runners = [ours(work)]
-            measured(*runners[0].command)  # writes byte code and machine code, if they are missing
             for number, peer in enumerate(suited):
-                folder = Path(name) / str(number)
-                folder.mkdir()
-                command = peer.prepare(work, folder)
+                command = peer.prepare(work, _folder(name, number))
                 runners.append(Runner(peer.name, command, peer.simulated_s, peer.tolerance(work)))
-            compare(work, runners, Path(name) / "output")
+            compare(work.hops, runners, Path(name) / "output")
+    for step in STEPS if any(peer.prepare_step for peer in there) else ():
+        print(f"training step, dp {step.dp} × tp {step.tp}, process to process", flush=True)
+        with tempfile.TemporaryDirectory() as name:
+            compare_step(step, there, Path(name))
+
+
+def _folder(name: str, number: int) -> Path:
+    """Make the folder of a simulator's input."""
+    folder = Path(name) / str(number)
+    folder.mkdir()
+    return folder
+
+
+def compare_step(step: Step, peers: Sequence[Peer], folder: Path) -> None:
+    """Run a training step by turns, in each simulator that has its messages."""
+
+    def total_s(output: str) -> float:
+        return float(json.loads(output)["iteration_s"])
+
+    runners = [Runner("cluster-sim", step.command(folder), total_s, 0.0)]
+    for number, peer in enumerate(peers):
+        if peer.prepare_step is not None and astra_sim.opens(step.ranks):
+            command = peer.prepare_step(step, _folder(str(folder), number))
+            runners.append(Runner(peer.name, command, peer.simulated_s, astra_sim.ROUNDING))
+    messages = hops(step, nodes(step.iteration(folder).program))
+    compare(messages, runners, folder / "output")
 
 
 def present(peers: Sequence[Peer]) -> list[Peer]:
@@ -70,8 +96,9 @@ def ours(work: Work) -> Runner:
     )
 
 
-def compare(work: Work, runners: list[Runner], output: Path) -> None:
+def compare(messages: int, runners: list[Runner], output: Path) -> None:
     """Run all simulators by turns; print times and memory, and each time relative to ours."""
+    measured(*runners[0].command)  # writes byte code and machine code, if they are missing
     used: dict[str, list[Used]] = {runner.name: [] for runner in runners}
     simulated_s: dict[str, float] = {}
     for _ in range(REPEATS):
@@ -90,7 +117,7 @@ def compare(work: Work, runners: list[Runner], output: Path) -> None:
         if abs(time_s - expected_s) > runner.tolerance * expected_s:
             raise ValueError(f"{runner.name} simulates {time_s} s, cluster-sim {expected_s} s")
         ratio = f"  {best.cpu_s / our_cpu_s:6.1f} x  simulated {time_s * 1e3:.6f} ms"
-        show(runner.name, work.hops, best, ratio)
+        show(runner.name, messages, best, ratio)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks._peers import astra_sim, loggopsim, simgrid
+from benchmarks._peers.step import Step
 from benchmarks._peers.work import Work
 
 FLOAT_ERROR, STARTED_MPI_CALL = 1e-9, 1e-5
@@ -33,6 +34,9 @@ class Peer(NamedTuple):
         Reads the simulated time from the command's output [s].
     tolerance : function of Work
         Returns the share of the time by which the result may differ from ours.
+    prepare_step : function of (Step, folder), optional
+        Writes the input files of a training step, and returns the command to measure. Without it
+        the simulator runs collectives alone.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Peer(NamedTuple):
     prepare: Callable[[Work, Path], tuple[str, ...]]
     simulated_s: Callable[[str], float]
     tolerance: Callable[[Work], float]
+    prepare_step: Callable[[Step, Path], tuple[str, ...]] | None = None
 
     def missing(self) -> list[str]:
         """Programs that the simulator needs and that are not on the path."""
@@ -60,6 +65,7 @@ def _astra_sim(name: str, binary: str, kinds: tuple[str, ...]) -> Peer:
         prepare=partial(astra_sim.prepare, binary),
         simulated_s=astra_sim.simulated_s,
         tolerance=lambda work: OTHER_ORDER if work.kind == "all-to-all" else astra_sim.ROUNDING,
+        prepare_step=partial(astra_sim.prepare_step, binary),
     )
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,12 +16,18 @@ import pytest
 from benchmarks import peers as benchmark
 from benchmarks._peers import astra_sim, loggopsim, simgrid
 from benchmarks._peers.peers import PEERS, Peer
+from benchmarks._peers.step import Node, Step, hops, nodes
 from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS, SIZE_BYTES, Work
 from cluster_sim.collectives import CollectiveCall, build, whole
+from cluster_sim.schedule.routines import written_out
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from workloads.traces.chakra import read_chakra
+from workloads.traces.chakra_export import VERSION, write_messages
+from workloads.traces.chakra_schema import messages
 from workloads.traces.recording import COLLECTIVE
+from workloads.training.execution.chunk_level import expand
+from workloads.training.execution.lower import lower
 
 TOYS = (Work((4,)), Work((8,)), Work((4, 2)), Work((4, 4, 2)))
 """Rings and tori, all sides powers of two."""
@@ -113,6 +120,95 @@ def test_astra_sim_is_given_our_collective_and_links(work: Work, tmp_path: Path)
     assert command[0] == astra_sim.AWARE
 
 
+STEP = Step(dp=4, tp=8)
+"""A step on a torus of 32 chips."""
+
+
+def test_step_has_our_messages(tmp_path: Path) -> None:
+    step = STEP.iteration(tmp_path, level="chunk", folded=False)
+    expanded = expand(step.program, lower(step.program, memory=False), step.cluster)
+    schedule = written_out(expanded.schedule, expanded.routines)
+    links = np.flatnonzero(np.asarray(schedule.resources.kinds) == "link")
+    on_links = schedule.resource >= 0
+    on_links[on_links] = np.isin(schedule.resources.kind[schedule.resource[on_links]], links)
+    of_a_rank = list(nodes(step.program))
+    assert hops(STEP, of_a_rank) == np.count_nonzero(on_links)
+    sent = sum(
+        2 * node.size_bytes * (STEP.sides[node.axis] - 1) * STEP.ranks // STEP.sides[node.axis]
+        for node in of_a_rank
+        if node.axis >= 0
+    )
+    assert sent == schedule.size_bytes[on_links].sum()
+
+
+def test_step_is_the_one_of_our_command(tmp_path: Path) -> None:
+    output = subprocess.run(STEP.command(tmp_path), check=True, capture_output=True).stdout
+    printed = json.loads(output)
+    assert printed["level"] == "chunk"
+    assert printed["iteration_s"] == STEP.iteration(tmp_path, level="chunk", folded=False).time_s
+
+
+def test_astra_sim_is_given_our_step(tmp_path: Path) -> None:
+    command = astra_sim.prepare_step(astra_sim.AWARE, STEP, tmp_path)
+    assert len(list(tmp_path.glob("ranks.*.et"))) == STEP.ranks
+    assert "--num-queues-per-dim=2" in command
+    system = json.loads((tmp_path / "system.json").read_text())
+    assert system["preferred-dataset-splits"] == system["active-chunks-per-dimension"] == 2
+    ours = list(nodes(STEP.iteration(tmp_path).program))
+    theirs = trace_nodes(tmp_path / "trace")
+    assert [node.name for node in theirs] == [node.name for node in ours]
+    assert [list(node.data_deps) for node in theirs] == [node.before for node in ours]
+    kernels_ps = sum(node.duration_ps for node in ours)
+    assert abs(sum(node.duration_micros for node in theirs) * 10**6 - kernels_ps) <= 10**6 / 2
+
+
+def test_kernels_of_a_step_end_at_whole_microseconds(tmp_path: Path) -> None:
+    kernel = Node("kernel", 1_400_000, 0, -1, on_host=False, before=[])
+    waits = kernel._replace(on_host=True, before=[1])
+    reduce = Node("reduce", 0, 4096, 0, on_host=False, before=[0])
+    path = tmp_path / "trace"
+    write_messages(
+        path,
+        [
+            messages()["GlobalMetadata"](version=VERSION),
+            *astra_sim.step_messages([kernel, reduce, waits, kernel]),
+        ],
+    )
+    first, second, third, last = trace_nodes(path)
+    assert [node.duration_micros for node in (first, third, last)] == [1, 2, 1]
+    assert facts(second) == {
+        "is_cpu_op": False, "comm_type": 0, "comm_size": 4096, "involved_dim": [False, True],
+    }  # fmt: skip
+    assert facts(third) == {"is_cpu_op": True}
+    assert list(third.data_deps) == [1]
+
+
+def trace_nodes(path: Path) -> list[Any]:
+    """Nodes of a Chakra trace, which is read byte by byte."""
+    content, place, parts = path.read_bytes(), 0, []
+    while place < len(content):
+        length, shift = 0, 0
+        while True:
+            byte = content[place]
+            place += 1
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        parts.append(content[place : place + length])
+        place += length
+    return [messages()["Node"].FromString(node) for node in parts[1:]]
+
+
+def facts(node: Any) -> dict[str, Any]:
+    """Attributes of a node of a Chakra trace."""
+    values = {}
+    for attribute in node.attr:
+        value = getattr(attribute, attribute.WhichOneof("value"))
+        values[attribute.name] = list(value.values) if hasattr(value, "values") else value
+    return values
+
+
 def test_simgrid_is_given_our_ring(tmp_path: Path, programs: list[list[str]]) -> None:
     work = Work((8,))
     command = simgrid.prepare_smpi(work, tmp_path)
@@ -185,4 +281,4 @@ def test_comparison_stops_where_simulated_times_differ(tmp_path: Path) -> None:
     ours = benchmark.Runner("cluster-sim", ("echo", "ring took 1.0 s"), simgrid.simulated_s, 0.0)
     other = benchmark.Runner("other", echo, simgrid.simulated_s, 0.5)
     with pytest.raises(ValueError, match=r"other simulates 2.0 s, cluster-sim 1.0 s"):
-        benchmark.compare(work, [ours, other], tmp_path / "output")
+        benchmark.compare(work.hops, [ours, other], tmp_path / "output")
