@@ -14,9 +14,9 @@ import time
 import benchmarks
 
 ALL = (
-    "All benchmarks ({names}) take about NN minutes of processor time on one core, and up to 5 GB;\n"
-    "peers takes MM more where all other simulators are on the path. python -m benchmarks NAME runs "
-    "one."
+    "All benchmarks ({names}) take about NN minutes of processor time on one core, and up to\n"
+    "5 GB; peers takes MM more where all other simulators are on the path. python -m benchmarks\n"
+    "NAME runs one."
 )
 
 

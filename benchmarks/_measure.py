@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ LONG_S = 5.0
 """Processor time from which a command is not repeated [s]."""
 NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 COMMAND = (str(Path(sys.executable).with_name("cluster-sim")),)
+LAUNCH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("_launch.py")))
+"""Process that runs a command and is smaller than any that is measured."""
 PLAIN = ("--bandwidth", "100GB/s", "--latency", "1us", "--size", "1GiB", "--json", "--quiet")
 """Options of a collective on a plain shape."""
 
@@ -66,18 +70,23 @@ def least(*command: str) -> Used:
 def measured(*command: str, output: Path = Path(os.devnull)) -> Used:
     """Run a command in a process of its own, with its standard output in a file.
 
-    The command may keep Python's byte code on disk, as in every installation.
+    The command may keep Python's byte code on disk, as in every installation. What it writes to
+    standard error is shown only if it fails.
+
+    Raises
+    ------
+    RuntimeError
+        For a command that cannot be run, or ends with another status than 0.
     """
     environment = {name: value for name, value in os.environ.items() if name != NO_BYTE_CODE}
-    with output.open("wb") as file:
-        begun = time.perf_counter()
-        process = subprocess.Popen(command, stdout=file, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    wall_s = time.perf_counter() - begun
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}")
-    return Used(usage.ru_utime, usage.ru_stime, wall_s, usage.ru_maxrss * 1024)
+    with tempfile.NamedTemporaryFile("r", errors="replace") as errors:
+        words = (*LAUNCH, str(output), errors.name, *command)
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        status, *used = json.loads(done.stdout or "[1]")
+        if status:
+            last = [*done.stderr.splitlines()[-1:], *errors.read().splitlines()[-5:]]
+            raise RuntimeError(f"{' '.join(command)} ended with status {status}: {' '.join(last)}")
+    return Used(*used)
 
 
 def clocks() -> npt.NDArray[np.float64]:
