@@ -13,11 +13,9 @@ import time
 
 import benchmarks
 
-ALL = (
-    "All benchmarks ({names}) take about NN minutes of processor time on one core, and up to\n"
-    "5 GB; peers takes MM more where all other simulators are on the path. python -m benchmarks\n"
-    "NAME runs one."
-)
+ALL = """All benchmarks: {names}.
+They take many minutes of processor time, as each says at its end, and up to 6 GB;
+benchmarks/README.md has the times. python -m benchmarks NAME runs one."""
 
 
 def main(names: list[str]) -> int:

@@ -20,8 +20,8 @@ from topologies.clusters.names import cluster
 from topologies.shapes.tiered import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
-MOST_OPS = 40_000_000
-"""Most ops of a schedule that fits in the memory of a common machine."""
+MOST_OPS = 20_000_000
+"""Most ops of a schedule that is built here; ``engine`` has the ring of 4,096 ranks, 34 M ops."""
 GIB = 2**30
 
 

@@ -1,7 +1,7 @@
 """Speed of both engines, compared in one run with rings written by hand in SimPy.
 
 The hand-written rings do the work of a ring all-reduce with the same wire time and latency, but
-without queues, which a ring does not need; see :mod:`benchmarks._by_hand` for the three ways.
+without queues, which a ring does not need; the three ways are in `benchmarks/_by_hand.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPEATS = 2
 def main() -> None:
     """Print the three tables."""
     assert_same_time()
-    print("SimPy engine [us an op], beside rings by hand in SimPy; how many times as fast")
+    print("SimPy engine [us of processor time an op], beside rings by hand; how many times as fast")
     for ranks in (64, 128):
         beside_hand_written(ranks, "reference")
     print("Compiled engine, building included, beside the same rings")
@@ -69,13 +69,13 @@ def beside_hand_written(ranks: int, engine: str) -> None:
 
 
 def best(run: Callable[[], object]) -> float:
-    """Shortest wall time of a few runs [s]."""
+    """Least processor time of a few runs [s]."""
     times = []
     for _ in range(REPEATS):
         gc.collect()
-        begun = time.perf_counter()
+        begun = time.process_time()
         run()
-        times.append(time.perf_counter() - begun)
+        times.append(time.process_time() - begun)
     return min(times)
 
 

@@ -31,11 +31,11 @@ def main() -> None:
 
 def first_use() -> None:
     """Print the time of compiling the engines, or of loading their kept machine code."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     small = training_program("trn2-ultraserver:16", pp=2, global_batch=16, overlap="all")
     noisy(small)
     by_engine(small)
-    print(f"{'first use, compiled or loaded':>42}: {time.perf_counter() - begun:6.2f} s")
+    print(f"{'first use, compiled or loaded':>42}: {time.process_time() - begun:6.2f} s of cores")
 
 
 def demo() -> None:
@@ -60,12 +60,12 @@ def demo() -> None:
 
 def rainier(pp: int) -> None:
     """Print the speed of a folded plan on Rainier with its building, and of every rank jittered."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     step = training_program("rainier", pp=pp, overlap="dp")
-    built_s = time.perf_counter() - begun
+    built_s = time.process_time() - begun
     name = f"{len(step):,} chips, pp {pp}"
     folded, run_s = measured(f"{name}, folded, engine", partial(by_folding, step))
-    print(f"{'with building':>42}: {built_s + run_s:6.2f} s")
+    print(f"{'with building':>42}: {built_s + run_s:6.2f} s of cores")
     disturbed, noisy_s = measured(f"{name}, jitter {JITTER}", partial(noisy, step))
     longer = disturbed.total_ps / folded.total_ps
     print(f"{'jitter makes the iteration longer by':>42}: {longer:.4f} x")
@@ -130,9 +130,9 @@ def noisy(program: Program) -> RankVector:
 
 
 def measured(name: str, work: Callable[[], Any]) -> tuple[Any, float]:
-    """Print the time of some work, and return its result and wall time [s].
+    """Print the time of some work, and return its result and processor time of all cores [s].
 
-    The processor time of all cores is printed too, as on a busy machine wall time includes waiting.
+    On a busy machine wall time, which is printed too, includes waiting.
     """
     begun, before = time.perf_counter(), time.process_time()
     result = work()
@@ -143,7 +143,7 @@ def measured(name: str, work: Callable[[], Any]) -> tuple[Any, float]:
         "so far",
         flush=True,
     )
-    return result, took
+    return result, worked
 
 
 def ratio(name: str, longer_s: float, shorter_s: float) -> None:
