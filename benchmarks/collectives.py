@@ -2,18 +2,23 @@
 
 The first table has the ops built and run per second, and the memory of an op, for each algorithm at
 64, 512 and 4,096 ranks, on plain tori and on Trn2, whose messages also use memory bandwidth. The
-second has per-axis ring all-reduces, the work on which other simulators are measured, on 16, 32 and
-64 cubed chips; each ring is written, run and dropped by itself.
+second has rings of which some rounds are held at a time. The third has per-axis ring all-reduces,
+the work on which other simulators are measured, on 16, 32 and 64 cubed chips; each ring is written,
+run and dropped by itself.
 """
 
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from dataclasses import replace
 
 from benchmarks._measure import clocks
 from cluster_sim.collectives import CollectiveCall, Group, build, suitable, whole
+from cluster_sim.collectives.algorithms import ring
+from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, one_ring
 from cluster_sim.collectives.algorithms.per_axis import PER_AXIS, ring_by_ring_ps
+from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
@@ -35,6 +40,7 @@ def main() -> None:
     ring_of_1024()
     every_algorithm()
     on_trainium()
+    round_by_round()
     per_axis_all_reduce()
     per_axis_all_to_all()
     direct_all_to_all()
@@ -65,6 +71,32 @@ def on_trainium() -> None:
         group = whole(cluster("trn2-ultraserver"), cores)
         for name in ("multi-ring", "rdh", *(("kangaring",) if cores > 1 else ("torus", "mesh"))):
             row("all-reduce", name, group)
+
+
+def round_by_round() -> None:
+    """Print the speed of rings of which some rounds are held at a time, building included."""
+    for text in ("ring:512", "ring:1024", "ring:4096"):
+        in_rounds("ring", one_ring, whole(cluster(text, bandwidth="100GB/s", latency="1us")))
+    in_rounds("multi-ring", all_rings, whole(cluster("trn2-ultraserver"), 4))
+
+
+def in_rounds(name: str, rings_of: Callable[[Group], Cycles], group: Group) -> None:
+    """Build and run an all-reduce of 1 GiB in rounds; print the ops per second."""
+    rings = rings_of(group)
+    begun = clocks()
+    rounds = ring.in_rounds(
+        CollectiveCall("all-reduce", group, GIB), communication_costs(group.cluster), rings
+    )
+    assert rounds is not None
+    total_ps = simulate_rounds(rounds)
+    _, cpu_s = clocks() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    print(
+        f"{name} round by round, {group.ranks:,} ranks: {rounds.all_ops:,} ops in {cpu_s:.2f} s, "
+        f"{rounds.all_ops / cpu_s / 1e6:.2f} M ops/s, peak {peak:.2f} GB so far, simulated "
+        f"{total_ps / 1e9:.3f} ms",
+        flush=True,
+    )
 
 
 def _ops(name: str, ranks: int) -> int:

@@ -248,11 +248,15 @@ def _is_streamed(
 ) -> bool:
     """Return whether a call is run part by part, as it is large and its parts share nothing."""
     first = calls[0]
-    if not algorithm.streams or not first.group.cluster.plain:
+    if not first.group.cluster.plain:
         return False
-    ops = ops_foreseen(calls, algorithm, communication_costs(first.group.cluster))
+    costs = communication_costs(first.group.cluster)
     exact = first.size_bytes % first.ranks == 0 and first.ranks > LARGEST_RANKS
-    return ops >= (STREAMED_UNWATCHED_FROM if unwatched and exact else STREAMED_FROM)
+    if not ((unwatched and exact) or algorithm.streams_watched):
+        return False
+    least = STREAMED_UNWATCHED_FROM if unwatched and exact else STREAMED_FROM
+    large = ops_foreseen(calls, algorithm, costs) >= least
+    return large and algorithm.streamed_ops(first, costs) > 0
 
 
 def _measure_large(
@@ -267,8 +271,7 @@ def _measure_large(
         algorithm.rounds(call, costs),
         lambda smaller: duration_ps(smaller, algorithm, ideal=ideal),
     )
-    if algorithm.streams:
-        row["ops"] = algorithm.message_count(call, costs) + call.ranks
+    row["ops"] = algorithm.streamed_ops(call, costs) or row["ops"]
     return row, trace
 
 

@@ -110,7 +110,7 @@ def written_out(whole: Schedule, routines: Routines) -> Schedule:
         **picked,
         edges=_edges(whole, origin, shift, calls),
         resources=whole.resources,
-        flows=_flows(whole, origin),
+        flows=flows_of_copies(whole, origin),
     )
 
 
@@ -142,8 +142,8 @@ def _edges(
     )
 
 
-def _flows(whole: Schedule, origin: IntArray) -> Flows:
-    """Rate caps and shares of the flows among the ops that ``origin`` copies."""
+def flows_of_copies(whole: Schedule, origin: IntArray) -> Flows:
+    """Return rate caps and shares of the flows among the ops that ``origin`` copies."""
     flows = whole.flows
     row = np.full(len(whole), -1)
     row[flows.op] = np.arange(len(flows))

@@ -16,6 +16,11 @@ def runs_all_ranks(call: CollectiveCall, costs: CommunicationCosts) -> int | Non
     return None
 
 
+def streams_none(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    """Return 0, for an algorithm that is not run part by part."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """One way to run some collective operations.
@@ -47,9 +52,11 @@ class Algorithm:
         stand for all [ps]; None where all messages have to be simulated.
     crosses_links : bool
         Whether a message may cross several links, rather than go to a neighbour.
-    streams : bool
-        Whether ``stands_for`` simulates every message, part by part, so that the memory of one
-        part is enough.
+    streamed_ops : function of a call and costs
+        Number of ops that ``stands_for`` runs part by part, which takes the memory of one part and
+        gives the time of all; 0 where it leaves any out.
+    streams_watched : bool
+        Whether a large call is run so even where the caller looks at single messages.
 
     Raises
     ------
@@ -73,7 +80,8 @@ class Algorithm:
     memory_accesses: Callable[[CollectiveCall, CommunicationCosts], Fraction]
     stands_for: Callable[[CollectiveCall, CommunicationCosts], int | None] = runs_all_ranks
     crosses_links: bool = False
-    streams: bool = False
+    streamed_ops: Callable[[CollectiveCall, CommunicationCosts], int] = streams_none
+    streams_watched: bool = False
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in KINDS]

@@ -108,6 +108,17 @@ def _message_count(call: CollectiveCall, costs: CommunicationCosts) -> int:
     return staged_count(call, [sizes], 1) + call.ways * len(sizes) - 1
 
 
+def _streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
+    return _message_count(call, costs) + call.ranks if _rings_share_nothing(call) else 0
+
+
+def _rings_share_nothing(call: CollectiveCall) -> bool:
+    """Return whether the rings along an axis are apart, and every step crosses one link."""
+    cluster = call.group.cluster
+    torus = cluster.plain and isinstance(cluster.shape, Torus) and all(_box(call).wraps)
+    return torus and call.kind in RING_KINDS
+
+
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time of a call from runs of every ring by itself, one axis after the other.
 
@@ -119,14 +130,12 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     int or None
         Time [ps]; None where rings share more than links, or where messages cross several links.
     """
-    cluster, filled = call.group.cluster, _box(call)
-    if call.kind not in RING_KINDS or not (
-        cluster.plain and isinstance(cluster.shape, Torus) and all(filled.wraps)
-    ):
+    shape, filled = call.group.cluster.shape, _box(call)
+    if not (isinstance(shape, Torus) and _rings_share_nothing(call)):
         return None
     total_ps = 0
     for kind, place, size_bytes in _stages(call.kind, filled.sizes, call.size_bytes):
-        axis = cluster.shape.axes[filled.axes[place]]
+        axis = shape.axes[filled.axes[place]]
         pattern = _one_ring(kind, axis, size_bytes, costs)
         rings = math.prod(filled.sizes) // axis.size
         kinds = np.zeros((rings, len(pattern.resources)), np.int32)  # all links are equal
@@ -181,5 +190,6 @@ PER_AXIS = Algorithm(
     rounds=lambda call, costs: along_axes.rounds(call, "per-axis"),
     memory_accesses=lambda call, costs: along_axes.memory_accesses(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
-    streams=True,
+    streamed_ops=_streamed_ops,
+    streams_watched=True,
 )

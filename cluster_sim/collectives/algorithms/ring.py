@@ -34,10 +34,14 @@ from cluster_sim.collectives.few_ranks import (
 )
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
+from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.rounds import Rounds
 from cluster_sim.schedule.table import Edges, Schedule
 from topologies.arrays import IntArray
 
+ROUNDS_FROM = 200_000
+"""Messages from which rounds are held a few at a time; fewer are as fast all at once."""
 RANKS_OF_FEW = 3
 """Ranks of a ring that stands for a longer one; with two, a ring and its reverse would be equal."""
 
@@ -58,20 +62,24 @@ def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
     One cycle of n ranks takes 2 (n - 1) rounds for an all-reduce and n - 1 for the others, of
     size / n bytes each (Patarasuk & Yuan, 2009).
     """
-    ranks = rings.order.shape[1]
+    rounds, reducing = (call.ranks - 1) * call.ways, (call.ranks - 1) * call.reduces
+    return ring_rounds(rings, slices, ring_chunks(call, rings, slices), rounds, reducing=reducing)
+
+
+def ring_chunks(call: CollectiveCall, rings: Cycles, slices: int) -> Chunks:
+    """Cut the payload into a chunk for each cycle, slice and position, numbered in this order."""
     order = np.repeat(rings.order, slices, axis=0)
     weights = np.repeat(rings.weight, slices)
-    pieces = np.take_along_axis(shards(call.size_bytes, ranks, weights), order, axis=1)
-    chunks = Chunks.table(
+    pieces = np.take_along_axis(shards(call.size_bytes, call.ranks, weights), order, axis=1)
+    return Chunks.table(
         pieces,
         source=EVERY if call.reduces else order,
         target=EVERY if call.gathers else order,
     )
-    return ring_rounds(rings, slices, chunks, (ranks - 1) * call.ways, reduces=call.reduces)
 
 
 def ring_rounds(
-    rings: Cycles, slices: int, chunks: Chunks, rounds: int, *, reduces: bool
+    rings: Cycles, slices: int, chunks: Chunks, rounds: int, *, reducing: int
 ) -> Messages:
     """Write the rounds of rings whose chunks are numbered by cycle, slice and position.
 
@@ -83,8 +91,8 @@ def ring_rounds(
     chunks : Chunks
         A chunk for each cycle, slice and position (cycles * slices * ranks,).
     rounds : int
-    reduces : bool
-        Whether the first ``ranks - 1`` rounds are of a reduce-scatter.
+    reducing : int
+        Number of rounds at the beginning whose messages are added to what the receiver holds.
     """
     count, ranks = rings.order.shape
     parts = count * slices
@@ -95,8 +103,8 @@ def ring_rounds(
     channel = np.repeat(np.arange(count * ranks, dtype=np.int32).reshape(count, ranks), slices, 0)
     return one_chunk_messages(
         channel=np.broadcast_to(channel, (rounds, parts, ranks)),
-        first=_blocks(rounds, parts, ranks, reduces),
-        reduce=round_ < (ranks - 1) * reduces,
+        first=_blocks(rounds, parts, ranks, reducing > 0),
+        reduce=round_ < reducing,
         step=round_,
         edges=_next_round(rounds, parts, ranks),
         channels=channels,
@@ -127,6 +135,50 @@ def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
     return Edges(ptr, np.ravel(starts + following), np.broadcast_to(np.int64(0), edges))
 
 
+def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) -> Rounds | None:
+    """Write a call over rings as rounds, of which nearly all are alike.
+
+    None where blocks differ in size, as the buffer does not divide among the ranks; for too few
+    rounds to repeat any; and for several domains, of which a few may stand for all.
+    """
+    ranks = call.ranks
+    if call.kind not in RING_KINDS or len(call.group.domains) > 1:
+        return None
+    if call.size_bytes % ranks or ranks <= RANKS_OF_FEW:
+        return None
+    # The first round waits for no other, and from the last none follows. Between them are the other
+    # rounds of the reduce-scatter and those of the all-gather.
+    if call.kind == "all-reduce":
+        repeats = np.array([1, ranks - 2, ranks - 2, 1])
+    else:
+        repeats = np.array([1, ranks - 3, 1])
+    messages = ring_rounds(
+        rings,
+        costs.slices,
+        ring_chunks(call, rings, costs.slices),
+        len(repeats),
+        reducing=call.reduces * len(repeats) // call.ways,
+    )
+    schedule = schedule_of_few(messages, call.group.cluster, call.group.chip_of_rank, costs)
+    return Rounds(schedule, (len(schedule) - ranks) // len(repeats), repeats)
+
+
+def _round_by_round_ps(
+    call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[Group], Cycles]
+) -> int | None:
+    """Return the time of all messages, some rounds of which are held at a time [ps].
+
+    None where a schedule of all messages is as fast, or rounds differ.
+    """
+    if call.kind not in RING_KINDS:
+        return None
+    rings = rings_of(call.group)
+    if len(rings.order) * costs.slices * call.ways * call.ranks**2 < ROUNDS_FROM:
+        return None
+    rounds = in_rounds(call, costs, rings)
+    return None if rounds is None else simulate_rounds(rounds)
+
+
 def _over_many_domains_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time of a ring over many domains, from a few ranks or rounds [ps]; else None."""
     group = call.group
@@ -148,9 +200,10 @@ def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
     blocks = cut(-(-call.size_bytes // group.ranks), slices)
     chunks = Chunks.table(np.repeat(blocks, group.ranks), EVERY, EVERY)
     whole = cycles(np.arange(group.ranks))
+    reducing = (group.ranks - 1) * call.reduces
 
     def schedule_of(rounds: int) -> Schedule:
-        messages = ring_rounds(whole, slices, chunks, call.ways * rounds, reduces=call.reduces)
+        messages = ring_rounds(whole, slices, chunks, call.ways * rounds, reducing=reducing)
         return schedule_of_few(messages, group.cluster, group.chip_of_rank, costs)
 
     return repeated_rounds_ps(schedule_of, group.ranks - 1)
@@ -165,9 +218,10 @@ def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> in
     level = with_one_latency(group, group.chips, call.ways * (ranks - 1))
     chips = level.chips_per_domain * np.arange(RANKS_OF_FEW)
     slowest = with_uplink_rate(costs, group.cluster, group.chips)
+    reducing = (RANKS_OF_FEW - 1) * call.reduces
 
     def schedule_of(rounds: int) -> Schedule:
-        messages = ring_rounds(few, slices, chunks, call.ways * rounds, reduces=call.reduces)
+        messages = ring_rounds(few, slices, chunks, call.ways * rounds, reducing=reducing)
         return schedule_of_few(messages, level, chips, slowest)
 
     return repeated_rounds_ps(schedule_of, ranks - 1)
@@ -204,9 +258,16 @@ def _ring_algorithm(
         return call.ways * (call.ranks - 1)
 
     def stands_for(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-        """Take a few of very many ranks, or the clocks of links that each serve one ring."""
+        """Take a few of very many ranks, clocks of links, or some rounds at a time."""
         of_few = few(call, costs)
-        return rings_alone_ps(call, costs, rings) if of_few is None else of_few
+        if of_few is None:
+            of_few = rings_alone_ps(call, costs, rings)
+        return _round_by_round_ps(call, costs, rings) if of_few is None else of_few
+
+    def streamed_ops(call: CollectiveCall, costs: CommunicationCosts) -> int:
+        """Count the ops of a call whose rounds are alike."""
+        rounds = in_rounds(call, costs, rings(call.group))
+        return 0 if rounds is None else rounds.all_ops
 
     return Algorithm(
         name=name,
@@ -218,6 +279,7 @@ def _ring_algorithm(
         rounds=rounds,
         memory_accesses=each_byte_arrives_once,
         stands_for=stands_for,
+        streamed_ops=streamed_ops,
     )
 
 

@@ -48,7 +48,7 @@ def simulate(
     if state.notes[TROUBLE] != NO_OP:
         raise HorizonError.of(int(state.notes[TROUBLE]))
     stopped = now if until_ps is not None or state.notes[STOP] else None
-    moving = _moving(run)
+    moving = moving_flows(run)
     if stopped is None and len(moving):
         raise HorizonError.of(int(moving.min()))
     rows = run.speeds.attempts[: state.notes[ATTEMPTS]]
@@ -79,8 +79,8 @@ def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
         raise ValueError(f"routine {run.calls.clash[0]} is called while it runs")
     if state.notes[TROUBLE] != NO_OP:
         raise HorizonError.of(int(state.notes[TROUBLE]))
-    if len(_moving(run)):
-        raise HorizonError.of(int(_moving(run).min()))
+    if len(moving_flows(run)):
+        raise HorizonError.of(int(moving_flows(run).min()))
     columns = (state.ready, state.start, state.end)
     ready, start, end = (column[:outside].copy() for column in columns)
     status = np.zeros(outside, np.uint8)
@@ -88,12 +88,18 @@ def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
     return settle(times, state.pending[:outside], now=now, on_its_way=False)
 
 
-def new_run(schedule: Schedule, faults: Faults, until_ops: Sequence[int]) -> Run:
-    """Return the tables of a run of a schedule, as they are before its first instant."""
-    number, streams = _streams(schedule, faults)
+def new_run(
+    schedule: Schedule, faults: Faults, until_ops: Sequence[int], berths: int | None = None
+) -> Run:
+    """Return the tables of a run of a schedule, as they are before its first instant.
+
+    ``berths`` is the number of flows for which there is room at once, by default for as many as the
+    schedule may have.
+    """
+    number, streams = _streams(schedule, faults, berths)
     return Run(
         ops=_ops(schedule, until_ops, number),
-        state=_state(len(schedule)),
+        state=empty_state(len(schedule)),
         agenda=empty_agenda(),
         queues=empty_queues(_column(schedule.resources.slots, np.int64)),
         streams=streams,
@@ -129,7 +135,8 @@ def _ops(schedule: Schedule, until_ops: Sequence[int], number: IntArray) -> Ops:
     )
 
 
-def _state(ops: int) -> State:
+def empty_state(ops: int) -> State:
+    """Return the state of this many ops before any of them has arrived."""
     notes = np.zeros(NOTES, np.int64)
     notes[[ARRIVED, TROUBLE]] = NO_OP
     return State(
@@ -178,13 +185,13 @@ def _most_attempts(schedule: Schedule, faults: Faults) -> int:
     return int(deaths @ most) + (0 if edges is None else int(np.count_nonzero(edges)))
 
 
-def _streams(schedule: Schedule, faults: Faults) -> tuple[IntArray, Streams]:
+def _streams(schedule: Schedule, faults: Faults, berths: int | None) -> tuple[IntArray, Streams]:
     """Return the class of each flow, and room for the flows in flight."""
     # np.unique loads numpy's masked arrays, which takes longer than many a run
     faulty = np.unique(faults.resource) if len(faults) else faults.resource
     number, slot, paths, seats, filling, groups = share_tables(schedule, faulty)
-    berths = _most_in_flight(schedule)
-    streams = empty_streams(berths, _column(slot, np.int64), paths, seats, filling, groups)
+    room = _most_in_flight(schedule) if berths is None else berths
+    streams = empty_streams(room, _column(slot, np.int64), paths, seats, filling, groups)
     return number, streams
 
 
@@ -197,7 +204,7 @@ def _most_in_flight(schedule: Schedule) -> int:
     return min(len(held), int(slots.sum()) + int(np.count_nonzero(held < 0)))
 
 
-def _moving(run: Run) -> IntArray:
+def moving_flows(run: Run) -> IntArray:
     """Return the ops of the flows in flight whose rate is not 0."""
     streams = run.streams
     berths = np.flatnonzero(streams.op[: streams.vacant[1]] != NO_OP)

@@ -66,6 +66,8 @@ def check_fields(call: CollectiveCall, algorithm: Algorithm) -> None:
     )
     foreseen = ops_foreseen([call], algorithm, costs)
     assert 0.45 * len(built.schedule) - call.ranks <= foreseen <= 2.5 * len(built.schedule)
+    if call.group.cluster.plain:
+        assert algorithm.streamed_ops(call, costs) in (0, len(built.schedule))
     if built.chunks.is_tracked:
         assert prove(built) == "proven"
 

@@ -1,0 +1,248 @@
+"""Runs of schedules in rounds, in memory that does not grow with the number of rounds.
+
+Only some rounds are held at a time, in a window. When all ops of its first rounds have ended, the
+window moves on: what is left of the later rounds moves to the front, and new rounds are written
+behind them. Nothing of this changes a time, as no op of a new round could have arrived before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.engine import simulate
+from cluster_sim.engine.fast import empty_state, moving_flows, new_run
+from cluster_sim.engine.fast.columns import ENDED, NO_OP, STOP, TROUBLE, Ops
+from cluster_sim.engine.fast.loop import advance, arrive_first
+from cluster_sim.engine.fast.steps import Run
+from cluster_sim.engine.faults import Faults
+from cluster_sim.engine.times import NEVER, HorizonError
+from cluster_sim.schedule.rounds import Rounds, written_out
+from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, IntArray
+
+OPS_IN_WINDOW = 2**18
+"""Ops that a window holds, if these are enough rounds. With fewer, moving on takes longer; the
+columns of more are slower to reach in memory."""
+FEWEST_ROUNDS = 12
+"""Rounds that a window holds at least."""
+LEAST_MOVES = 8
+"""Part of all rounds, one in so many, above which a window would save little memory."""
+NEVER_READY = 2**30
+"""Count of pending edges of an op that must not arrive, more than can ever elapse."""
+OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 0}
+"""Columns of ops that every schedule has, and their values for an op that does nothing."""
+
+
+def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None = None) -> int:
+    """Run a schedule in rounds and return the latest end of any op [ps].
+
+    Parameters
+    ----------
+    rounds : Rounds
+        As :func:`cluster_sim.schedule.rounds.check_rounds` accepts them.
+    engine : {"fast", "reference"}
+        The compiled engine holds some rounds at a time. SimPy runs the schedule written out, and so
+        does the compiled engine where no window is long enough. The times are the same.
+    window : int, optional
+        Rounds that the first window holds, by default as many as fit in a processor's cache. It is
+        doubled when some ops are so far ahead of others that an op may end before the round that
+        follows its own is there.
+
+    Raises
+    ------
+    HorizonError
+        When the run would pass 2⁶² ps (rule 6).
+    ValueError
+        When some ops never run.
+
+    Examples
+    --------
+    A million transfers, one after the other:
+
+    >>> from cluster_sim.schedule.build import OpColumns, schedule
+    >>> from cluster_sim.schedule.table import FIXED, Edges, Resources
+    >>> link = Resources.table("link", [0], [1])
+    >>> send = schedule(OpColumns([FIXED, JOIN], [0, -1], [5, 0]), resources=link,
+    ...                 edges=Edges.from_pairs(2, [0], [1], lag_ps=2))
+    >>> simulate_rounds(Rounds(send, 1, np.array([10**6])))
+    7000000
+    """
+    fitting = min(OPS_IN_WINDOW // rounds.ops, rounds.count // LEAST_MOVES)
+    length = window or max(FEWEST_ROUNDS, fitting)
+    while engine == "fast" and length < rounds.count:
+        latest_ps = _Window(rounds, length).latest_end_ps()
+        if latest_ps is not None:
+            return latest_ps
+        length *= 2
+    times = simulate(written_out(rounds), engine=engine)
+    if times.blocked.any():
+        raise ValueError("some ops of the rounds never run")
+    return times.total_ps
+
+
+class _Window:
+    """Some consecutive rounds of a schedule, and the run that goes on in them.
+
+    Behind the rounds of the window there is room for one more, whose ops never arrive. As soon as
+    an edge to one of them is counted, the window was too short.
+    """
+
+    def __init__(self, rounds: Rounds, length: int):
+        ops, width = rounds.ops, rounds.edges
+        self.rounds, self.length, self.first = rounds, length, 0
+        self.op_rows, self.edge_rows, self.run = _columns(rounds, length)
+        self.pending = _pending_rows(rounds)
+        number = np.arange(len(rounds.repeats))
+        nothing = np.full(length, len(number) + 1)
+        # The row in which the columns of each round stand; behind all rounds come the final ops.
+        self.row = np.concatenate([np.repeat(number, rounds.repeats), [len(number)], nothing])
+        self.shown = np.full(length, -1)  # row that is written at each place
+        each = rounds.schedule.edges.ptr[:ops]
+        self.run.ops.ptr[: length * ops] = (np.arange(length)[:, None] * width + each).ravel()
+        self.run.ops.ptr[length * ops :] = length * width
+        # The run stops when an op in the last quarter ends: by then most rounds before are over.
+        self.run.ops.watched[np.arange(3 * length // 4, length) * ops] = True
+
+    def latest_end_ps(self) -> int | None:
+        """Run all rounds; returns the latest end of any op [ps], None for too short a window."""
+        run, state, here = self.run, self.run.state, self.length * self.rounds.ops
+        self._write_columns()
+        state.pending[here:] = NEVER_READY
+        arrive_first(run.ops, state, run.agenda, 0)
+        state.pending[here:] = NEVER_READY  # without the edges that were counted just now
+        now, latest_ps = 0, 0
+        while True:
+            now = advance(run, now, HORIZON_PS)
+            ahead = self.first + self.length <= self.rounds.count
+            if ahead and state.pending[here:].min() < NEVER_READY:
+                return None
+            if state.notes[TROUBLE] != NO_OP:
+                raise self._past_horizon(int(state.notes[TROUBLE]))
+            if not state.notes[STOP]:
+                break
+            state.notes[STOP] = 0
+            latest_ps = max(latest_ps, self._move_on(now))
+        moving = moving_flows(run)
+        if len(moving):
+            raise self._past_horizon(int(moving.min()))
+        if state.notes[ENDED] != self.rounds.all_ops:
+            raise ValueError("some ops of the rounds never run")
+        return max(latest_ps, int(state.end.max()))
+
+    def _past_horizon(self, op: int) -> HorizonError:
+        """Return the error for an op of the window that would end, or be ready, too late."""
+        return HorizonError.of(self.first * self.rounds.ops + op)
+
+    def _move_on(self, now: int) -> int:
+        """Drop the first rounds whose ops have all ended; returns their latest end [ps]."""
+        state, here = self.run.state, self.length * self.rounds.ops
+        over = (state.start[:here] != NEVER) & (state.end[:here] <= now)
+        done = int(np.argmin(over)) // self.rounds.ops
+        shift = done * self.rounds.ops
+        if not done:
+            return 0
+        latest_ps = int(state.end[:shift].max())
+        for column in (state.ready, state.start, state.end, state.pending):
+            column[: here - shift] = column[shift:here]
+        for column in (state.next, state.child):
+            column[: here - shift] = _renumbered(column[shift:here], shift)
+        _renumber_lists(self.run, shift)
+        self.first += done
+        self._write_columns()
+        self._write_state(self.length - done)
+        return latest_ps
+
+    def _write_columns(self) -> None:
+        """Write the columns of the rounds at all places where another kind of round stood."""
+        ops, edges = self.rounds.ops, self.rounds.edges
+        wanted = self.row[self.first : self.first + self.length]
+        for place in np.flatnonzero(wanted != self.shown):
+            for rows, width in ((self.op_rows, ops), (self.edge_rows, edges)):
+                for name, values in rows.items():
+                    column: IntArray = getattr(self.run.ops, name)
+                    column[place * width : (place + 1) * width] = values[wanted[place]]
+            self.run.ops.dst[place * edges : (place + 1) * edges] += place * ops
+        self.shown = wanted
+
+    def _write_state(self, place: int) -> None:
+        """Reset the state of the rounds from a place on, which are new."""
+        state, begin, here = self.run.state, place * self.rounds.ops, self.length * self.rounds.ops
+        state.ready[begin:here] = 0
+        state.start[begin:here] = NEVER
+        state.end[begin:here] = NEVER
+        within, across = self.pending
+        new = np.arange(self.first + place, self.first + self.length)
+        state.pending[begin:here] = (within[self.row[new]] + across[self.row[new - 1]]).ravel()
+
+
+def _columns(rounds: Rounds, length: int) -> tuple[dict[str, IntArray], dict[str, IntArray], Run]:
+    """Return the columns of each kind of round, and a run with room for a window of rounds.
+
+    Returns
+    -------
+    op_rows, edge_rows : dict of str to array (rounds + 2, ops) and (rounds + 2, edges)
+        Columns by name: a row for each round, one for the final ops, and one for ops that never
+        run. Edges lead to ops counted from the first op of their round.
+    run : Run
+    """
+    run = new_run(rounds.schedule, Faults.none(), (), berths=length * rounds.ops)
+    whole, count, room = run.ops, len(rounds.repeats), (length + 1) * rounds.ops
+
+    def rows(values: npt.NDArray[Any], width: int, of_none: int) -> npt.NDArray[Any]:
+        table = np.full((count + 2, width), of_none, values.dtype)
+        table.ravel()[: min(len(values), (count + 1) * width)] = values
+        return table
+
+    flows = {"flow": 0, "size": 0} if len(whole.flow) else {}
+    op_rows = {
+        name: rows(getattr(whole, name), rounds.ops, of_none)
+        for name, of_none in {**OP_COLUMNS, **flows}.items()
+    }
+    # Final ops and those that never run have edges too, which lead to an op that never runs.
+    edge_rows = {
+        "dst": rows(rounds.followers().ravel().astype(np.int32), rounds.edges, rounds.ops),
+        "lag": rows(whole.lag, rounds.edges, 0),
+    }
+    if len(whole.from_start):
+        edge_rows["from_start"] = rows(whole.from_start, rounds.edges, False)
+    columns = {name: np.zeros(room, values.dtype) for name, values in op_rows.items()}
+    columns |= {
+        name: np.zeros(length * rounds.edges, values.dtype) for name, values in edge_rows.items()
+    }
+    ops = Ops(
+        **{**whole._asdict(), **columns}
+        | {"ptr": np.empty(room + 1, np.int64), "watched": np.zeros(room, np.bool_)}
+    )
+    return op_rows, edge_rows, run._replace(ops=ops, state=empty_state(room))
+
+
+def _pending_rows(rounds: Rounds) -> tuple[IntArray, IntArray]:
+    """Return the edges into each op from its own round, and from the one before.
+
+    The rows are those of :func:`_columns`.
+    """
+    within, across = rounds.waits()
+    last = np.full((2, rounds.ops), NEVER_READY)
+    last[0, : rounds.final_ops] = 0
+    return np.concatenate([within, last]), np.concatenate([across, np.zeros_like(last)])
+
+
+def _renumbered(chain: IntArray, shift: int) -> IntArray:
+    """Return the numbers of ops in a window that has moved on; those of dropped ops are NO_OP.
+
+    ``State.child`` of a flow in flight holds its berth instead, which only faults look up.
+    """
+    return np.where(chain >= shift, chain - shift, NO_OP)
+
+
+def _renumber_lists(run: Run, shift: int) -> None:
+    """Renumber the ops in the agenda, in the queues and in flight.
+
+    None of them was dropped. Places that are not in use hold anything.
+    """
+    for ends in (run.agenda.head, run.agenda.tail, run.queues.tail):
+        np.subtract(ends, shift, out=ends)
+    for first in (run.queues.head, run.queues.root, run.streams.op[: run.streams.vacant[1]]):
+        first[:] = _renumbered(first, shift)

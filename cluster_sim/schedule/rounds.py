@@ -1,0 +1,145 @@
+"""Rounds: a schedule of a few rounds of ops, each of which stands for many in a row.
+
+A ring all-reduce of a thousand ranks has two thousand rounds, nearly all of them alike. As rounds
+it is written down as four, so that its memory does not grow with their number;
+:func:`written_out` gives the equivalent schedule of plain ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cluster_sim.schedule.routines import flows_of_copies
+from cluster_sim.schedule.table import Edges, IntArray, Schedule, ScheduleError
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """A schedule in rounds of equally many ops, and how often each round is repeated.
+
+    An edge leads to an op of the same round or of the round that follows; from the last round, to
+    the final ops. Between two repeats of one round, the edges to the round that follows lead to the
+    ops of the next repeat.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        Round k has the ops ``k * ops`` up to ``(k + 1) * ops``. Behind the last round come the
+        final ops, no more than one round has, from which no edge leads on. The ops at one place of
+        all rounds have equally many edges. Every op behind the first round waits for another.
+    ops : int
+        Number of ops in a round.
+    repeats : int64 array (rounds,)
+        Number of times that each round stands in a row.
+    """
+
+    schedule: Schedule
+    ops: int
+    repeats: IntArray
+
+    @property
+    def count(self) -> int:
+        """Number of rounds, repeats included."""
+        return int(self.repeats.sum())
+
+    @property
+    def final_ops(self) -> int:
+        """Number of ops behind the last round."""
+        return len(self.schedule) - self.ops * len(self.repeats)
+
+    @property
+    def all_ops(self) -> int:
+        """Number of ops that a run executes."""
+        return self.ops * self.count + self.final_ops
+
+    @property
+    def edges(self) -> int:
+        """Number of edges that lead from the ops of a round."""
+        return int(self.schedule.edges.ptr[self.ops])
+
+    def followers(self) -> IntArray:
+        """Return where each edge leads, counted from the first op of its round (rounds, edges)."""
+        dst = self.schedule.edges.dst.reshape(len(self.repeats), self.edges)
+        return dst - self.ops * np.arange(len(self.repeats))[:, None]
+
+    def waits(self) -> tuple[IntArray, IntArray]:
+        """Return how many edges lead to each op from its own round, and from the one before.
+
+        Returns
+        -------
+        within, across : int64 array (rounds, ops)
+            Row k of ``across`` is for the round that follows round k, or a repeat of it.
+        """
+        followers = self.followers()
+        counted = [np.bincount(row, minlength=2 * self.ops) for row in followers]
+        both = np.array(counted, np.int64).reshape(len(followers), 2, self.ops)
+        return both[:, 0], both[:, 1]
+
+
+def check_rounds(rounds: Rounds) -> None:
+    """Refuse rounds that break their rules.
+
+    Raises
+    ------
+    ScheduleError
+        When the ops do not divide into these rounds, an edge leads elsewhere than to the same round
+        or the one that follows, or an op behind the first round waits for none.
+    """
+    count, ops, edges = len(rounds.repeats), rounds.ops, rounds.schedule.edges
+    if count < 1 or rounds.repeats.min() < 1:
+        raise ScheduleError(f"rounds are repeated {rounds.repeats.tolist()} times, the least is 1")
+    if ops < 1 or not 0 <= rounds.final_ops <= ops:
+        raise ScheduleError(f"{len(rounds.schedule)} ops are not {count} rounds of {ops} ops")
+    length = np.diff(edges.ptr)
+    by_round = length[: count * ops].reshape(count, ops)
+    if length[count * ops :].any() or (by_round != length[:ops]).any():
+        raise ScheduleError("ops at one place of two rounds differ in their number of edges")
+    followers = rounds.followers()
+    if followers.size and not 0 <= followers.min() <= followers.max() < 2 * ops:
+        raise ScheduleError("an edge leads to another round than its own and the one that follows")
+    within, across = rounds.waits()
+    after, before = _followed(rounds)
+    if (within[after] + across[before] == 0).any() or (across[-1][: rounds.final_ops] == 0).any():
+        raise ScheduleError("an op behind the first round waits for none")
+
+
+def _followed(rounds: Rounds) -> tuple[IntArray, IntArray]:
+    """Return the pairs of rounds of which the first follows the second, repeats included."""
+    number = np.arange(len(rounds.repeats))
+    again = number[rounds.repeats > 1]
+    return np.concatenate([number[1:], again]), np.concatenate([number[:-1], again])
+
+
+def written_out(rounds: Rounds) -> Schedule:
+    """Return the equivalent schedule without repeats, in which every round has ops of its own.
+
+    Examples
+    --------
+    >>> from cluster_sim.schedule.build import OpColumns, schedule
+    >>> from cluster_sim.schedule.table import FIXED, JOIN, Edges, Resources
+    >>> link = Resources.table("link", [0], [1])
+    >>> send = schedule(OpColumns([FIXED, JOIN], [0, -1], [5, 0]), resources=link,
+    ...                 edges=Edges.from_pairs(2, [0], [1]))
+    >>> written_out(Rounds(send, 1, np.array([4])))
+    Schedule(5 ops, 4 edges, 1 resources)
+    """
+    whole, ops = rounds.schedule, rounds.ops
+    like = np.repeat(np.arange(len(rounds.repeats)), rounds.repeats)
+    final = np.arange(len(rounds.repeats) * ops, len(whole))
+    origin = np.append((like[:, None] * ops + np.arange(ops)).ravel(), final)
+    rows = (like[:, None] * rounds.edges + np.arange(rounds.edges)).ravel()
+    dst = rounds.followers()[like] + ops * np.arange(len(like))[:, None]
+    edges, names = whole.edges, ("kind", "resource", "duration_ps", "size_bytes", "priority")
+    return Schedule(
+        **{name: getattr(whole, name)[origin] for name in names},
+        edges=Edges(
+            np.append(0, np.cumsum(np.diff(edges.ptr)[origin])).astype(np.int64),
+            dst.ravel().astype(np.int32),
+            edges.lag_ps[rows],
+            None if edges.from_start is None else edges.from_start[rows],
+        ),
+        resources=whole.resources,
+        flows=flows_of_copies(whole, origin),
+    )

@@ -1,0 +1,89 @@
+"""Rings of which some rounds are held at a time: the times and the ops of the whole schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cluster_sim.collectives import CollectiveCall, Group, whole
+from cluster_sim.collectives.algorithms import ring
+from cluster_sim.collectives.algorithms.cycles import all_rings, one_ring
+from cluster_sim.collectives.algorithms.registry import ALGORITHMS
+from cluster_sim.collectives.builder import compose
+from cluster_sim.collectives.call import RING_KINDS
+from cluster_sim.collectives.results import measure
+from cluster_sim.engine.rounds import simulate_rounds
+from cluster_sim.hardware.communication_costs import communication_costs
+from cluster_sim.schedule.rounds import check_rounds
+from cluster_sim.trace.trace import run
+from tests.support.collective_cases import named
+from topologies.clusters.names import cluster
+
+RINGS = {"ring": one_ring, "multi-ring": all_rings}
+MACHINES = (
+    ("trn2.48xlarge", 1),
+    ("trn2.48xlarge", 4),  # memory limits the messages, which are flows
+    ("trn1.32xlarge", 2),
+    ("mesh:5", 1),
+    ("switch:4", 1),  # each message crosses two links
+    ("torus:3x4", 1),
+)
+
+
+@pytest.mark.parametrize("kind", RING_KINDS)
+@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize(("machine", "cores"), MACHINES)
+def test_rounds_of_a_ring_have_the_time_of_all_messages(
+    machine: str, cores: int, name: str, kind: str
+) -> None:
+    group = whole(named(machine), cores)
+    costs = communication_costs(group.cluster)
+    for size_bytes in (0, 3 * group.ranks, group.ranks << 20):
+        call = CollectiveCall(kind, group, size_bytes)
+        rounds = ring.in_rounds(call, costs, RINGS[name](group))
+        assert rounds is not None
+        check_rounds(rounds)
+        schedule = compose(call, name).schedule
+        assert rounds.all_ops == len(schedule) == ALGORITHMS[name].streamed_ops(call, costs)
+        for window in (2, None):
+            assert simulate_rounds(rounds, window=window) == run(schedule).total_ps
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind", "size_bytes"),
+    [
+        ("trn2.48xlarge", "all-reduce", 1000),  # blocks of 62 and 63 B
+        ("trn2.48xlarge", "broadcast", 1 << 20),
+        ("trn2.48xlarge:2", "all-reduce", 1 << 20),  # two domains
+        ("ring:2", "all-reduce", 2 << 20),
+    ],
+)
+def test_rounds_that_are_not_alike_are_not_repeated(
+    machine: str, kind: str, size_bytes: int
+) -> None:
+    call = CollectiveCall(kind, whole(named(machine)), size_bytes)
+    costs = communication_costs(call.group.cluster)
+    assert ring.in_rounds(call, costs, one_ring(call.group)) is None
+    assert ALGORITHMS["ring"].streamed_ops(call, costs) == 0
+
+
+def test_a_ring_of_many_messages_stands_for_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chip issues messages, so that clocks of links are not enough."""
+    group = Group(named("trn2.48xlarge"), np.arange(16), 4)
+    call = CollectiveCall("all-reduce", group, 1 << 24)
+    costs, algorithm = communication_costs(group.cluster), ALGORITHMS["multi-ring"]
+    assert algorithm.stands_for(call, costs) is None
+    monkeypatch.setattr(ring, "ROUNDS_FROM", 1000)
+    assert algorithm.stands_for(call, costs) == run(compose(call, algorithm).schedule).total_ps
+
+
+def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule() -> None:
+    chips = whole(cluster("ring:300", bandwidth="100GB/s", latency="1us"))
+    call = CollectiveCall("all-reduce", chips, 300 << 10)
+    watched, trace = measure(call, "ring")
+    row, short = measure(call, "ring", watched=False)
+    assert (len(trace), len(short)) == (2 * 299 * 300 + 300, 302)
+    clocks = {"build_s", "simulate_s"}
+    assert {key: row[key] for key in row.keys() - clocks} == {
+        key: watched[key] for key in watched.keys() - clocks
+    }
