@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from topologies.errors import InputError, shown
@@ -20,6 +21,8 @@ MEASURES = ("_s", "_ps", "_bytes", "_usd", "_joules", "_w", "_kg", "_hours", "_h
 SIGNED = ("error", "change", "bias", "saved", "difference", "net", "delta", "margin", "regret")
 """Words in names of numbers that may be below zero."""
 ROUNDING = 1e-9
+NAMES = 1024
+"""Names whose meaning is remembered: the rows of a long table have the same ones."""
 REMEDY = (
     "so something is wrong. Check the values of the cluster file, the plan and --catalogue; "
     "where they are the shipped ones, report it."
@@ -46,8 +49,10 @@ def _check(value: Any, name: str, *, signed: bool) -> None:
     if isinstance(value, Mapping):
         _check_row(value)
         for key, item in value.items():
+            if isinstance(item, str) or item is None:
+                continue
             part = str(key) if _is_known(str(key)) or not _is_known(name) else name
-            _check(item, part, signed=signed or any(word in str(key) for word in SIGNED))
+            _check(item, part, signed=signed or _is_signed(str(key)))
     elif isinstance(value, list | tuple):
         for item in value:
             _check(item, name, signed=signed)
@@ -55,8 +60,14 @@ def _check(value: Any, name: str, *, signed: bool) -> None:
         _check_number(value, name, signed=signed)
 
 
+@lru_cache(NAMES)
 def _is_known(name: str) -> bool:
     return name in SHARES or name.endswith(MEASURES)
+
+
+@lru_cache(NAMES)
+def _is_signed(name: str) -> bool:
+    return any(word in name for word in SIGNED)
 
 
 def _check_number(value: float, name: str, *, signed: bool) -> None:

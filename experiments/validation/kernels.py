@@ -63,9 +63,12 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
 
 def _loaded(values: Mapping[str, Any], catalogue: Catalogue) -> Catalogue:
     """Catalogue for the load on the other cores of the chip, where the row states it."""
-    part, load = f"kernels.{family(values['chip'], catalogue).name}", values.get("load")
+    load = values.get("load")
+    if load is None:
+        return catalogue
+    part = f"kernels.{family(values['chip'], catalogue).name}"
     names = [entry.variant for entry in catalogue.variants(part, "gemm_sustained")]
-    if load is None or LOADS[load] not in names:
+    if LOADS[load] not in names:
         return catalogue
     return catalogue.with_variants({f"{part}.gemm_sustained": LOADS[load]})
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import FILES, GRAPHS, cluster
-from workloads.models.huggingface import model
+from workloads.models.huggingface import model, models
 from workloads.models.model import Model
 
 
@@ -54,7 +54,22 @@ def model_for(name: str) -> Model:
     >>> model_for("trinity-nano").layers, model_for("llama-3.1-8b").layers
     (56, 32)
     """
-    return model(files_of_tables("models_of_tables").get(name.lower(), name))
+    place = files_of_tables("models_of_tables").get(name.lower())
+    if place is None and name not in shipped_models():
+        return model(name)  # the user's file is read at each call, as it may change
+    return _shipped_model(place or name)
+
+
+@cache
+def _shipped_model(place: str) -> Model:
+    """Return a model that does not change while the program runs; ``place`` is a name or a file."""
+    return model(place)
+
+
+@cache
+def shipped_models() -> frozenset[str]:
+    """Return the names of the shipped models."""
+    return frozenset(models())
 
 
 def shipped() -> dict[str, str]:

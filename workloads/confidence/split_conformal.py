@@ -55,6 +55,8 @@ MIXED_NODES = 1.5
 by :mod:`workloads.confidence.mixture`."""
 MOST = 4.0
 """Largest product of all widenings."""
+PREDICTIONS = 256
+"""Predictions whose widenings are remembered; rows of one table share a few."""
 
 
 def interval(
@@ -105,7 +107,8 @@ def widening(prediction: Prediction, residuals: Residuals) -> float:
     return min(MOST, math.prod(factor for factor, _ in _factors(prediction, residuals)))
 
 
-def _factors(prediction: Prediction, residuals: Residuals) -> list[tuple[float, str]]:
+@lru_cache(PREDICTIONS)
+def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float, str], ...]:
     """Differences between a prediction and the measurements, each with its factor and reason."""
     of_kind = residuals.of(prediction.kind)
     factors = [(NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere")]
@@ -124,7 +127,7 @@ def _factors(prediction: Prediction, residuals: Residuals) -> list[tuple[float, 
         factors.append((EXCHANGE_KERNEL, "a kernel measured in one release"))
     if prediction.kind == RESEARCH:
         factors.append((MIXED_NODES, "nodes of mixed quality"))
-    return factors
+    return tuple(factors)
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:

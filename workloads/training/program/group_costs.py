@@ -21,11 +21,12 @@ class _Place(NamedTuple):
     Attributes
     ----------
     group : Group
-    geometry : Geometry
+    geometry : int
+        Number of the geometry.
     """
 
     group: Group
-    geometry: Geometry
+    geometry: int
 
 
 class GroupCosts:
@@ -43,6 +44,7 @@ class GroupCosts:
         self.cluster = cluster
         self._period = period(cluster)
         self._places: dict[bytes, _Place] = {}
+        self._geometries: dict[Geometry, int] = {}
         self._time_ps: dict[tuple[object, ...], int] = {}
         self._drawn_bytes: dict[tuple[object, ...], int] = {}
 
@@ -101,7 +103,8 @@ class GroupCosts:
         key = self.place_key(chips)
         if key not in self._places:
             group = group_of(self.cluster, chips)
-            self._places[key] = _Place(group, Geometry(group))
+            number = self._geometries.setdefault(Geometry(group), len(self._geometries))
+            self._places[key] = _Place(group, number)
         return self._places[key]
 
 
