@@ -139,19 +139,22 @@ def test_a_window_doubles_until_the_fastest_chain_fits(monkeypatch: pytest.Monke
 
 
 def test_ops_that_wait_out_of_order_move_on_with_the_window() -> None:
-    """When the window moves, the second op waits in the queue's list and the third in its heap."""
-    each = np.repeat(np.arange(3), 3)
+    """When the window moves, the second op waits in the queue's list and the third in its heap.
+
+    The first op has ended by then, and the fourth has just started.
+    """
+    each = np.repeat(np.arange(4), 4)
     table = schedule(
         OpColumns(
-            kind=[FIXED] * 3 + [JOIN] * 3,
-            resource=[0] * 3 + [-1] * 3,
-            duration_ps=[5, 7, 9, 0, 0, 0],
-            priority=[0, 2, 1, 0, 0, 0],
+            kind=[FIXED] * 4 + [JOIN] * 4,
+            resource=[0] * 4 + [-1] * 4,
+            duration_ps=[5, 7, 9, 11, 0, 0, 0, 0],
+            priority=[0, 3, 2, 1, 0, 0, 0, 0],
         ),
-        edges=Edges.from_pairs(6, each, np.tile([3, 4, 5], 3)),
+        edges=Edges.from_pairs(8, each, np.tile([4, 5, 6, 7], 4)),
         resources=Resources.table("link", [0], [1]),
     )
-    assert simulate_rounds(Rounds(table, 3, np.array([100])), window=8) == 2100
+    assert simulate_rounds(Rounds(table, 4, np.array([100])), window=8) == 3200
 
 
 def test_few_rounds_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
