@@ -261,3 +261,15 @@ def test_a_folder_or_nothing_at_all(tmp_path: Path) -> None:
         cluster_from_file(tmp_path / "none.yaml", shipped_catalogue())
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         cluster_from_file(tmp_path, shipped_catalogue())
+
+
+def test_a_quantity_of_another_part_is_none_of_the_chip(tmp_path: Path) -> None:
+    """A chip that states what only a role change or a machine has would change nothing."""
+    text = (
+        "chip: {like: trn2, %s}\nscale_up: {shape: mesh, size: 4, bandwidth: 1GB/s, latency: 1us}\n"
+    )
+    for stated in ("drain: 60s", "nics: 8"):
+        with pytest.raises(
+            InputError, match=r"is no quantity of a chip, but of [\w.-]+; .* Leave it"
+        ):
+            read(tmp_path, text % stated)

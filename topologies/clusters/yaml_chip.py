@@ -61,9 +61,15 @@ def _usable(
 
 
 def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue) -> Entry:
-    units = {row.quantity: row.unit for row in catalogue.rows if row.unit}
+    units = _units(catalogue)
     if quantity not in units:
         name = shown(quantity, _SHOWN)
+        elsewhere = [row.part for row in catalogue.rows if row.quantity == quantity]
+        if elsewhere:
+            raise InputError(
+                f"chip.{name} is no quantity of a chip, but of {elsewhere[0]}; a chip's would be "
+                "read by nothing. Leave it out, or state it for its part with --catalogue FILE.csv."
+            )
         raise InputError(
             f"unknown chip.{name}.{suggestion(quantity, units)} Name a quantity of the "
             "catalogue, such as bf16_matmul or hbm_bandwidth."
@@ -87,6 +93,13 @@ def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue
     check_row(row, f"chip.{quantity}")
     replaces = catalogue.has(part, quantity)
     return replace(row, variant=catalogue.entry(part, quantity).variant) if replaces else row
+
+
+def _units(catalogue: Catalogue) -> dict[str, str]:
+    """Return the units of the quantities that chips have, by their names."""
+    machines = {row.part for row in catalogue.rows if row.quantity == "chip"}
+    chips = {row.part for row in catalogue.rows if row.quantity == _NEEDED[0]} - machines
+    return {row.quantity: row.unit for row in catalogue.rows if row.part in chips and row.unit}
 
 
 def _exact(quantity: str, text: str, unit: str) -> Fraction:
