@@ -92,7 +92,7 @@ def test_pipelines_that_cross_switches_anywhere_take_few_rounds(
     assert classes.tolist() == told_plainly(program)
     assert 2 * pp <= classes.max() + 1 < len(program)
     if not shuffled:
-        assert rows.count(len(program)) == 2 * len(program.exchanges) < len(rows)
+        assert rows.count(len(program)) <= 2 * len(program.exchanges)
 
 
 def test_distinct_rows() -> None:

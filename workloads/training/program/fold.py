@@ -7,8 +7,8 @@ splits. The folded run has the times of the whole run, to the picosecond.
 
 A round tells ranks apart that are one exchange nearer or farther from a place where costs differ.
 Pipelines that cross a leaf switch at different stages take as many rounds as they have stages, so
-after a few rounds ranks are divided by their place under the switches instead, which most often
-leaves nothing to split, and the rounds go on with one rank of each such class.
+ranks are first divided by their place under the switches too, which most often leaves nothing to
+split, and the rounds go on with one rank of each such class.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from workloads.training.program.program import Program
 MOST_COUNTED = 4
 """Largest range of values, in multiples of their number, that is numbered by counting; sorting is
 faster for a wider one."""
-FEW = 1
-"""Rounds of refinement with all ranks, before they are divided by place."""
 
 
 class FoldedGroups(NamedTuple):
@@ -135,39 +133,57 @@ def equal_ranks(program: Program, apart: IntArray | None = None) -> IntArray:
         stage[apart] = len(program.streams) + np.arange(len(apart))
     start = _numbered(stage)
     repeats = int(program.domain.max(initial=0)) + 1
-    classes, settled = _refine(program, start, FEW if repeats > 1 else None)
-    if settled:
-        return classes
-    placed, _ = _refine(program, _numbered(start * repeats + program.domain))
-    few = keep(program, placed)
-    first = _first_rows(placed)
-    return _refine(few, _numbered(start[first]))[0][placed]
+    if repeats == 1:
+        return _refine(program, start)
+    if _settled(program, start):
+        return start
+    placed = _refine(program, _numbered(start * repeats + program.domain))
+    return _refine(keep(program, placed), _numbered(start[_first_rows(placed)]))[placed]
 
 
-def _refine(
-    program: Program, classes: IntArray, rounds: int | None = None
-) -> tuple[IntArray, bool]:
-    """Split classes until ranks of one class communicate with equal ranks, or for some rounds.
+def _settled(program: Program, classes: IntArray) -> bool:
+    """Return whether ranks of one class communicate with equal ranks already."""
+    sizes = np.bincount(classes)
+    return all(
+        _refined(classes, classes, sizes, exchange, _cost(exchange)) is classes
+        for exchange in program.exchanges
+    )
 
-    Returns
-    -------
-    classes : int64 array (ranks,)
-    settled : bool
-        Whether no class splits any more.
-    """
-    costs = [_cost(exchange) for exchange in program.exchanges]
-    while rounds is None or rounds > 0:
+
+def _refine(program: Program, classes: IntArray) -> IntArray:
+    """Split classes until ranks of one class communicate with equal ranks."""
+    exchanges = _different(program.exchanges)
+    while True:
         finer, sizes = classes, np.bincount(classes)
-        for exchange, cost in zip(program.exchanges, costs, strict=True):
+        for exchange, cost in exchanges:
             finer = _refined(finer, classes, sizes, exchange, cost)
         if finer is classes:
-            return classes, True
+            return classes
         finer = _numbered(finer)
         if finer.max(initial=0) == classes.max(initial=0):
-            return classes, True
+            return classes
         classes = finer
-        rounds = None if rounds is None else rounds - 1
-    return classes, False
+        # What a rank exchanges with itself alone, as the first of equal ones, tells nothing more.
+        exchanges = [(exchange, cost) for exchange, cost in exchanges if not _with_itself(exchange)]
+
+
+def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]:
+    """Return exchanges that tell ranks apart differently, with the numbers of their costs.
+
+    A transfer forward and the one backward join the same pairs, most often at the same cost.
+    """
+    different: dict[tuple[bytes, ...], tuple[Exchange, IntArray]] = {}
+    for exchange in exchanges:
+        cost = _cost(exchange)
+        order = np.argsort(exchange.members[0], kind="stable")
+        parts = exchange.members[:, order], _numbered(exchange.role[order]), _numbered(cost)
+        different.setdefault(tuple(part.tobytes() for part in parts), (exchange, cost))
+    return list(different.values())
+
+
+def _with_itself(exchange: Exchange) -> bool:
+    """Return whether each group has one member only, repeated or not."""
+    return bool((exchange.members == exchange.members[:, :1]).all())
 
 
 def _first_rows(classes: IntArray) -> IntArray:
