@@ -27,7 +27,7 @@ FIELDS = (
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    return training_interval(search.model, finalist.plan, search.cluster.chip, finalist.iteration_s)
+    return training_interval(search.model, finalist.plan, search.cluster, finalist.iteration_s)
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     best = search.finalists[0]
 
     def features(finalist: Finalist) -> Prediction:
-        return training_features(search.model, finalist.plan, search.cluster.chip)
+        return training_features(search.model, finalist.plan, search.cluster)
 
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):

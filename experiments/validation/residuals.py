@@ -13,6 +13,7 @@ import numpy as np
 from experiments.validation.machines import machines_for
 from experiments.validation.recipes import recipe
 from experiments.validation.row_defaults import filled
+from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
 from workloads.confidence.features import crosses_servers, kernels_assumed
@@ -98,7 +99,9 @@ def is_mixed(name: str, row: Row) -> bool:
     return (row.get("pp") or 1) > 1 or (row.get("chips") or 1) > MIXED_ABOVE_CHIPS
 
 
-def prediction_of(row: Row, table: str = "") -> Prediction | None:
+def prediction_of(
+    row: Row, table: str = "", catalogue: Catalogue | None = None
+) -> Prediction | None:
     """Features of a compared row for its interval; None for memory and other non-times."""
     quantity = row["quantity"]
     grades: Mapping[str, str] = row["provenance"]
@@ -112,7 +115,7 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
         if str(grades.get("framework", "")).endswith(RESEARCH_CODE):
             kind, slow = RESEARCH, _slowing(row, ranks)
         tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
-        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip), slow)
+        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip, catalogue), slow)
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         links = grades.get("efficiency", grades.get("collective_efficiency", ""))
@@ -123,10 +126,10 @@ def prediction_of(row: Row, table: str = "") -> Prediction | None:
         first = quantity == "ttft_s"
         dense, sparse = FIRST if first else (SERVING, SERVING_EXPERTS)
         kind = sparse if _has_experts(str(row.get("model"))) else dense
-        return Prediction(kind, chip, ranks=ranks, assumed=kernels_assumed(chip))
+        return Prediction(kind, chip, ranks=ranks, assumed=kernels_assumed(chip, catalogue))
     if quantity in ("kernel_s", "forward_s", "backward_s"):
         kind = kernel_kind(str(row.get("kernel") or ""))
-        return Prediction(kind, chip, assumed=kernels_assumed(chip))
+        return Prediction(kind, chip, assumed=kernels_assumed(chip, catalogue))
     return None
 
 
@@ -163,12 +166,14 @@ def _has_experts(model: str) -> bool:
         return False
 
 
-def row_interval(row: Row, table: str, measured: Residuals) -> Interval | None:
+def row_interval(
+    row: Row, table: str, measured: Residuals, catalogue: Catalogue | None = None
+) -> Interval | None:
     """Interval of one compared row's prediction; None where there is no predicted time."""
     predicted = row.get("predicted")
     if not predicted or row["status"] == "unsupported":
         return None
-    prediction = prediction_of(row, table)
+    prediction = prediction_of(row, table, catalogue)
     if prediction is None:
         return None
     ends = interval(predicted, prediction, measured)
@@ -191,11 +196,16 @@ def _with_tool(ends: Interval, row: Row) -> Interval:
     )
 
 
-def with_intervals(rows: Sequence[Row], table: str, measured: Residuals) -> list[dict[str, Any]]:
-    """Rows with the ends ``low`` and ``high`` of their predictions, None where there are none."""
+def with_intervals(
+    rows: Sequence[Row], table: str, measured: Residuals, catalogue: Catalogue | None = None
+) -> list[dict[str, Any]]:
+    """Rows with the ends ``low`` and ``high`` of their predictions, None where there are none.
+
+    The catalogue, by default the shipped one, says which chips have measured kernels.
+    """
     complete = []
     for row in rows:
-        ends = row_interval(row, table, measured)
+        ends = row_interval(row, table, measured, catalogue)
         low, high = (ends.low, ends.high) if ends else (None, None)
         complete.append({**row, "low": low, "high": high})
     return complete

@@ -125,7 +125,7 @@ def validate_each(
     count = min(workers, worth)
     with process_pool(count) if count > 1 else nullcontext() as pool:
         return [
-            _result(rows, name, _compared(rows, pool if _is_long(rows) else None, catalogue), watch)
+            _result(rows, name, pool if _is_long(rows) else None, watch, catalogue)
             for rows, name in measured
         ]
 
@@ -135,11 +135,14 @@ def _is_long(rows: Rows) -> bool:
     return rows.kind.name in LONG and len(rows) > AT_ONCE
 
 
-def _result(rows: Rows, name: str, done: Iterator[dict[str, Any]], watch: Watch) -> Result:
-    """Summarise compared rows, which come one by one."""
+def _result(
+    rows: Rows, name: str, pool: Executor | None, watch: Watch, catalogue: Catalogue | None
+) -> Result:
+    """Compare the rows of one table, and summarise them."""
+    done = _compared(rows, pool, catalogue)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     residuals = shipped_residuals().without(name)
-    with_ends = with_intervals(compared, name, residuals)
+    with_ends = with_intervals(compared, name, residuals, catalogue)
     errors = {**summary(compared), **coverage(with_ends)}
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 
-def training_interval(model: Model, plan: Degrees, chip: str, seconds: float) -> Interval:
+def training_interval(model: Model, plan: Degrees, cluster: Cluster, seconds: float) -> Interval:
     """Interval of the predicted time of a training step [s].
 
     Examples
     --------
+    >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
     >>> from workloads.training.plan.plan import ParallelPlan
     >>> plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    >>> ends = training_interval(named("llama-3.1-8b"), plan, "h100", 2.0)
+    >>> ends = training_interval(named("llama-3.1-8b"), plan, cluster("dgx-h100:8"), 2.0)
     >>> ends.low < 2.0 < ends.high
     True
     """
-    return interval(seconds, training_features(model, plan, chip))
+    return interval(seconds, training_features(model, plan, cluster))
 
 
 def collective_interval(
@@ -46,19 +47,20 @@ def collective_interval(
     return interval(seconds, collective_features(cluster, ranks, size_bytes))
 
 
-def serving_interval(model: Model, chip: str, chips: int, seconds: float) -> Interval:
+def serving_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:
     """Interval of a replica's predicted time per token [s]; its rate has the same factor."""
-    return interval(seconds, serving_features(model, chip, chips))
+    return interval(seconds, serving_features(model, cluster, chips))
 
 
-def first_token_interval(model: Model, chip: str, chips: int, seconds: float) -> Interval:
+def first_token_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:
     """Interval of a replica's predicted time to first token [s].
 
     Examples
     --------
+    >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
-    >>> ends = first_token_interval(named("llama-3.1-8b"), "h100", 1, 0.1)
+    >>> ends = first_token_interval(named("llama-3.1-8b"), cluster("dgx-h100"), 1, 0.1)
     >>> ends.low < 0.1 < ends.high
     True
     """
-    return interval(seconds, first_token_features(model, chip, chips))
+    return interval(seconds, first_token_features(model, cluster, chips))

@@ -18,6 +18,7 @@ from workloads.confidence.kinds import (
 from workloads.kernels.chip_share import family
 
 if TYPE_CHECKING:
+    from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
 
@@ -53,7 +54,7 @@ class Degrees(Protocol):
         """Ranks that share a chip."""
 
 
-def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
+def training_features(model: Model, plan: Degrees, cluster: Cluster) -> Prediction:
     """Return the features of a training step."""
     return Prediction(
         training_kind(
@@ -61,11 +62,11 @@ def training_features(model: Model, plan: Degrees, chip: str) -> Prediction:
             zero=plan.zero,
             unfused=plan.attention == "unfused",
         ),
-        chip,
+        cluster.chip,
         tp=plan.tp,
         cp=plan.cp,
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
-        assumed=kernels_assumed(chip),
+        assumed=kernels_assumed(cluster.chip, cluster.catalogue),
     )
 
 
@@ -89,21 +90,33 @@ def crosses_servers(cluster: Cluster) -> bool:
     return several and chip_family(cluster.chip, cluster.catalogue).runtime == NEURON
 
 
-def first_token_features(model: Model, chip: str, chips: int) -> Prediction:
+def first_token_features(model: Model, cluster: Cluster, chips: int) -> Prediction:
     """Return the features of a replica's time to first token."""
     kind = FIRST_TOKEN if model.experts is None else FIRST_TOKEN_EXPERTS
-    return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
+    return _replica(kind, cluster, chips)
 
 
-def serving_features(model: Model, chip: str, chips: int) -> Prediction:
+def serving_features(model: Model, cluster: Cluster, chips: int) -> Prediction:
     """Return the features of a replica's time per token, which its rate shares."""
     kind = SERVING if model.experts is None else SERVING_EXPERTS
-    return Prediction(kind, chip, ranks=chips, assumed=kernels_assumed(chip))
+    return _replica(kind, cluster, chips)
 
 
-def kernels_assumed(chip: str) -> bool:
-    """Return whether the kernels of a chip rest on assumed numbers."""
-    return family(chip).provenance == "assumed"
+def _replica(kind: str, cluster: Cluster, chips: int) -> Prediction:
+    """Return the features of a time of one replica."""
+    assumed = kernels_assumed(cluster.chip, cluster.catalogue)
+    return Prediction(kind, cluster.chip, ranks=chips, assumed=assumed)
+
+
+def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
+    """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones.
+
+    Examples
+    --------
+    >>> kernels_assumed("h100"), kernels_assumed("trn3")
+    (False, True)
+    """
+    return family(chip, catalogue).provenance == "assumed"
 
 
 def _links_assumed(cluster: Cluster) -> bool:

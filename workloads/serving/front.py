@@ -73,7 +73,7 @@ class ServingResult:
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured median times to first token [s]."""
         median_s = self.summary["ttft_s"]["p50"]
-        return first_token_interval(self.model, self.cluster.chip, self.replica.chips, median_s)
+        return first_token_interval(self.model, self.cluster, self.replica.chips, median_s)
 
     @property
     def tpot_interval(self) -> Interval | None:
@@ -81,13 +81,13 @@ class ServingResult:
         median_s = self.summary["tpot_s"]["p50"]
         if median_s is None:
             return None
-        return serving_interval(self.model, self.cluster.chip, self.replica.chips, median_s)
+        return serving_interval(self.model, self.cluster, self.replica.chips, median_s)
 
     @property
     def tokens_per_s_interval(self) -> dict[str, float]:
         """Ends ``low`` and ``high`` of the rate of output tokens [1/s]."""
-        chip, chips = self.cluster.chip, self.replica.chips
-        complete = with_intervals(self.summary, self.model, chip, chips, self.served.requests)
+        cluster, chips = self.cluster, self.replica.chips
+        complete = with_intervals(self.summary, self.model, cluster, chips, self.served.requests)
         return dict(complete["tokens_per_s_interval"])
 
     @property

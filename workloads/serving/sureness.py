@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from topologies.clusters.cluster import Cluster
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
 from workloads.models.model import Model
@@ -12,7 +13,7 @@ from workloads.serving.requests import Requests
 
 
 def with_intervals(
-    document: Mapping[str, Any], model: Model, chip: str, chips: int, requests: Requests
+    document: Mapping[str, Any], model: Model, cluster: Cluster, chips: int, requests: Requests
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones.
 
@@ -21,8 +22,8 @@ def with_intervals(
     document : mapping
         Summary and cost of a :class:`workloads.serving.deployment.Deployed`.
     model : Model
-    chip : str
-        Catalogue part of the chip.
+    cluster : Cluster
+        Machine of the replica, whose catalogue says how sure its numbers are.
     chips : int
         Chips of one replica.
     requests : Requests
@@ -36,8 +37,8 @@ def with_intervals(
     """
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
     complete = {**document}
-    complete["interval"] = first_token_interval(model, chip, chips, first_s).document()
-    per_token = serving_interval(model, chip, chips, later_s or 1.0)
+    complete["interval"] = first_token_interval(model, cluster, chips, first_s).document()
+    per_token = serving_interval(model, cluster, chips, later_s or 1.0)
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
     rate = rate_ends(

@@ -129,7 +129,7 @@ class Iteration:
         """Interval that should hold 80 % of measured times of such a step [s]."""
         from workloads.confidence.answers import training_interval
 
-        return training_interval(self.model, self.plan, self.cluster.chip, self.iteration_s)
+        return training_interval(self.model, self.plan, self.cluster, self.iteration_s)
 
     @property
     def chips(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
 from workloads.confidence import (
     Interval,
@@ -22,6 +25,11 @@ from workloads.confidence import (
     shipped_residuals,
 )
 from workloads.confidence.answers import collective_interval, training_interval
+from workloads.confidence.features import (
+    first_token_features,
+    serving_features,
+    training_features,
+)
 from workloads.confidence.kinds import (
     EXCHANGE,
     FAMILY,
@@ -244,7 +252,7 @@ def test_training_is_told_apart_by_what_dominates_its_error() -> None:
 def test_a_step_before_fused_attention_has_an_interval_of_its_kind() -> None:
     """Such a step is 1.4 times its own tables' scores wide, where they measured its degrees."""
     plan = ParallelPlan(tp=8, pp=8, dp=2, global_batch=64, attention="unfused")
-    ends = training_interval(named("gpt3-175b"), plan, "a100-80gb", 10.0)
+    ends = training_interval(named("gpt3-175b"), plan, cluster("dgx-a100:16"), 10.0)
     residuals = shipped_residuals()
     width = NOT_FITTED["training"] * score_quantile("training.unfused", residuals)
     assert math.log(ends.factor) == pytest.approx(width)
@@ -254,8 +262,33 @@ def test_a_step_before_fused_attention_has_an_interval_of_its_kind() -> None:
 def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
     model = named("llama-3.1-8b")
     plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    measured, unknown = (training_interval(model, plan, chip, 1.0) for chip in ("h100", "mi300x"))
+    measured, unknown = (
+        training_interval(model, plan, cluster(name), 1.0)
+        for name in ("dgx-h100:8", "mi300x-platform:8")
+    )
     assert unknown.factor > measured.factor
+
+
+def test_a_catalogue_of_the_user_says_whose_kernels_are_measured(tmp_path: Path) -> None:
+    """Rows of the user count in both directions, and in every kind of answer about kernels."""
+    rows = {"trn3": "measured", "h100": "assumed"}
+    lines = [f"{chip},kernel_times,,{grade},name,stated,me,,," for chip, grade in rows.items()]
+    file = tmp_path / "mine.csv"
+    file.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    catalogue = shipped_catalogue().with_overlay(file)
+    model, plan = named("llama-3.1-8b"), ParallelPlan(tp=8, dp=8, global_batch=64)
+    for name, better in (("trn3-gen1", True), ("dgx-h100:8", False)):
+        shipped, own_rows = cluster(name), cluster(name, catalogue=catalogue)
+        for features in (
+            lambda machine: training_features(model, plan, machine),
+            lambda machine: first_token_features(model, machine, 8),
+            lambda machine: serving_features(model, machine, 8),
+        ):
+            assert features(shipped).assumed == better
+            assert features(own_rows).assumed == (not better)
+        before = training_interval(model, plan, shipped, 1.0)
+        after = training_interval(model, plan, own_rows, 1.0)
+        assert (after.factor < before.factor) == better
 
 
 def test_more_mixed_nodes_are_less_sure() -> None:
