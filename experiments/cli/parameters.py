@@ -13,6 +13,8 @@ from click.shell_completion import CompletionItem
 
 from topologies.options import Option
 
+LARGEST = 2**63 - 1
+"""Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
 REQUIRED = inspect.Parameter.empty
 """Default of a value that must be stated."""
 
@@ -48,8 +50,10 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
         both = "" if default is False else f"/--no-{spelled}"
         flags = [f"--{spelled}{both}", key]
         return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
-    limited = plain in (int, float)
-    read = Number(plain, option.least, option.most) if limited else Text(plain)
+    if plain in (int, float):
+        read: Number | Text = Number(plain, option.least, option.most)
+    else:
+        read = Text(plain)
     return DescribedOption(
         [f"--{spelled}", key],
         described=option,
@@ -79,8 +83,10 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             what = "integer" if self.kind is int else "number"
             self.fail(f"{value!r} must be a valid {what}", param, ctx)
-        if self.most is not None and not number <= self.most:
-            self.fail(f"{value!r} must be less than or equal to {self.most:.12g}", param, ctx)
+        most = LARGEST if self.most is None and self.kind is int else self.most
+        if most is not None and not number <= most:
+            limit = f"{most:,}" if most == LARGEST else f"{most:.12g}"
+            self.fail(f"{value!r} must be less than or equal to {limit}", param, ctx)
         if self.least is not None and not number >= self.least:
             self.fail(f"{value!r} must be greater than or equal to {self.least:.12g}", param, ctx)
         return number

@@ -44,8 +44,8 @@ class TraceInputs:
     latency: str | None = field(
         default=None, metadata=option("Latency of each link of a plain shape, such as 1us")
     )
-    recorded_on: str = field(
-        default="",
+    recorded_on: str | None = field(
+        default=None,
         metadata=option(
             "Chip on which the trace was recorded", default="the one that the trace names"
         ),
@@ -102,7 +102,7 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
     played = run(
         inputs.trace,
         machine,
-        recorded_on=inputs.recorded_on,
+        recorded_on=inputs.recorded_on or "",
         compute=inputs.compute,
         communication=inputs.communication,
         engine=call.engine,

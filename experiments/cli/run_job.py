@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
+LISTED = ("curve", "plan", "without_effect")
+"""Keys of the document that are no numbers of the table of results."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,9 @@ def run_job(
 
     catalogue = catalogue_inputs.read()
     cluster = inputs.read_cluster(catalogue)
-    step = _step(inputs, stated, plan, cluster, call)
+    step, fields = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
-    document = {**result.document(), "plan": _plan_document(step)}
+    document = {**result.document(), **_plan_document(step, fields)}
     ranking = sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call)
     call.answer(
         lambda: {**document, **(ranking.document() if ranking else {})},
@@ -165,8 +167,8 @@ def _step(
     plan: PlanInputs,
     cluster: Cluster,
     call: Invocation,
-) -> Iteration:
-    """Simulate one optimizer step of the job."""
+) -> tuple[Iteration, Mapping[str, Any]]:
+    """Simulate one optimizer step of the job; return it with the stated fields of its plan."""
     from cluster_sim.progress import progress_bars
     from experiments.cli.remedies import remedied
     from workloads.job.choice import job_plan
@@ -178,7 +180,8 @@ def _step(
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, progress_bars(quiet=call.quiet) as report:
         chosen = job_plan(fields, model, cluster, lnc=plan.lnc)
-        return iteration(model, cluster, chosen, engine=call.engine, progress=report)
+        step = iteration(model, cluster, chosen, engine=call.engine, progress=report)
+    return step, fields
 
 
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
@@ -190,10 +193,14 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 
 
-def _plan_document(step: Iteration) -> dict[str, Any]:
+def _plan_document(step: Iteration, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan, and the stated fields of it that change nothing."""
     from experiments.reports.training import stated
+    from workloads.training.plan.without_effect import without_effect
 
-    return stated(step.plan)
+    every = without_effect(step.plan, step.model)
+    idle = {name: reason for name, reason in every.items() if name in fields}
+    return {"plan": stated(step.plan), **({"without_effect": idle} if idle else {})}
 
 
 def _write(
@@ -205,7 +212,7 @@ def _write(
     from experiments.reports.training import metrics
 
     ends = dict(document["interval"])
-    cells = {name: value for name, value in document.items() if name not in ("curve", "plan")}
+    cells = {name: value for name, value in document.items() if name not in LISTED}
     of_others = {f"{name}_interval": ends.pop(name) for name in list(ends) if name in cells}
     flat = {**cells, **of_others, "interval": ends}
     run.table("metrics", metrics(flat), title="Results")

@@ -28,11 +28,15 @@ PART_NAMES = {
 
 def print_job(result: JobResult, document: Mapping[str, Any], ranking: Ranking | None) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
+    from workloads.training.plan.without_effect import sentences
+
     plan, ends = result.step.plan, result.interval
     title = (
         f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
         f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:,.4g} days"
     )
+    for line in sentences(document.get("without_effect", {})):
+        click.echo(line)
     print_table(title, ["result", "value"], _results(result, document), left=2)
     shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
     print_table("", ["where the time goes", "share"], shares)

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from workloads.serving import Slo as Limits
 
 
+MOST_SLOTS = 100_000
+"""Most requests that decode at once: hundreds of times those of a measured replica."""
+MOST_PASSES = 1_000_000
+"""Most passes of decode without a look for new requests: longer than any answer."""
+
+
 @dataclass(frozen=True)
 class RequestInputs:
     """Requests that arrive."""
@@ -104,7 +110,9 @@ class ReplicaInputs:
         default=None,
         metadata=option("Tokens of an iteration with chunked prefill", least=1, default="512"),
     )
-    slots: int = field(default=64, metadata=option("Requests that decode at once", least=1))
+    slots: int = field(
+        default=64, metadata=option("Requests that decode at once", least=1, most=MOST_SLOTS)
+    )
     scheduler: str | None = field(
         default=None,
         metadata=option(
@@ -114,7 +122,9 @@ class ReplicaInputs:
     )
     poll: int = field(
         default=1,
-        metadata=option("Passes of decode between two looks for new requests", least=1),
+        metadata=option(
+            "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
+        ),
     )
     gather: str | None = field(
         default=None,
@@ -212,7 +222,7 @@ def serve(
         **deployed.cost(Economics.of(cluster)),
     }
     model, chips = inputs.read_model(), deployment.profile.chips
-    document = with_intervals(plain, model, cluster.chip, chips, deployed.served.requests)
+    document = with_intervals(plain, model, cluster, chips, deployed.served.requests)
     call.answer(
         lambda: {**document, **(ranking.document() if ranking else {})},
         lambda: print_serving(document, ranking),

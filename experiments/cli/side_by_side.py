@@ -137,6 +137,7 @@ def show_steps(title: str, rows: Rows) -> None:
     """Print a table with a column for each cluster."""
     from experiments.figures.training import NAMES
     from experiments.reports.formatting import value_text
+    from workloads.training.plan.without_effect import sentences
 
     flat = [flat_step(row) for row in rows if row["status"] == "ok"]
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
@@ -146,6 +147,9 @@ def show_steps(title: str, rows: Rows) -> None:
         for name, heading in lines
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells)
+    for row in rows:
+        for line in sentences(row.get("without_effect", {})):
+            click.echo(f"{row['cluster']}: {line}")
     _tell_refused(rows)
 
 

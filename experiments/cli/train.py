@@ -191,10 +191,10 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
 
 
 def _print_without_effect(step: Iteration) -> None:
-    from workloads.training.plan.without_effect import without_effect
+    from workloads.training.plan.without_effect import sentences, without_effect
 
-    for name, reason in without_effect(step.plan, step.model).items():
-        click.echo(f"{name.replace('_', ' ')} changes nothing here: {reason}.")
+    for line in sentences(without_effect(step.plan, step.model)):
+        click.echo(line)
 
 
 def _write_chakra(step: Iteration, directory: Path) -> None:

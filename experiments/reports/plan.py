@@ -17,6 +17,7 @@ from experiments.reports.plan_text import headline, remarks, sifted
 from topologies.units import format_seconds
 from workloads.search import Search
 from workloads.training.plan.plan_file import plan_yaml
+from workloads.training.plan.without_effect import OPTIONS
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
-    best = search.finalists[0].plan
+    best, idle = search.finalists[0].plan, search.without_effect
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
@@ -40,6 +41,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "estimated": search.estimated,
         "bounded": len(search.plans) - search.estimated,
         "simulated": len(search.finalists),
+        **({"without_effect": idle} if idle else {}),
         "rows": ranked(search, top),
         "agreement": {
             "plans": search.agreement.plans,
@@ -74,8 +76,6 @@ def _first_interval(search: Search) -> dict[str, Any]:
     )
 
 
-OPTIONS = {"bucket_bytes": "bucket"}
-"""Options whose names differ from their fields."""
 SPELT = (
     "tp", "pp", "dp", "microbatch", "zero", "schedule", "recompute", "order", "precision",
     "overlap", "attention", "sequence_parallel", "ranks_per_chip", "global_batch", "seq",

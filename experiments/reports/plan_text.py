@@ -8,6 +8,7 @@ from experiments.reports.formatting import format_interval, ranges
 from experiments.reports.plan_rows import DEFAULTS, FIELDS, fields_of, plan_interval, ranked
 from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
+from workloads.training.plan.without_effect import sentences
 
 SHOWN_PARTS = {
     "compute": "compute",
@@ -133,29 +134,30 @@ def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
 
 
 def remarks(search: Search) -> list[str]:
-    """Return remarks on the time of the search and on the error of its estimates."""
+    """Return remarks on idle options, the time of the search, and the error of its estimates."""
     agree = search.agreement
-    sentences = [
+    remarks = [
+        *sentences(search.without_effect),
         f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "
-        f"simulated in {search.simulated_in_s:.1f} s."
+        f"simulated in {search.simulated_in_s:.1f} s.",
     ]
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
-    sentences.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
-    sentences.append(ties(search))
+    remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
+    remarks.append(ties(search))
     if search.next_estimate_s is not None:
         best = search.finalists[0]
         slower = search.next_estimate_s / best.iteration_s - 1
-        sentences.append(
+        remarks.append(
             f"The best plan that was not simulated is estimated at "
             f"{format_seconds(search.next_estimate_s)}, {slower:.1%} over the first."
         )
     if search.overlapped_s is not None:
         first, least = search.finalists[0], search.overlapped_s
-        sentences.append(
+        remarks.append(
             f"All overlap what frameworks overlap unasked (--overlap {first.plan.overlap}). With "
             f"--overlap all the first takes {format_seconds(least)}, "
             f"{1 - least / first.iteration_s:.1%} less; --each overlap finds the best of each."
         )
-    return sentences
+    return remarks

@@ -10,7 +10,7 @@ from pathlib import Path
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
 from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
@@ -18,6 +18,7 @@ from workloads.demand.what_if_text import check_texts
 from workloads.economics import Economics
 from workloads.fleet import ChangeCosts, FleetRun, Limits
 from workloads.fleet.inputs.batch import BatchTier
+from workloads.fleet.inputs.post_training import MODES
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
 from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policies.registry import check_name
@@ -64,8 +65,25 @@ def check_question(question: Question) -> None:
     """
     if question.fleet.failures not in FAILURES:
         raise InputError(f"--failures {question.fleet.failures!r}; write {', '.join(FAILURES)}.")
+    _check_post_training(question.fleet)
     check_name(question.policy.policy)
     check_texts(question.demand.what_if)
+
+
+def _check_post_training(fleet: FleetInputs) -> None:
+    """Check the mode of the default post-training jobs, which a file of jobs replaces."""
+    mode = fleet.post_training
+    if mode is None:
+        return
+    if mode not in MODES:
+        raise InputError(
+            f"--post-training {mode[:40]!r} is none of {', '.join(MODES)}.{suggestion(mode, MODES)}"
+        )
+    if fleet.training is not None:
+        raise InputError(
+            f"--post-training {mode} is for the default jobs, which --training {fleet.training} "
+            "replaces. State post_training in its rows, or leave one of them out."
+        )
 
 
 def scenario_on(
@@ -150,6 +168,10 @@ def models_of(text: str) -> list[Share]:
     shares = []
     for part in text.split(","):
         name, equals, share = part.strip().partition("=")
+        if not name.strip():
+            raise InputError(
+                f"--model {text[:80]!r} has an empty name. Write MODEL, or MODEL=20%,MODEL=80%."
+            )
         size = parse_share(share, f"share of model {name}") if equals else None
         shares.append(Share(model(name), size))
     return shares
@@ -198,6 +220,12 @@ def notes(built: Scenario, question: Question) -> list[str]:
     need, units = built.sizing.units_needed_peak, built.cluster.domains
     if question.fleet.training is None and (note := host_memory_note(built.jobs, units)):
         remarks.append(note)
+    mode = question.fleet.post_training
+    if mode is not None and not any(job.post_training for job in built.jobs):
+        remarks.append(
+            f"--post-training {mode} changes nothing here: a fleet of {units:,} units has no "
+            "default post-training job."
+        )
     if need > units:
         remarks.append(
             f"the busiest hour needs {need:,.0f} units and the fleet has {units:,}, so requests "

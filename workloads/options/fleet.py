@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topologies.options import option
+from workloads.options.bounds import MOST
 from workloads.options.demand import DemandInputs
 from workloads.options.money import MoneyInputs
 from workloads.options.policy import LimitInputs, PolicyInputs
@@ -59,6 +60,7 @@ class FleetInputs:
         metadata=option(
             "Tokens of a chunk of prefill; 0 processes whole prompts",
             least=0,
+            most=MOST,
             default="512, for mixtures of experts 8192",
         ),
     )
@@ -93,6 +95,7 @@ class FleetInputs:
         metadata=option(
             "Requests that a unit serves, in place of the model's capacity",
             unit="requests/s",
+            most=MOST,
         ),
     )
     training: Path | None = field(

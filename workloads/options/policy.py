@@ -86,12 +86,15 @@ class PolicyInputs:
             most=MOST,
         ),
     )
-    cap: int = field(default=0, metadata=option("Most units that serve; 0 for all", least=0))
+    cap: int = field(
+        default=0, metadata=option("Most units that serve; 0 for all", least=0, most=MOST)
+    )
     changes_per_minute: int = field(
         default=0,
         metadata=option(
             "Most role changes that the control plane orders in a minute; 0 for any number",
             least=0,
+            most=MOST,
         ),
     )
     lease: str = field(
@@ -127,6 +130,8 @@ class LimitInputs:
             choices=("store", "nvme", "host", "peer"),
         ),
     )
-    floor: int = field(default=0, metadata=option("Fewest units that serve", least=0))
-    block: int = field(default=1, metadata=option("Units that change together", least=1))
-    reserve: int = field(default=0, metadata=option("Spare units that are never lent", least=0))
+    floor: int = field(default=0, metadata=option("Fewest units that serve", least=0, most=MOST))
+    block: int = field(default=1, metadata=option("Units that change together", least=1, most=MOST))
+    reserve: int = field(
+        default=0, metadata=option("Spare units that are never lent", least=0, most=MOST)
+    )

@@ -24,7 +24,7 @@ from workloads.search.refusals import check_alone
 from workloads.search.rules import Frame, sieve
 from workloads.training.plan.checks import check_runtime
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete
+from workloads.training.plan.plan_file import complete, field_value
 from workloads.training.plan.schedules import schedule_names
 from workloads.training.program.expert_exchange import routing_mistake
 
@@ -107,9 +107,8 @@ def candidates(
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
             "Use a named machine such as trn2-ultraserver:16."
         )
-    fixed = {name: value for name, value in (stated or {}).items() if value is not None}
-    if isinstance(fixed.get("order"), str):
-        fixed["order"] = tuple(fixed["order"].split("-"))
+    entered = (stated or {}).items()
+    fixed = {name: field_value(name, value) for name, value in entered if value is not None}
     base = _base(model, cluster, global_batch, fixed, lnc)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)

@@ -39,6 +39,7 @@ def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> N
     ------
     InputError
     """
+    check_model(base, model)
     alone = {name: fixed[name] for name in ALONE if name in fixed}
     alone.setdefault("vpp", pipeline_schedule(fixed.get("schedule", DEFAULT)).chunks_allowed[0])
     once = _positive(fixed.get("dp")) * _positive(fixed.get("microbatch"))

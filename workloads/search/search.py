@@ -23,6 +23,7 @@ from workloads.search.finalists import Finalist, Runner, Watch, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.without_effect import without_effect_in_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,8 @@ class Search:
         Wall-clock time of estimating and of simulating [s].
     objective : {"time", "cost", "energy"}
         Measure by which the finalists are ranked.
+    stated : collection of str
+        Fields of a plan that were stated, so that they are the same in all plans.
     """
 
     model: Model
@@ -103,6 +106,13 @@ class Search:
     estimated_in_s: float
     simulated_in_s: float
     objective: str = "time"
+    stated: Collection[str] = ()
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        """Stated fields that change nothing in any simulated plan, with the reason."""
+        idle = without_effect_in_all([each.plan for each in self.finalists], self.model)
+        return {name: reason for name, reason in idle.items() if name in self.stated}
 
     @property
     def estimated(self) -> int:
@@ -209,7 +219,8 @@ def search(
     if "overlap" not in settled:
         overlapped_s = _overlapped_s(listed, finalists[0].plan, engine)
     times = (estimated - start, time.perf_counter() - estimated)
-    return _result(estimates, finalists, overlapped_s, aim, times)
+    result = _result(estimates, finalists, overlapped_s, aim, times)
+    return replace(result, stated=_settled(stated or {}, ()))
 
 
 @dataclass(frozen=True, eq=False)

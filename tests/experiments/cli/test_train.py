@@ -54,7 +54,7 @@ def test_json_has_every_key(config: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_an_option_without_effect_is_named(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     stated = asked(config, "--seq", "1024", "--cp-exchange", "all-gather")
     run(*stated)
-    assert "cp exchange changes nothing here: cp is 1.\n" in capsys.readouterr().out
+    assert "--cp-exchange changes nothing here: cp is 1.\n" in capsys.readouterr().out
     run(*stated, "--json")
     assert json.loads(capsys.readouterr().out)["without_effect"] == {"cp_exchange": "cp is 1"}
 

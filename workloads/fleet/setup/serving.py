@@ -93,13 +93,8 @@ class Serving:
     disaggregate: str = ""
 
     def __post_init__(self) -> None:
-        ways = self.prefix_share or self.speculate or self.disaggregate
-        if self.unit_rate_per_s is not None and ways:
-            raise InputError(
-                "a unit's rate as given holds whatever a prefix cache, speculation or a division "
-                "of its replicas does; leave out --unit-rate, or --prefix-cache, --speculate and "
-                "--disaggregate."
-            )
+        if self.unit_rate_per_s is not None:
+            self._check_alone()
         if self.disaggregate and self.chunk_tokens:
             raise InputError(
                 f"pieces of {self.chunk_tokens} tokens are for replicas that decode beside a "
@@ -109,6 +104,24 @@ class Serving:
             near = suggestion(self.precision, KNOWN)
             raise InputError(
                 f"precision {shown(self.precision)!r} is none of {', '.join(KNOWN)}.{near}"
+            )
+
+    def _check_alone(self) -> None:
+        """Refuse settings of replicas beside a unit's rate, which holds whatever they are."""
+        replicas = {
+            "--tp": self.tp is not None,
+            "--precision": self.precision != AUTO,
+            "--chunk": self.chunk_tokens is not None,
+            "--prefix-cache": bool(self.prefix_share),
+            "--speculate": bool(self.speculate),
+            "--disaggregate": bool(self.disaggregate),
+            "--cache": self.cache is not None,
+        }
+        stated = [name for name, is_stated in replicas.items() if is_stated]
+        if stated:
+            raise InputError(
+                f"{' and '.join(stated)} changes nothing beside --unit-rate, as a unit's rate "
+                "holds whatever its replicas are. Leave out one or the other."
             )
 
 
@@ -250,7 +263,7 @@ def _service(
         replica_chips=served.chips,
         expert_groups=served.expert_groups,
         chunk_tokens=batching.chunk_tokens,
-        prediction=serving_features(model, cluster.chip, served.chips),
+        prediction=serving_features(model, cluster, served.chips),
         cold_s=cold_cache_s(served, lengths, runs, table.rate_max_per_s / groups),
         apart=apart,
     )

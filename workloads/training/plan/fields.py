@@ -41,7 +41,7 @@ FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")
 SHOWN = 40
 """Characters of a value that a message repeats."""
 MOST_CAPACITY = 1024
-"""Largest capacity factor: with it, each of 1,024 experts has room for all tokens."""
+"""Largest capacity factor and skew: with it, each of 1,024 experts has room for all tokens."""
 
 
 def shown(value: object) -> str:
@@ -70,8 +70,10 @@ def _schedule(_name: str, value: object) -> None:
 def _routing_skew(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name} is {shown(value)}; it must be a number of at least 1.")
-    if not 1.0 <= value < float("inf"):
-        raise InputError(f"{name} is {shown(value)}; it must be at least 1.")
+    if not 1.0 <= value <= MOST_CAPACITY:
+        raise InputError(
+            f"{name} is {shown(value)}; it must be at least 1 and at most {MOST_CAPACITY}."
+        )
 
 
 def _capacity(name: str, value: object) -> None:

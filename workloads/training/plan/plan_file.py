@@ -20,7 +20,15 @@ from workloads.training.plan.other_tools import OtherPlan, other_plan
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule
 
-__all__ = ["OtherPlan", "complete", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
+__all__ = [
+    "OtherPlan",
+    "complete",
+    "field_value",
+    "plan_yaml",
+    "read_any_plan",
+    "read_plan",
+    "write_plan",
+]
 
 LARGEST_FILE_BYTES = 2**16
 DEFAULT_SEQ = 4096
@@ -63,7 +71,7 @@ def read_any_plan(path: Path) -> OtherPlan:
 def _checked(name: str, value: Any, path: Path) -> Any:
     """Value of one field, refused with the file's name where no plan can have it."""
     try:
-        read = _read(name, value)
+        read = field_value(name, value)
         if read is not None:
             check_field(name, read)
     except InputError as mistake:
@@ -71,8 +79,14 @@ def _checked(name: str, value: Any, path: Path) -> Any:
     return read
 
 
-def _read(name: str, value: Any) -> Any:
-    """Value of a field as a plan holds it, from text such as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB."""
+def field_value(name: str, value: Any) -> Any:
+    """Return a field's value as a plan holds it, from text as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB.
+
+    Examples
+    --------
+    >>> field_value("bucket_bytes", "160MB"), field_value("stage_layers", "9-7")
+    (160000000, (9, 7))
+    """
     if name == "order" and not isinstance(value, list | tuple):
         return tuple(str(value).split("-"))
     if name == "stage_layers" and isinstance(value, str):
@@ -136,7 +150,9 @@ def complete(
     ------
     InputError
     """
-    plan_fields = {name: _read(name, value) for name, value in stated.items() if value is not None}
+    plan_fields = {
+        name: field_value(name, value) for name, value in stated.items() if value is not None
+    }
     default_ranks = ranks_per_chip(cluster, lnc)
     per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
     if lnc is not None and per_chip != default_ranks:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
 from workloads.models.model import Model
+from workloads.training.plan.fields import ORDER
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import layer_counts
 
 DEFAULTS = ParallelPlan()
+OPTIONS = {"bucket_bytes": "bucket"}
+"""Options whose names differ from their fields."""
 
 
 def without_effect(plan: ParallelPlan, model: Model) -> dict[str, str]:
@@ -21,19 +29,124 @@ def without_effect(plan: ParallelPlan, model: Model) -> dict[str, str]:
     >>> without_effect(plan, named("llama-3.1-8b"))
     {'cp_exchange': 'cp is 1', 'stage_layers': 'pp is 1'}
     """
-    dense = "the model has no experts" if model.experts is None else ""
-    one_stage = "pp is 1" if plan.pp == 1 else ""
     reasons = {
-        "etp": dense,
-        "routing_skew": dense,
+        **_of_experts(plan, model),
+        **_of_replicas(plan),
+        **_of_the_pipeline(plan, model),
         "cp_exchange": "cp is 1" if plan.cp == 1 else "",
+        "order": _of_the_order(plan),
+        "overlap": "tp, pp and ep are 1" if _overlaps_no_more(plan) else "",
+        "recompute": _of_recomputation(plan),
         "recompute_every": f"recompute is {plan.recompute}" if plan.recompute != "full" else "",
-        "reshard": f"zero is {plan.zero}" if plan.zero < 2 else "",
-        "schedule": one_stage,
-        "stage_layers": one_stage,
+        "sequence_parallel": "tp is 1" if plan.tp == 1 else "",
     }
     return {
         name: reason
-        for name, reason in reasons.items()
+        for name, reason in sorted(reasons.items())
         if reason and getattr(plan, name) != getattr(DEFAULTS, name)
     }
+
+
+def without_effect_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str, str]:
+    """Return each field that changes nothing in any of several plans, with the reason in the first.
+
+    Examples
+    --------
+    >>> from workloads.models.huggingface import named
+    >>> plans = [ParallelPlan(cp=cp, cp_exchange="all-gather") for cp in (1, 2)]
+    >>> without_effect_in_all(plans, named("llama-3.1-8b"))
+    {}
+    """
+    first, *others = (without_effect(plan, model) for plan in plans)
+    return {name: why for name, why in first.items() if all(name in idle for idle in others)}
+
+
+def sentences(idle: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each field that changes nothing, as commands print them.
+
+    Examples
+    --------
+    >>> sentences({"cp_exchange": "cp is 1"})
+    ['--cp-exchange changes nothing here: cp is 1.']
+    """
+    return [
+        f"--{OPTIONS.get(name, name).replace('_', '-')} changes nothing here: {reason}."
+        for name, reason in idle.items()
+    ]
+
+
+def _of_experts(plan: ParallelPlan, model: Model) -> dict[str, str]:
+    """Reasons of fields about mixtures of experts."""
+    if model.experts is None:
+        return dict.fromkeys(("etp", "routing_skew"), "the model has no experts")
+    skew = "ep is 1" if plan.ep == 1 else ""
+    if plan.capacity_factor:
+        skew = "the capacity factor sets the load of experts"
+    return {
+        "etp": f"tp is {plan.tp} as well" if plan.etp == plan.tp else "",
+        "routing_skew": skew,
+    }
+
+
+def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
+    """Reasons of fields about states and gradients that replicas share."""
+    alone = "dp and cp are 1" if plan.replicas == plan.expert_replicas == 1 else ""
+    bucket = "overlap is none" if plan.overlap == "none" else ""
+    if plan.sharding == 3:
+        bucket = "under ZeRO-3 each layer is a bucket"
+    # An interval is that of sharded training under ZeRO-3, whether states stay whole or not.
+    unsharded = plan.zero == 2 and not plan.reshard
+    return {
+        "bucket_bytes": alone or bucket,
+        "reshard": f"zero is {plan.zero}" if plan.zero < 2 else "",
+        "zero": "without resharding it acts as ZeRO-1" if unsharded else "",
+    }
+
+
+def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
+    """Reasons of fields about stages and the passes of their microbatches."""
+    usual = f"its passes are those of {DEFAULTS.schedule} here"
+    even = plan.stage_layers == layer_counts(model.layers, plan.pp * plan.vpp)
+    layers = "layers are divided so by default" if even else ""
+    return {
+        "schedule": usual if _has_usual_passes(plan) else "",
+        "stage_layers": "pp is 1" if plan.pp == 1 else layers,
+    }
+
+
+def _has_usual_passes(plan: ParallelPlan) -> bool:
+    """Return whether every stage has the passes of the default schedule, in the same order.
+
+    With one stage that is not so for each schedule: gpipe holds the activations of all
+    microbatches, and others compute gradients of weights in passes of their own.
+    """
+    own, usual = plan.pipeline, DEFAULTS.pipeline
+    if plan.vpp not in usual.chunks_allowed or own.pairs_passes != usual.pairs_passes:
+        return False
+    sizes = [(plan.pp, stage, plan.microbatches, plan.vpp) for stage in range(plan.pp)]
+    return all(
+        np.array_equal(column, same)
+        for stage in sizes
+        for column, same in zip(own.passes(*stage), usual.passes(*stage), strict=True)
+    )
+
+
+def _of_the_order(plan: ParallelPlan) -> str:
+    """Reason of an order of axes; empty for one that puts ranks elsewhere."""
+    placed, usual = (
+        [axis for axis in order if getattr(plan, axis) > 1] for order in (plan.order, ORDER)
+    )
+    if placed != usual:
+        return ""
+    axes = f"{' and '.join(placed)} keep their order, and " if len(placed) > 1 else ""
+    return f"{axes}an axis of one rank has no order"
+
+
+def _overlaps_no_more(plan: ParallelPlan) -> bool:
+    """Return whether overlap ``all`` finds nothing to hide beside what ``dp`` hides."""
+    return plan.overlap == "all" and plan.tp == plan.pp == plan.ep == 1
+
+
+def _of_recomputation(plan: ParallelPlan) -> str:
+    """Reason of keeping all activations; fused kernels keep none that selective ones recompute."""
+    return "attention is fused" if plan.recompute == "none" and plan.attention == "fused" else ""
