@@ -174,7 +174,7 @@ def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
     return whole
 
 
-def as_bytes(size: int | str) -> int:
+def as_bytes(size: float | str) -> int:
     """Return a number of bytes as it is, or parse a text; see :func:`parse_bytes`.
 
     Examples
@@ -182,7 +182,10 @@ def as_bytes(size: int | str) -> int:
     >>> as_bytes(2**20) == as_bytes("1MiB")
     True
     """
-    return parse_bytes(size) if isinstance(size, str) else size
+    if isinstance(size, str):
+        return parse_bytes(size)
+    # A call of a collective takes whole floats, such as 1e6, and refuses all others.
+    return size  # type: ignore[return-value]
 
 
 def parse_bytes(text: str, what: str = "size") -> int:

@@ -17,11 +17,13 @@ from cluster_sim.engine.times import DONE
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import NO_RESOURCE
 from cluster_sim.trace.trace import Trace, categorical
+from topologies.arguments import checked
 from topologies.arrays import IntArray
 
 __all__ = ["kind_use", "label_use", "node_bytes", "resource_use", "summary"]
 
 
+@checked()
 def resource_use(trace: Trace) -> pd.DataFrame:
     """Busy time, utilisation and bytes of every resource, links among them.
 
@@ -74,6 +76,7 @@ def resource_use(trace: Trace) -> pd.DataFrame:
     )
 
 
+@checked()
 def kind_use(trace: Trace) -> pd.DataFrame:
     """Busy time and bytes by kind of resource (engines, links …), with the busiest of each kind.
 
@@ -112,6 +115,7 @@ def kind_use(trace: Trace) -> pd.DataFrame:
     )
 
 
+@checked()
 def node_bytes(trace: Trace) -> pd.DataFrame:
     """Bytes that left and reached each node over links, from the ops that ended.
 
@@ -151,6 +155,7 @@ def node_bytes(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.Index(names, name="node"))
 
 
+@checked()
 def label_use(trace: Trace, by: str) -> pd.DataFrame:
     """Ops, busy time and bytes by a label of the schedule, such as ``what``, ``rank`` or ``step``.
 
@@ -201,6 +206,7 @@ def label_use(trace: Trace, by: str) -> pd.DataFrame:
     )
 
 
+@checked()
 def summary(trace: Trace) -> pd.DataFrame:
     """Summarise the run in a few numbers.
 

@@ -23,17 +23,19 @@ from cluster_sim.hardware.communication_costs import (
 )
 from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.schedule.table import Schedule
+from topologies.arguments import checked
 from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.units import as_bytes
 
 
+@checked()
 def collective(
     kind: str,
     group: Group | Cluster | str,
     *,
-    size_bytes: int | str,
+    size_bytes: float | str,
     algorithm: str = AUTO,
     ideal: bool = False,
     sbuf: bool = False,

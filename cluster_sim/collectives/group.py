@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies import display
+from topologies.arguments import check_fields
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
-from topologies.errors import InputError, shown
+from topologies.errors import InputError, check_type, shown
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import coordinates
 from topologies.shapes.tiered import Tiered
@@ -50,6 +51,8 @@ class Group:
     ranks_per_chip: int = 1
 
     def __post_init__(self) -> None:
+        check_type("cluster", self.cluster, Cluster, "Pass a Cluster, such as cs.cluster returns.")
+        check_fields(Group, {"ranks_per_chip": self.ranks_per_chip})
         numbers = np.atleast_1d(np.asarray(self.chips))
         if not numbers.size:
             raise InputError("a group has no chips; it needs at least one")

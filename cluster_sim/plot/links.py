@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from cluster_sim.analysis.metrics import resource_use
 from cluster_sim.trace.trace import Trace
+from topologies.arguments import checked
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.drawing.marks import Curve, bow, chips, note
@@ -35,6 +36,7 @@ COLD_TO_HOT = ("#d9dee3", "#c3a5d6", "#b8408a", "#6b2a00")
 are then the brightest, and orange."""
 
 
+@checked()
 def link_map(trace: Trace, cluster: Cluster, *, domain: int = 0, title: str = "") -> Figure:
     """Draw the share of the run in which each directed link of a torus was busy.
 

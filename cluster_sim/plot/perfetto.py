@@ -16,6 +16,7 @@ import numpy as np
 from cluster_sim.plot.byte_columns import Column, constant, decimals, picked, rows_of
 from cluster_sim.schedule.table import FIXED, Codes
 from cluster_sim.trace.trace import Picks, Trace
+from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct
 from topologies.files.writing import write_gzip
 
@@ -31,6 +32,7 @@ MICROSECOND_PLACES = 6
 """Decimal places with which picoseconds are exact in microseconds."""
 
 
+@checked()
 def write_timeline(
     trace: Trace,
     path: str | Path,

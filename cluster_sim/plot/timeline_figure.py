@@ -19,6 +19,7 @@ from cluster_sim.plot.palette import colors
 from cluster_sim.plot.pixel_shares import PIXELS, busy_share, smoothed
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Picks, Trace
+from topologies.arguments import checked
 
 MOST_BARS = 3_000
 """Most ops that are drawn as bars; of more, the share of each pixel's time is drawn."""
@@ -45,6 +46,7 @@ class Legend:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
+@checked()
 def timeline(
     trace: Trace,
     *,

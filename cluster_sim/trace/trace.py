@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
@@ -19,8 +19,9 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import KINDS, Codes, Label, Schedule
 from cluster_sim.trace.blocked import BlockedWork, explain
 from topologies import display
+from topologies.arguments import checked
 from topologies.arrays import IntArray, distinct
-from topologies.errors import InputError, check_type, suggestion
+from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,13 +170,14 @@ def load_trace(path: str | Path) -> Trace:
     return Trace(*file.read(Path(path)))
 
 
+@checked(schedule="Pass a Schedule, such as cs.collective returns.")
 def run(
     schedule: Schedule,
     *,
     engine: str = "fast",
     faults: Faults | None = None,
     until_ps: int | None = None,
-    until_ops: Iterable[int] | None = None,
+    until_ops: Sequence[int] | None = None,
     on_blocked: Literal["raise", "report"] = "raise",
 ) -> Trace:
     """Simulate a schedule to its end, to an instant, or until the first of some ops has ended.
@@ -189,7 +191,7 @@ def run(
         Resources that change their speed during the run (rule 8).
     until_ps : int, optional
         Stop at this instant [ps].
-    until_ops : iterable of int, optional
+    until_ops : sequence of int, optional
         Numbers of ops; stop as soon as one of them has ended.
     on_blocked : {"raise", "report"}, default "raise"
         Whether ops that can never run are an error, or stay in the trace with times of -1, for
@@ -216,9 +218,10 @@ def run(
     1.1e-05
     """
     _check_run(schedule, engine, on_blocked)
+    stop_ops = None if until_ops is None else [int(op) for op in until_ops]
     try:
         times = simulate(
-            schedule, engine=engine, faults=faults, until_ps=until_ps, until_ops=until_ops
+            schedule, engine=engine, faults=faults, until_ps=until_ps, until_ops=stop_ops
         )
     except (HorizonError, FaultError) as mistake:
         raise InputError(str(mistake)) from None
@@ -229,7 +232,6 @@ def run(
 
 def _check_run(schedule: Schedule, engine: str, on_blocked: str) -> None:
     """Refuse arguments of :func:`run` that it does not take."""
-    check_type("schedule", schedule, Schedule, "Pass a Schedule, such as cs.collective returns.")
     if on_blocked not in ("raise", "report"):
         raise InputError(f'on_blocked is "{on_blocked}"; it must be "raise" or "report"')
     if engine not in ENGINES:

@@ -50,10 +50,8 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
         both = "" if default is False else f"/--no-{spelled}"
         flags = [f"--{spelled}{both}", key]
         return DescribedOption(flags, described=option, shown=default, is_flag=True, **attributes)
-    if plain in (int, float):
-        read: Number | Text = Number(plain, option.least, option.most)
-    else:
-        read = Text(plain)
+    limited = plain in (int, float)
+    read = Number(plain, option.least, option.most) if limited else Text(plain)
     return DescribedOption(
         [f"--{spelled}", key],
         described=option,

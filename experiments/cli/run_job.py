@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
-LISTED = ("curve", "plan", "without_effect")
+LISTED = ("curve", "plan", "without_effect", "notes")
 """Keys of the document that are no numbers of the table of results."""
 
 
@@ -147,6 +147,7 @@ def run_job(
         lambda: {**document, **(ranking.document() if ranking else {})},
         lambda: print_job(result, document, ranking),
         lambda directory: _write(directory, result, document, ranking),
+        notes=(result.note,),
     )
 
 

@@ -8,8 +8,10 @@ from experiments.validation.rows import read_file
 from experiments.validation.tables import table
 from experiments.validation.validate import Result
 from experiments.validation.validate import validate as compare
+from topologies.arguments import checked
 
 
+@checked()
 def validate(table_or_file: str | Path, *, workers: int = 1) -> Result:
     """Compare predictions with measurements.
 

@@ -111,7 +111,7 @@ def test_a_fleet_states_its_regret() -> None:
         ({"powercap": 3}, "Did you mean power_cap"),
         ({"weights": "disk"}, "choose from store, nvme, host, peer"),
         ({"quantile": 2}, "a number from 0 to 1"),
-        ({"floor": "three"}, "floor is 'three'; it must be a number"),
+        ({"floor": "three"}, "floor is 'three' .* Pass a whole number"),
         ({"what_if": ["monday", "growth=3%"]}, "2 what-ifs for one run"),
         ({"hold": "soon"}, "--hold 'soon'"),
         ({"policy": "treshold"}, "Did you mean threshold"),

@@ -29,7 +29,7 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "a step": (lambda: ANY.run_job(MODEL, days=1), r"^step is 'llama-3.2-1b' \(str\)\. Pass"),
     "a schedule": (lambda: ANY.simulate(None), r"^schedule is None \(NoneType\)\. Pass a Schedule"),
     "a cluster for traces": (lambda: ANY.replay([], 16), r"^cluster is 16"),
-    "a group": (lambda: ANY.collective("all-reduce", 16, size_bytes=1), r"^cluster is 16 \(int\)"),
+    "a group": (lambda: ANY.collective("all-reduce", 16, size_bytes=1), r"^group is 16 \(int\)"),
     "chips as text": (lambda: ANY.Group(cs.cluster(NODE), "0-3"), r"^chips .* are '0-3'\. Pass"),
     "half a chip": (lambda: ANY.Group(cs.cluster(NODE), [0.5]), r"^chips .* are \[0\.5\]\. Pass"),
     "half a byte": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import NoneType
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
@@ -22,6 +23,10 @@ RAINIER_MACHINE = "trn2-ultraserver"
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
 """Endings of the names of graph files."""
+
+
+CLUSTER_REMEDY = "Pass a name, such as 'trn2.48xlarge', or a Cluster."
+"""Remedy for a cluster of a wrong type."""
 
 
 def cluster(
@@ -65,6 +70,9 @@ def cluster(
     (4, 4, 4)
     """
     check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
+    for name, rate in (("bandwidth", bandwidth), ("latency", latency)):
+        check_type(name, rate, (str, NoneType), "Pass text with its unit, such as 1us.")
+    check_type("catalogue", catalogue, (Catalogue, NoneType), "Pass a Catalogue.")
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)
@@ -107,7 +115,7 @@ def as_cluster(machine: Cluster | str) -> Cluster:
     """
     if isinstance(machine, str):
         return cluster(machine)
-    check_type("cluster", machine, Cluster, "Pass a name, such as 'trn2.48xlarge', or a Cluster.")
+    check_type("cluster", machine, Cluster, CLUSTER_REMEDY)
     return machine
 
 

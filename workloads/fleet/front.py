@@ -10,9 +10,10 @@ from typing import Any, Unpack
 import pandas as pd
 
 from topologies import display
+from topologies.arguments import check_seed, checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import as_cluster
-from topologies.errors import InputError
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from topologies.errors import InputError, shown
 from workloads.demand import Demand
 from workloads.fleet.from_options import (
     check_question,
@@ -28,6 +29,7 @@ from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import Scenario, run, what_ifs
 from workloads.fleet.simulate import FleetRun
+from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.policy import PolicyInputs
 
@@ -98,6 +100,7 @@ class FleetResult:
         return display.table("Fleet", self._facts)
 
 
+@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
 def run_fleet(
     cluster: Cluster | str,
     demand: Demand | str | Sequence[str] = "azure-code",
@@ -152,9 +155,15 @@ def run_fleet(
     """
     options = list(FleetKeywords.__annotations__)
     named = policy if isinstance(policy, str) else None
+    if named is None and not callable(policy):
+        raise InputError(
+            f"policy is {shown(repr(policy))} ({type(policy).__name__}). Pass a name, such as "
+            "'forecast', or a function of a view."
+        )
     question = question_of(keywords, options, policy=named, days=days, scale_to_peak=scale_to_peak)
     check_question(question)
     requests, models = read_demand(demand, question), read_models(model)
+    check_seed(seed)
     base = scenario_on(as_cluster(cluster), requests, models, question, seed)
     built, settings = _after_what_if(base, question.demand.what_if), question.policy
     return FleetResult(built, _run_under(built, policy, settings, seed), settings, seed)

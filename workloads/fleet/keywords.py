@@ -148,6 +148,8 @@ def _read(described: Field[Any], value: Any) -> Any:
         return f"{value:g}s" if value != float("inf") else "inf"
     if "str" in str(described.type) and number:
         return f"{value:g}"
+    if isinstance(value, Path) and str(described.type).startswith("str"):
+        return str(value)
     if str(described.type).startswith("tuple"):
         return (value,) if isinstance(value, str) else tuple(value)
     _check(name, option, value)

@@ -180,6 +180,10 @@ def failure_rates(cluster: Cluster, chips: int, catalogue: Catalogue | None = No
     )
 
 
+MOST_YEARLY = 1e9
+"""Most failures of a chip in a year: one each 30 ms."""
+
+
 def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
     """Read rates as a user states them: failures of a chip in a year, or a file of causes.
 
@@ -197,10 +201,10 @@ def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
         yearly = float(text)
     except ValueError:
         return _from_file(Path(text), counts(cluster, chips))
-    if not 0 <= yearly < math.inf:
+    if not 0 <= yearly <= MOST_YEARLY:
         raise InputError(
-            f"--failures {text} must be 0 or more failures of a chip a year, such as 0.17, "
-            "or a CSV file of causes."
+            f"--failures {text} must be 0 to {MOST_YEARLY:g} failures of a chip a year, such as "
+            "0.17, or a CSV file of causes."
         )
     shipped = failure_rates(cluster, chips)
     return shipped.scaled(yearly * chips / YEAR_S / shipped.per_s)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, check_type
+from topologies.errors import InputError
 from workloads.confidence.poisson import fewest
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.closed_form import daly_interval_s
@@ -42,6 +43,7 @@ WITHIN = 1.2816
 """Standard deviations on either side of the mean that hold 80 % of a normal distribution."""
 
 
+@checked(step="Pass the step that the job repeats, from cs.train.")
 def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> JobResult:
     """Simulate a training job of weeks, with failures, checkpoints, spares and slow servers.
 
@@ -78,7 +80,6 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     >>> round(sum(result.breakdown.values()), 9), result.goodput > 0.9
     (1.0, True)
     """
-    check_type("step", step, Iteration, "Pass the step that the job repeats, from cs.train.")
     settings = plan_with(plan or JobPlan(), keywords, step.cluster, step.chips)
     state = job_state(step.model, step.plan, step.cluster)
     unit = unit_chips(step.cluster)
@@ -87,11 +88,14 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     if settings.interval_s is None and job.peers is None:
         job = replace(job, interval_s=curve.best_s if curve else job.span_s)
     outcomes = _simulated(job, settings)
+    missed = 0.0
     if settings.tokens is not None:
-        job, outcomes = _until(settings.tokens, job, outcomes, step.tokens_per_s, settings)
+        job, outcomes, missed = _until(settings.tokens, job, outcomes, step.tokens_per_s, settings)
     varied = _varied(job, settings) if job.rates.high > job.rates.low else []
     return JobResult(
-        step, job, state, unit, tuple(outcomes), tuple(varied), curve, goal=settings.tokens
+        *(step, job, state, unit, tuple(outcomes), tuple(varied), curve),
+        goal=settings.tokens,
+        note=_missed_note(settings.tokens, missed),
     )
 
 
@@ -203,13 +207,16 @@ def _simulated(job: Job, settings: JobPlan) -> list[Outcome]:
 
 def _until(
     tokens: int, job: Job, outcomes: list[Outcome], tokens_per_s: float, settings: JobPlan
-) -> tuple[Job, list[Outcome]]:
+) -> tuple[Job, list[Outcome], float]:
     """Lengthen a run until it trains on so many tokens in the mean over all seeds.
 
     The goodput hardly depends on the length, so each pass takes the length that the goodput of the
-    one before asks for.
+    one before asks for. In runs with few failures one more of them can still change the goodput
+    more than the length does, so the closest run is kept, and returned with its relative
+    difference.
     """
-    for _ in range(PASSES):
+    closest = (job, outcomes, math.inf)
+    for correction in range(PASSES + 1):
         useful_ms = sum(outcome.parts_ms["useful"] for outcome in outcomes)
         if not useful_ms:
             raise InputError(
@@ -217,11 +224,23 @@ def _until(
                 f"on {tokens:,} tokens. Use fewer --failures or more --spares."
             )
         longer = tokens / (tokens_per_s * useful_ms / 1000 / len(outcomes))
-        if abs(longer - 1) < CLOSE:
+        if abs(longer - 1) < closest[2]:
+            closest = (job, outcomes, abs(longer - 1))
+        if abs(longer - 1) < CLOSE or correction == PASSES:
             break
         job = replace(job, span_s=job.span_s * longer)
         outcomes = _simulated(job, settings)
-    return job, outcomes
+    return closest
+
+
+def _missed_note(tokens: int | None, missed: float) -> str:
+    """Return a remark on a run whose length did not converge to its tokens; empty if it did."""
+    if tokens is None or missed < CLOSE:
+        return ""
+    return (
+        f"the length did not converge in {PASSES} corrections: the run trains on {tokens:,} tokens "
+        f"within {missed:.2%} only, as single failures change it more. More --runs come closer."
+    )
 
 
 def _rng(seed: int, run: int) -> np.random.Generator:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from topologies.arguments import check_fields
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
 from topologies.units import parse_count, parse_seconds
@@ -52,6 +53,7 @@ def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chip
             changes[name] = value
         elif value is not None:
             changes |= _read(name, value, cluster, chips)
+    check_fields(JobPlan, changes)
     return replace(plan, **changes)
 
 

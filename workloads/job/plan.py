@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from topologies.arguments import check_seed
 from topologies.errors import InputError
 from workloads.job.causes import FailureRates
 
@@ -65,6 +67,11 @@ class JobPlan:
     runs: int = RUNS
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name in ("days", "interval_s", "repair_s", "restart_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise InputError(f"{name} is {value}; it must be a number of 0 or more.")
         if not 1 <= self.runs <= 1000:
             raise InputError(f"{self.runs} runs; there must be between 1 and 1,000.")
         if self.days is not None and self.tokens is not None:

@@ -49,6 +49,8 @@ class JobResult:
         Goodput at several checkpoint intervals; None where nothing fails.
     goal : int, optional
         Tokens that determined the length of the run; None for a run of a stated length.
+    note : str
+        Remark on a length that did not converge to the tokens; empty if it did.
     """
 
     step: Iteration
@@ -59,6 +61,7 @@ class JobResult:
     varied: tuple[Outcome, ...] = field(repr=False)
     curve: Curve | None = field(repr=False)
     goal: int | None = None
+    note: str = ""
 
     @property
     def chips(self) -> int:
@@ -179,6 +182,7 @@ class JobResult:
             "runs": len(self.outcomes) + len(self.varied),
             "interval": self._interval_document(),
             "curve": self.curve_rows(),
+            **({"notes": [self.note]} if self.note else {}),
         }
 
     def _interval_document(self) -> dict[str, Any]:

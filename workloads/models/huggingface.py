@@ -94,6 +94,10 @@ def named(name: str) -> Model:
     return from_fields(json.loads(text), name)
 
 
+MODEL_REMEDY = "Pass a name, such as 'llama-3.1-8b', or a Model."
+"""Remedy for a model of a wrong type."""
+
+
 def as_model(model_or_name: Model | str) -> Model:
     """Return the model itself, or the model that a text names; see :func:`model`.
 
@@ -104,11 +108,11 @@ def as_model(model_or_name: Model | str) -> Model:
     """
     if isinstance(model_or_name, str):
         return model(model_or_name)
-    check_type("model", model_or_name, Model, "Pass a name, such as 'llama-3.1-8b', or a Model.")
+    check_type("model", model_or_name, Model, MODEL_REMEDY)
     return model_or_name
 
 
-def model(text: str) -> Model:
+def model(text: str | Path) -> Model:
     """Return the model of a name or path.
 
     Parameters
@@ -138,7 +142,7 @@ def model(text: str) -> Model:
         return from_config(path / CONFIG)
     if path.suffix == ".json" or path.exists():
         return from_config(path)
-    return named(text)
+    return named(str(text))
 
 
 def from_config(path: str | Path) -> Model:

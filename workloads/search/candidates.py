@@ -23,6 +23,7 @@ from workloads.search.grid import Columns, rows
 from workloads.search.refusals import check_alone
 from workloads.search.rules import Frame, sieve
 from workloads.training.plan.checks import check_runtime
+from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete, field_value
 from workloads.training.plan.schedules import schedule_names
@@ -109,6 +110,8 @@ def candidates(
         )
     entered = (stated or {}).items()
     fixed = {name: field_value(name, value) for name, value in entered if value is not None}
+    for name, value in fixed.items():
+        check_field(name, value)
     base = _base(model, cluster, global_batch, fixed, lnc)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)

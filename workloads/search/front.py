@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cluster_sim.progress import progress
+from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import as_cluster
-from workloads.models.huggingface import as_model
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.search import Search, search
 
 
+@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
 def search_plans(
     model: Model | str,
     cluster: Cluster | str,

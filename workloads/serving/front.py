@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from topologies import display
+from topologies.arguments import check_seed, checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import as_cluster
-from topologies.errors import InputError, check_type, suggestion
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from topologies.errors import InputError, suggestion
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
-from workloads.models.huggingface import as_model
+from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.serving.capacity import Slo
 from workloads.serving.deployment import Deployed
@@ -140,6 +141,11 @@ class ServingResult:
         return display.table("Serving", self._facts)
 
 
+@checked(
+    model=MODEL_REMEDY,
+    cluster=CLUSTER_REMEDY,
+    requests="Pass poisson:RATE, a log or Requests.",
+)
 def serve(
     model: Model | str,
     cluster: Cluster | str,
@@ -193,6 +199,7 @@ def serve(
     >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
     True
     """
+    check_seed(seed)
     decoder, machine = as_model(model), as_cluster(cluster)
     options = _options(keywords, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
@@ -210,7 +217,6 @@ def _requests(
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
         return requests_from(requests, seed=seed, **drawing), log
-    check_type("requests", requests, Requests, "Pass poisson:RATE, a log or Requests.")
     if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
@@ -225,7 +231,7 @@ def _options(keywords: ServeKeywords, cluster: Cluster) -> ServingOptions:
             near = suggestion(name, ServeKeywords.__annotations__)
             names = ", ".join(ServeKeywords.__annotations__)
             raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {names}.")
-    stated = dict(keywords)
+    stated = {name: value for name, value in keywords.items() if value is not None}
     batching = {name: stated[name] for name in BATCHING if name in stated}
     if batching and stated.get("batching") is not None:
         raise InputError(f"batching and {', '.join(batching)}; give one or the other.")

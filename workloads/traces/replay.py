@@ -14,8 +14,9 @@ import numpy as np
 from cluster_sim.analysis.intervals import Intervals, attribute_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
+from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import as_cluster
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
 from topologies.files.missing import no_such_file
 from workloads.traces.bounded_files import read_bounded
@@ -122,6 +123,8 @@ def read_traces(paths: str | Path | Sequence[str | Path]) -> Recording:
         node.
     """
     several = [paths] if isinstance(paths, str | Path) else paths
+    if not several:
+        raise InputError("no trace is given. Pass a file, several files, or a directory.")
     files = _files([Path(path) for path in several])
     kinds = {_kind(path) for path in files}
     if len(kinds) > 1:
@@ -180,6 +183,7 @@ def _kind(path: Path) -> str:
         return "Kineto"  # its reader says what is wrong
 
 
+@checked(cluster=CLUSTER_REMEDY)
 def replay(
     paths: str | Path | Sequence[str | Path],
     cluster: Cluster | str,

@@ -9,6 +9,7 @@ from typing import TypedDict
 import numpy.typing as npt
 
 from cluster_sim.hardware.fault_text import Fault
+from cluster_sim.trace.trace import ENGINES
 from topologies.errors import InputError, suggestion
 from workloads.training.execution.jitter import Disturbance
 
@@ -60,6 +61,9 @@ class Detail:
         if self.level not in LEVELS:
             near = suggestion(str(self.level), LEVELS)
             raise InputError(f"level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
+        if self.engine not in ENGINES:
+            near = suggestion(self.engine, ENGINES)
+            raise InputError(f"engine {self.engine!r} is none of {', '.join(ENGINES)}.{near}")
         if isinstance(self.iterations, bool) or not 1 <= self.iterations <= MOST_ITERATIONS:
             raise InputError(
                 f"iterations is {self.iterations!r}; it must be a whole number from 1 to "

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from topologies.arguments import check_fields, checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import as_cluster
-from topologies.errors import InputError, check_type, suggestion
-from workloads.models.huggingface import as_model
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
+from topologies.errors import InputError, suggestion
+from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.training.detail import Detail
+from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -23,6 +24,11 @@ DETAIL = frozenset(field.name for field in fields(Detail))
 """Names of the fields of a detail; no field of a plan has the same name."""
 
 
+@checked(
+    model=MODEL_REMEDY,
+    cluster=CLUSTER_REMEDY,
+    plan="Pass a Plan, or its fields by name, such as tp=8.",
+)
 def train(
     model: Model | str,
     cluster: Cluster | str,
@@ -72,12 +78,9 @@ def train(
     True
     """
     plan_fields, detail_fields = _plan_and_detail_fields(stated)
+    check_fields(DetailFields, detail_fields)
     model, cluster = as_model(model), as_cluster(cluster)
-    if plan is None:
-        plan = complete(plan_fields, model, cluster)
-    else:
-        check_type("plan", plan, ParallelPlan, "Pass a Plan, or its fields by name, such as tp=8.")
-        plan = replace(plan, **plan_fields)
+    plan = replace(plan, **plan_fields) if plan else complete(plan_fields, model, cluster)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 

@@ -38,6 +38,7 @@ from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import run
 from topologies import display
+from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.units import as_bytes, format_seconds
 
@@ -82,11 +83,12 @@ class CollectiveTime:
         return display.table("Collective", self._facts)
 
 
+@checked()
 def collective_time(
     kind: str,
     group: Group | Cluster | str,
     *,
-    size_bytes: int | str,
+    size_bytes: float | str,
     algorithm: str = AUTO,
     ideal: bool = False,
 ) -> CollectiveTime:

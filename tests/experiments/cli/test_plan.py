@@ -172,3 +172,22 @@ def test_mistakes_are_one_line(
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert message in printed.err
     assert not out.exists()
+
+
+def test_stated_fields_that_change_nothing_are_named(
+    command_line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["--top", "1", "--finalists", "2", "--etp", "1", "--pp", "1", "--bucket", "20MB"]
+    assert run(*command_line, *quick, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["without_effect"] == {"etp": "the model has no experts"}
+    assert {row["bucket_bytes"] for row in document["rows"]} == {20_000_000}
+    assert run(*command_line, *quick) == 0
+    assert "--etp changes nothing here: the model has no experts." in capsys.readouterr().out
+
+
+def test_the_room_of_experts_is_refused_for_a_dense_model(
+    command_line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command_line, "--capacity-factor", "1.5") == 2
+    assert "capacity factor 1.5 is the room of experts, but" in capsys.readouterr().err

@@ -71,3 +71,15 @@ def test_a_job_without_progress_is_refused(step: Iteration) -> None:
 def test_unreadable_numbers_of_tokens_are_refused(step: Iteration, text: str) -> None:
     with pytest.raises(cs.InputError, match=r"--tokens .*(15T|limit)|beyond"):
         cs.run_job(step, tokens=text)
+
+
+def test_a_length_that_does_not_converge_says_so(
+    step: Iteration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The closest of all lengths is kept, and the remark stands in the document."""
+    assert "notes" not in cs.run_job(step, tokens=GOAL, runs=2).document()
+    monkeypatch.setattr("workloads.job.front.CLOSE", 0.0)
+    result = cs.run_job(step, tokens=GOAL, runs=2)
+    assert result.tokens == pytest.approx(GOAL, rel=1e-3)
+    (note,) = result.document()["notes"]
+    assert "did not converge in 5 corrections" in note

@@ -11,8 +11,9 @@ from typing import Any, Unpack
 import pandas as pd
 
 from topologies import display
+from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import as_cluster
+from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
 from workloads.confidence import Interval
 from workloads.demand import Demand
@@ -27,6 +28,7 @@ from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.night_options import limits_only, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario
+from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.fleet import FleetInputs, Question
 from workloads.options.lend import NightInputs
@@ -91,6 +93,7 @@ class LendResult:
         return display.table("Lend", self._facts)
 
 
+@checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
 def lend(
     cluster: Cluster | str,
     history: Demand | str | Sequence[str],

@@ -119,8 +119,9 @@ class Serving:
         }
         stated = [name for name, is_stated in replicas.items() if is_stated]
         if stated:
+            verb = "changes" if len(stated) == 1 else "change"
             raise InputError(
-                f"{' and '.join(stated)} changes nothing beside --unit-rate, as a unit's rate "
+                f"{' and '.join(stated)} {verb} nothing beside --unit-rate, as a unit's rate "
                 "holds whatever its replicas are. Leave out one or the other."
             )
 

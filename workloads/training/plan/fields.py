@@ -49,12 +49,12 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**SHOWN:
         # repr of a number of over 4,300 digits raises, so its digits are counted from its bits.
         return f"a number of {value.bit_length() * 0.30103:,.0f} digits"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _optional(name: str, value: object) -> None:
-    if value != 0 or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int) or value:
         _positive(name, value, most=2**50)
 
 
@@ -64,7 +64,7 @@ def _flag(name: str, value: object) -> None:
 
 
 def _schedule(_name: str, value: object) -> None:
-    pipeline_schedule(str(value))
+    pipeline_schedule(" ".join(str(value).split()))
 
 
 def _routing_skew(name: str, value: object) -> None:
@@ -86,12 +86,14 @@ def _capacity(name: str, value: object) -> None:
 
 
 def _stage_layers(name: str, value: object) -> None:
-    for number in value if isinstance(value, tuple) else (value,):
+    if not isinstance(value, tuple):
+        raise InputError(f"{name} is {shown(value)}; it must be a tuple, such as (9, 7).")
+    for number in value:
         _positive(name, number)
 
 
 def _order(_name: str, value: object) -> None:
-    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [str(value)]
+    axes = [str(axis) for axis in value] if isinstance(value, tuple | list) else [shown(value)]
     if sorted(axes) != sorted(ORDER):
         raise InputError(
             f"rank order {'-'.join(axes)[:SHOWN]} does not name each of {', '.join(ORDER)} "
@@ -109,7 +111,7 @@ def _positive(name: str, value: object, most: int = 2**31) -> None:
 
 def _choice(name: str, value: object) -> None:
     choices = CHOICES[name]
-    if value not in choices:
+    if not isinstance(value, str | int) or value not in choices:
         texts = [str(choice) for choice in choices if choice != ""]
         near = suggestion(str(value), texts)
         raise InputError(f"{name} is {shown(value)}; it must be one of {', '.join(texts)}.{near}")

@@ -118,7 +118,7 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
     """
     needed = -(-plan.ranks // plan.ranks_per_chip)
     usual = chips is None
-    order = usual_chips(plan, cluster, np.arange(needed)) if usual else np.asarray(chips, np.int64)
+    order = usual_chips(plan, cluster, np.arange(needed)) if chips is None else _stated(chips)
     if len(order) != needed:
         raise InputError(f"the rank order names {len(order)} chips, the plan has {needed}.")
     if len(order) and (order.min() < 0 or order.max() >= cluster.chips):
@@ -131,6 +131,15 @@ def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = No
     sizes = [getattr(plan, axis) for axis in reversed(plan.order)]
     grid = np.arange(plan.ranks).reshape(sizes)
     return Placement(cluster, plan, np.repeat(order, plan.ranks_per_chip)[: plan.ranks], grid)
+
+
+def _stated(chips: npt.ArrayLike) -> IntArray:
+    """Return the chips of a stated order, which must be whole numbers."""
+    numbers = np.asarray(chips)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        text = " ".join(repr(chips).split())[:80]
+        raise InputError(f"chips is {text}; it must be a list of whole numbers, such as range(16).")
+    return numbers.astype(np.int64)
 
 
 def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntArray:

@@ -87,8 +87,8 @@ def field_value(name: str, value: Any) -> Any:
     >>> field_value("bucket_bytes", "160MB"), field_value("stage_layers", "9-7")
     (160000000, (9, 7))
     """
-    if name == "order" and not isinstance(value, list | tuple):
-        return tuple(str(value).split("-"))
+    if name == "order" and isinstance(value, str):
+        return tuple(value.split("-"))
     if name == "stage_layers" and isinstance(value, str):
         return _layers(value)
     if name == "stage_layers" and isinstance(value, int):

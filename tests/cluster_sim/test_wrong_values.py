@@ -1,0 +1,150 @@
+"""Wrong values of every argument of the front door are taken or refused in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cluster_sim as cs
+from workloads.fleet.keywords import FleetKeywords
+from workloads.fleet.lending.front import NightKeywords
+from workloads.job.keywords import KEYWORDS
+from workloads.job.plan import JobPlan
+from workloads.serving.options import ServeKeywords
+from workloads.training.detail import Detail
+from workloads.training.iteration import Iteration
+
+WRONG: tuple[Any, ...] = (
+    *(-1, 3.7, 10**30, float("nan"), float("inf"), True, None, "", "zzz", b"x", Path("/nowhere")),
+    *([], {}, [None], ("a", 2), range(3), np.arange(3), object(), len, pd.DataFrame({"a": [1]})),
+)
+"""Values that are wrong for most arguments; some take a few of them."""
+MACHINE, FLEET = "trn2.48xlarge", "trn2-ultraserver:20"
+PLAN = [field.name for field in fields(cs.Plan)]
+KEYWORDS_OF: dict[str, list[str]] = {
+    "train": [*PLAN, *(field.name for field in fields(Detail))],
+    "search_plans": PLAN,
+    "serve": list(ServeKeywords.__annotations__),
+    "run_job": [*(field.name for field in fields(JobPlan)), *KEYWORDS],
+    "run_fleet": list(FleetKeywords.__annotations__),
+    "lend": list(NightKeywords.__annotations__),
+}
+"""Names that a function takes as ``**keywords``."""
+SLOW = {"train", "search_plans", "serve", "run_job", "run_fleet", "lend"}
+"""Functions that simulate for long where they take a value."""
+
+
+@cache
+def _trace() -> cs.Trace:
+    group = cs.Group(cs.cluster(MACHINE), range(4))
+    return cs.simulate(cs.collective("all-reduce", group, size_bytes=2**16, algorithm="ring"))
+
+
+@cache
+def _step() -> Iteration:
+    return cs.train("llama-3.2-1b", MACHINE, tp=4, global_batch=8, seq=512)
+
+
+def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
+    """Arguments of a quick call of every function."""
+    goal = folder / "one.goal"
+    goal.write_text("num_ranks 1\nrank 0 {\nl1: calc 1000\n}\n")
+    machine, model = cs.cluster(MACHINE), {"model": "llama-3.2-1b", "cluster": MACHINE}
+    call = {"kind": "all-reduce", "group": cs.Group(machine, range(4)), "size_bytes": 2**16}
+    trace = {"trace": _trace()}
+    return {
+        "Group": {"cluster": machine, "chips": range(4)},
+        "Plan": {},
+        "cluster": {"text": MACHINE},
+        "collective": call,
+        "collective_time": call,
+        "lend": {"cluster": FLEET, "history": "burstgpt", "unit_rate": 9.0},
+        "model": {"text": "gpt2"},
+        "replay": {"paths": goal, "cluster": MACHINE},
+        "run_fleet": {"cluster": FLEET, "unit_rate": 5.0, "days": 0.05, "policy": "static"},
+        "run_job": {"step": _step(), "days": 2, "runs": 1},
+        "search_plans": {
+            **{"model": "gpt2", "cluster": MACHINE, "global_batch": 16, "finalists": 1},
+            **{"quiet": True, "tp": 1, "pp": 1, "recompute": "none", "zero": 1},
+        },
+        "serve": {**model, "requests": "poisson:1", "count": 5, "tp": 8},
+        "simulate": {"schedule": _trace().schedule},
+        "train": {**model, "tp": 4, "global_batch": 8, "seq": 512},
+        "validate": {"table_or_file": "korthikanti_layers"},
+        **{f"metrics.{name}": trace for name in cs.metrics.__all__},
+        "metrics.label_use": {**trace, "by": "rank"},
+        "plot.link_map": {**trace, "cluster": machine},
+        "plot.timeline": trace,
+        "plot.write_timeline": {**trace, "path": folder / "timeline.json.gz"},
+    }
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(cs, name) for name in cs.__all__ if callable(getattr(cs, name))},
+    **{f"metrics.{name}": getattr(cs.metrics, name) for name in cs.metrics.__all__},
+    **{f"plot.{name}": getattr(cs.plot, name) for name in cs.plot.__all__},
+}
+OF_ARRAYS = {"InputError", "Schedule", "Trace", "plot.Legend"}
+"""Types that users receive and seldom build; builders check what goes into a schedule."""
+
+
+def test_every_function_of_the_front_door_is_tried(tmp_path: Path) -> None:
+    assert set(_arguments(tmp_path)) == set(FUNCTIONS) - OF_ARRAYS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
+    ],
+)
+def test_a_wrong_value_is_taken_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
+    listed = inspect.signature(function).parameters.values()
+    names = [each.name for each in listed if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    messages = []
+    for argument in dict.fromkeys([*names, *KEYWORDS_OF.get(name, ())]):
+        if (name, argument) == ("validate", "workers"):
+            continue  # a table is compared whole for each number that is taken
+        for value in WRONG:
+            try:  # a bare AttributeError, KeyError or TypeError ends the test
+                function(**{**right, argument: value})
+            except ValueError as mistake:
+                messages.append((argument, value, str(mistake)))
+    wrong = [each for each in messages if "\n" in each[2] or "truth value" in each[2]]
+    assert not wrong
+    assert len(messages) >= len(WRONG)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cs.metrics.resource_use(5), r"^trace is 5 \(int\)\. Pass a Trace\.$"),
+        (lambda: cs.plot.timeline(3), r"^trace is 3 \(int\)\. Pass a Trace\.$"),
+        (lambda: cs.Group(MACHINE, [0]), r"^cluster is 'trn2\.48xlarge' \(str\)\. Pass a Cluster"),
+        (lambda: cs.serve("gpt2", MACHINE, seed=-1), r"^seed is -1; it must be 0 or more\.$"),
+        (lambda: cs.serve("gpt2", MACHINE, slots="9"), r"^slots is '9' \(str\)\. Pass a whole num"),
+        (lambda: cs.run_fleet(FLEET, policy=5), r"^policy is 5 \(int\)\. Pass a"),
+        (lambda: cs.replay([], MACHINE), r"^no trace is given\. Pass a file"),
+        (lambda: cs.Plan(stage_layers=5), r"^stage_layers is 5; it must be a tuple, such as"),
+        (
+            lambda: cs.train("gpt2", MACHINE, engine="SimPy"),
+            r"^engine 'SimPy' is none of fast, ref",
+        ),
+        (lambda: cs.train("gpt2", MACHINE, chips=5), r"^chips is 5; it must be a list of whole"),
+    ],
+)
+def test_the_message_names_argument_value_and_remedy(
+    call: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(cs.InputError, match=message):
+        call()

@@ -1,0 +1,67 @@
+"""Options of a fleet that would change nothing, or that no fleet can have, are refused or named."""
+
+from __future__ import annotations
+
+import pytest
+
+import cluster_sim as cs
+from experiments.cli.main import run
+from workloads.fleet.from_options import models_of
+from workloads.fleet.setup.serving import Serving
+
+SMALL = ["--cluster", "trn2-ultraserver:4", "--unit-rate", "4", "--quiet"]
+FLEET = ["fleet", *SMALL, "--days", "0.05", "--policy", "static", "--no-compare"]
+LEND = ["lend", *SMALL, "--demand", "burstgpt"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--tp", "8"], ["--chunk", "512"], ["--precision", "fp8"], ["--cache", "kept"]],
+)
+@pytest.mark.parametrize("command", [FLEET, LEND], ids=["fleet", "lend"])
+def test_settings_of_replicas_are_refused_beside_a_rate(
+    command: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{options[0]} changes nothing beside --unit-rate" in line
+
+
+def test_several_settings_are_named_together() -> None:
+    with pytest.raises(cs.InputError, match=r"^--tp and --prefix-cache change nothing"):
+        Serving(unit_rate_per_s=3.0, tp=8, prefix_share=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--post-training", "lockstepp"], "Did you mean lockstep?"),
+        (["--model", ","], "--model ',' has an empty name"),
+        (["--cap", "99999999999999999999"], "must be less than or equal to 1000000000"),
+    ],
+)
+def test_impossible_values_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*FLEET, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_file_of_jobs_states_its_own_post_training(
+    tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*FLEET, "--post-training", "lockstep", "--training", f"{tmp_path}/jobs.csv"]) == 2
+    assert "is for the default jobs, which --training" in capsys.readouterr().err
+
+
+def test_a_unit_that_never_comes_back_is_not_lent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*LEND, "--change-time", "inf"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--change-time inf: a unit that never changes back cannot be lent" in line
+
+
+def test_no_name_of_several_models_is_empty() -> None:
+    assert len(models_of("gpt2=20%,llama-3.1-8b=80%")) == 2
+    with pytest.raises(cs.InputError, match="has an empty name"):
+        models_of("gpt2,")

@@ -1,0 +1,225 @@
+"""Types of arguments at the public functions, checked against the functions' own annotations.
+
+A notebook calls the public functions without a type checker. :func:`checked` refuses an argument of
+another type than its annotation names in one line, instead of with an ``AttributeError`` from deep
+inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from numbers import Integral, Real
+from types import NoneType, SimpleNamespace, UnionType
+from typing import (
+    Any,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from topologies.errors import InputError, shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number")}
+WORDS = {bool: "True or False", str: "text", NoneType: "None"}
+"""Words for types that a message names."""
+
+
+def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that refuses arguments of other types than a function's annotations name.
+
+    Numbers of numpy count as numbers, and a whole number as a ``float``; ``True`` counts as no
+    number. Items of sequences are checked as well. Types that exist only for type checkers, and
+    types of functions' own parameters, are not checked.
+
+    Parameters
+    ----------
+    **remedies
+        Sentence at the end of the message for an argument, in place of the names of its types.
+
+    Raises
+    ------
+    InputError
+        From the decorated function, for an argument of a wrong type.
+
+    Examples
+    --------
+    >>> @checked()
+    ... def twice(size_bytes: int, name: str | None = None) -> int:
+    ...     return 2 * size_bytes
+    >>> twice(3)
+    6
+    >>> twice("3")
+    Traceback (most recent call last):
+    topologies.errors.InputError: size_bytes is '3' (str). Pass a whole number.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            hints = _hints(function)
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
+                hint = hints[name]
+                several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+                if several:
+                    stated = {key: item for key, item in value.items() if item is not None}
+                    _check_each(stated, hint, remedies)
+                else:
+                    _check_each({name: value}, hints, remedies)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def check_fields(kind: type, values: Mapping[str, object]) -> None:
+    """Refuse values of other types than the fields of a dataclass have.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Window:
+    ...     seconds: float
+    >>> check_fields(Window, {"seconds": "90"})
+    Traceback (most recent call last):
+    topologies.errors.InputError: seconds is '90' (str). Pass a number.
+    """
+    hints = {}
+    for name, text in kind.__annotations__.items():
+        scope = vars(sys.modules[kind.__module__])
+        hints[name] = _resolved(name, text, scope)
+    _check_each(values, hints, {})
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a negative seed, of which numpy makes no random numbers.
+
+    Raises
+    ------
+    InputError
+    """
+    if seed < 0:
+        raise InputError(f"seed is {seed}; it must be 0 or more.")
+
+
+def _check_each(
+    values: Mapping[str, object], hints: Mapping[str, Any], remedies: Mapping[str, str]
+) -> None:
+    """Check values by the types of the same names; a name without a type may have any value."""
+    for name, value in values.items():
+        _check(name, value, hints.get(name, Any), remedies.get(name))
+
+
+def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
+    """Return the type of an annotation; any where it is imported for type checkers only."""
+    annotated = SimpleNamespace(__annotations__={name: annotation})
+    try:
+        return get_type_hints(annotated, globalns=dict(scope))[name]
+    except NameError:
+        return Any
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Types of the parameters by name; keywords of a ``TypedDict`` have a mapping of theirs."""
+    hints: dict[str, Any] = {}
+    scope = getattr(function, "__globals__", {})
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = _resolved(name, parameter.annotation, scope)
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            keywords = get_args(hint)[0] if get_origin(hint) is Unpack else None
+            hint = get_type_hints(keywords) if is_typeddict(keywords) else {}
+        hints[name] = hint
+    return hints
+
+
+def _check(name: str, value: object, hint: Any, remedy: str | None) -> None:
+    if not _matches(value, hint):
+        pass_this = remedy or f"Pass {_in_words(hint)}."
+        kind = type(value).__name__
+        raise InputError(f"{name[:40]} is {shown(_text(value), 80)} ({kind}). {pass_this}")
+
+
+def _text(value: object) -> str:
+    """Text of a value in one line."""
+    return " ".join(repr(value).split())
+
+
+def _matches(value: object, hint: Any) -> bool:
+    """Return whether a value is of a type."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_matches(value, part) for part in parts)
+    if origin is Literal:
+        return any(type(value) is type(part) and value == part for part in parts)
+    if hint in NUMBERS:
+        return isinstance(value, NUMBERS[hint][0]) and not isinstance(value, bool)
+    if hint is bool:
+        return type(value).__name__ in ("bool", "bool_")  # numpy's own is no subclass
+    if origin is Callable:
+        return callable(value)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and _items_match(value, parts)
+    if origin in (Sequence, list):
+        items = _items(value)
+        return items is not None and all(_matches(item, parts[0]) for item in items)
+    kind = origin or hint
+    if hint is Any or not isinstance(kind, type):
+        return True
+    if getattr(kind, "_is_protocol", False):
+        return callable(value) or "__call__" not in vars(kind)
+    return isinstance(value, kind)
+
+
+def _items_match(value: Sequence[object], parts: tuple[Any, ...]) -> bool:
+    """Return whether the items of a tuple, or of a list in its place, are of its types."""
+    if len(parts) == 2 and parts[1] is Ellipsis:
+        return all(_matches(item, parts[0]) for item in value)
+    return len(value) == len(parts) and all(map(_matches, value, parts))
+
+
+def _items(value: object) -> Sequence[object] | None:
+    """Items of a sequence or an array of one dimension; None for anything else, and for text."""
+    array = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
+    listed = value.tolist() if array else value  # type: ignore[attr-defined]
+    if isinstance(listed, str | bytes) or not isinstance(listed, Sequence):
+        return None
+    return listed[:1] if isinstance(listed, range) else listed  # all its items are whole numbers
+
+
+def _in_words(hint: Any) -> str:
+    """Names of the types that an argument may have."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        words = list(dict.fromkeys(_in_words(part) for part in parts))
+        return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if hint in NUMBERS:
+        return NUMBERS[hint][1]
+    if hint in WORDS:
+        return WORDS[hint]
+    if origin is Callable:
+        return "a function"
+    if origin in (Sequence, list, Iterable, tuple):
+        return f"a sequence, each {_in_words(parts[0])}"
+    name = getattr(origin or hint, "__name__", str(hint))
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
