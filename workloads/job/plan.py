@@ -68,7 +68,7 @@ class JobPlan:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        for name in ("days", "interval_s", "repair_s", "restart_s"):
+        for name in ("interval_s", "repair_s", "restart_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise InputError(f"{name} is {value}; it must be a number of 0 or more.")
