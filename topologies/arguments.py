@@ -123,9 +123,14 @@ def check_seed(seed: int) -> None:
 def _check_each(
     values: Mapping[str, object], hints: Mapping[str, Any], remedies: Mapping[str, str]
 ) -> None:
-    """Check values by the types of the same names; a name without a type may have any value."""
+    """Check values by the types of the same names; a name without a type may have any value.
+
+    A ``seed`` must not be negative either, as numpy makes no random numbers of such a seed.
+    """
     for name, value in values.items():
         _check(name, value, hints.get(name, Any), remedies.get(name))
+        if name == "seed" and isinstance(value, Integral):
+            check_seed(int(value))
 
 
 def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from types import NoneType
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -69,10 +70,7 @@ def cluster(
     >>> cluster("torus:4x4x4", bandwidth="100GB/s", latency="1us").shape.sizes
     (4, 4, 4)
     """
-    check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
-    for name, rate in (("bandwidth", bandwidth), ("latency", latency)):
-        check_type(name, rate, (str, NoneType), "Pass text with its unit, such as 1us.")
-    check_type("catalogue", catalogue, (Catalogue, NoneType), "Pass a Catalogue.")
+    _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)
@@ -91,6 +89,14 @@ def cluster(
         return _rainier(text, count if colon else None, catalogue)
     domains = _whole(text, count, f"{kind}:16") if colon else 1
     return _machines(text, kind, domains, catalogue)
+
+
+def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
+    """Refuse arguments of :func:`cluster` that have other types than it takes."""
+    check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
+    check_type("catalogue", catalogue, (Catalogue, NoneType), "Pass a Catalogue.")
+    for name, rate in rates.items():
+        check_type(name, rate, (str, NoneType), "Pass text with its unit, such as 1us.")
 
 
 def _graph(text: str, catalogue: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import pandas as pd
 
 from topologies import display
-from topologies.arguments import check_seed, checked
+from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, shown
@@ -154,19 +154,25 @@ def run_fleet(
     1280
     """
     options = list(FleetKeywords.__annotations__)
-    named = policy if isinstance(policy, str) else None
-    if named is None and not callable(policy):
+    named = _name_of(policy)
+    question = question_of(keywords, options, policy=named, days=days, scale_to_peak=scale_to_peak)
+    check_question(question)
+    requests, models = read_demand(demand, question), read_models(model)
+    base = scenario_on(as_cluster(cluster), requests, models, question, seed)
+    built, settings = _after_what_if(base, question.demand.what_if), question.policy
+    return FleetResult(built, _run_under(built, policy, settings, seed), settings, seed)
+
+
+def _name_of(policy: object) -> str | None:
+    """Return the name of a policy; None for a user's own, which must be a function."""
+    if isinstance(policy, str):
+        return policy
+    if not callable(policy):
         raise InputError(
             f"policy is {shown(repr(policy))} ({type(policy).__name__}). Pass a name, such as "
             "'forecast', or a function of a view."
         )
-    question = question_of(keywords, options, policy=named, days=days, scale_to_peak=scale_to_peak)
-    check_question(question)
-    requests, models = read_demand(demand, question), read_models(model)
-    check_seed(seed)
-    base = scenario_on(as_cluster(cluster), requests, models, question, seed)
-    built, settings = _after_what_if(base, question.demand.what_if), question.policy
-    return FleetResult(built, _run_under(built, policy, settings, seed), settings, seed)
+    return None
 
 
 def _run_under(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from topologies import display
-from topologies.arguments import check_seed, checked
+from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, suggestion
@@ -199,7 +199,6 @@ def serve(
     >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
     True
     """
-    check_seed(seed)
     decoder, machine = as_model(model), as_cluster(cluster)
     options = _options(keywords, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)

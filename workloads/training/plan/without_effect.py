@@ -120,14 +120,14 @@ def _has_usual_passes(plan: ParallelPlan) -> bool:
     With one stage that is not so for each schedule: gpipe holds the activations of all
     microbatches, and others compute gradients of weights in passes of their own.
     """
-    own, usual = plan.pipeline, DEFAULTS.pipeline
-    if plan.vpp not in usual.chunks_allowed or own.pairs_passes != usual.pairs_passes:
+    schedule, usual = plan.pipeline, DEFAULTS.pipeline
+    if plan.vpp not in usual.chunks_allowed or schedule.pairs_passes != usual.pairs_passes:
         return False
     sizes = [(plan.pp, stage, plan.microbatches, plan.vpp) for stage in range(plan.pp)]
     return all(
         np.array_equal(column, same)
         for stage in sizes
-        for column, same in zip(own.passes(*stage), usual.passes(*stage), strict=True)
+        for column, same in zip(schedule.passes(*stage), usual.passes(*stage), strict=True)
     )
 
 
