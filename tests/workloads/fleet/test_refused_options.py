@@ -55,12 +55,6 @@ def test_a_file_of_jobs_states_its_own_post_training(
     assert "is for the default jobs, which --training" in capsys.readouterr().err
 
 
-def test_a_unit_that_never_comes_back_is_not_lent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*LEND, "--change-time", "inf"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--change-time inf: a unit that never changes back cannot be lent" in line
-
-
 def test_no_name_of_several_models_is_empty() -> None:
     assert len(models_of("gpt2=20%,llama-3.1-8b=80%")) == 2
     with pytest.raises(cs.InputError, match="has an empty name"):

@@ -142,10 +142,10 @@ def lend(
     >>> tonight.summary["units"], tonight.summary["confidence"]
     (40, 0.9)
     """
-    stated = {name: value for name, value in keywords.items() if name in NIGHT}
+    stated = _of_the_night(keywords)
     if night is not None and stated:
         raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
-    options, slo = list(NightKeywords.__annotations__), str(keywords.get("slo", FleetInputs.slo))
+    options, slo = list(NightKeywords.__annotations__), keywords.get("slo") or FleetInputs.slo
     every = question_of(keywords, options, days=days, scale_to_peak=scale_to_peak)
     fleet_question = _for_the_fleet(every, slo)
     question = night or night_from(read_options(NightInputs, stated), slo)
@@ -153,6 +153,11 @@ def lend(
     demand = read_demand(history, fleet_question)
     built = scenario_on(as_cluster(cluster), demand, read_models(model), fleet_question, 0)
     return LendResult(built, lend_on(built, question))
+
+
+def _of_the_night(keywords: NightKeywords) -> dict[str, Any]:
+    """Return the stated keywords of the night; None leaves one at its default."""
+    return {name: value for name, value in keywords.items() if name in NIGHT and value is not None}
 
 
 def _for_the_fleet(question: Question, slo: str) -> Question:

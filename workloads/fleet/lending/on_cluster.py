@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from topologies.errors import InputError
 from workloads.confidence import Interval
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.fleet.lending.answer import Loan, Night, Terms, at_capacity, lend
@@ -34,15 +33,9 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     Raises
     ------
     InputError
-        For a history with too few nights, and for changes of role that never end.
+        For a history with too few nights.
     """
     scenario.fleet.limits.check(scenario.cluster.domains)
-    back_s = to_serving_s(scenario.fleet.change_costs, scenario.services, 1)
-    if not math.isfinite(back_s):
-        raise InputError(
-            "--change-time inf: a unit that never changes back cannot be lent. State how long a "
-            "change takes, such as 5min."
-        )
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     terms = terms_on(scenario, confidence=question.confidence)
     loan = lend(need, scenario.demand.start, question, terms)

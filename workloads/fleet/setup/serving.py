@@ -119,10 +119,10 @@ class Serving:
         }
         stated = [name for name, is_stated in replicas.items() if is_stated]
         if stated:
-            verb = "changes" if len(stated) == 1 else "change"
+            verb, names = "changes" if len(stated) == 1 else "change", " and ".join(stated)
             raise InputError(
-                f"{' and '.join(stated)} {verb} nothing beside --unit-rate, as a unit's rate "
-                "holds whatever its replicas are. Leave out one or the other."
+                f"{names} {verb} nothing beside --unit-rate, as a unit's rate "
+                f"holds whatever its replicas are; leave out --unit-rate, or {names}."
             )
 
 
