@@ -24,7 +24,7 @@ from workloads.training.plan.without_effect import (
 )
 
 NO_EXPERTS = "the model has no experts"
-OF_1F1B = "its passes are those of 1f1b here"
+OF_1F1B = "1f1b with vpp 1 has the same passes"
 NO_ORDER = "an axis of one rank has no order"
 EACH: list[tuple[Model, dict[str, Any], dict[str, Any], str]] = [
     (TOY, {"dp": 8, "tp": 2}, {"etp": 1}, NO_EXPERTS),

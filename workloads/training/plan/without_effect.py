@@ -105,7 +105,7 @@ def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
 
 def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
     """Reasons of fields about stages and the passes of their microbatches."""
-    usual = f"its passes are those of {DEFAULTS.schedule} here"
+    usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
     even = plan.stage_layers == layer_counts(model.layers, plan.pp * plan.vpp)
     layers = "layers are divided so by default" if even else ""
     return {
