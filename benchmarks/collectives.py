@@ -87,7 +87,8 @@ def in_rounds(name: str, rings_of: Callable[[Group], Cycles], group: Group) -> N
     rounds = ring.in_rounds(
         CollectiveCall("all-reduce", group, GIB), communication_costs(group.cluster), rings
     )
-    assert rounds is not None
+    if rounds is None:
+        raise ValueError(f"the rounds of {name} over {group.ranks:,} ranks differ")
     total_ps = simulate_rounds(rounds)
     _, cpu_s = clocks() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

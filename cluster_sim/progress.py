@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, int, int], None]
 """Function that takes the name of a task, the units of work done, and those there are in all."""
+Watch = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Function that wraps a slow sequence to show progress, with a word for the work."""
 PATIENCE_S = 2.0
 """Time before the first bar appears: a quick command prints nothing but its answer [s]."""
 
@@ -50,6 +52,11 @@ def progress(items: Sequence[Any], task: str, *, quiet: bool) -> Iterator[Any]:
             report(task, done, len(items))
             yield item
         report(task, len(items), len(items))
+
+
+def unwatched(items: Sequence[Any], _task: str) -> Iterable[Any]:
+    """Return the items themselves, without showing progress."""
+    return items
 
 
 def in_notebook() -> bool:

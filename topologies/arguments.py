@@ -26,7 +26,7 @@ from typing import (
     is_typeddict,
 )
 
-from topologies.errors import InputError, shown
+from topologies.errors import InputError, wrong_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -158,14 +158,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _check(name: str, value: object, hint: Any, remedy: str | None) -> None:
     if not _matches(value, hint):
-        pass_this = remedy or f"Pass {_in_words(hint)}."
-        kind = type(value).__name__
-        raise InputError(f"{name[:40]} is {shown(_text(value), 80)} ({kind}). {pass_this}")
-
-
-def _text(value: object) -> str:
-    """Text of a value in one line."""
-    return " ".join(repr(value).split())
+        raise wrong_type(name, value, remedy or f"Pass {_in_words(hint)}.")
 
 
 def _matches(value: object, hint: Any) -> bool:

@@ -65,7 +65,13 @@ def check_type(argument: str, value: object, types: type | tuple[type, ...], rem
     topologies.errors.InputError: cluster is 16 (int). Pass a name, such as 'trn2.48xlarge'.
     """
     if not isinstance(value, types):
-        raise InputError(f"{argument} is {shown(repr(value))} ({type(value).__name__}). {remedy}")
+        raise wrong_type(argument, value, remedy)
+
+
+def wrong_type(argument: str, value: object, remedy: str) -> InputError:
+    """Return the error for an argument of another type than a function takes, in one line."""
+    text = " ".join(repr(value).split())
+    return InputError(f"{argument[:40]} is {shown(text, 80)} ({type(value).__name__}). {remedy}")
 
 
 REMEDIES = {

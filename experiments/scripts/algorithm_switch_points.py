@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from experiments.scripts.points import Watch, each, unwatched
+from cluster_sim.progress import Watch, unwatched
+from experiments.scripts.points import each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

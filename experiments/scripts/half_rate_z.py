@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from experiments.scripts.points import Watch, unwatched
+from cluster_sim.progress import Watch, unwatched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from cluster_sim.progress import Watch, unwatched
 from experiments.processes import available_workers, forked
 
-Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Function that wraps a slow sequence to show progress, with a word for the work."""
 Point = TypeVar("Point")
 Result = TypeVar("Result")
-
-
-def unwatched(items: Sequence[Any], _what: str) -> Sequence[Any]:
-    """Return the items themselves, without showing progress."""
-    return items
 
 
 def each(

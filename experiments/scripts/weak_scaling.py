@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from experiments.scripts.points import Watch, each, unwatched
+from cluster_sim.progress import Watch, unwatched
+from experiments.scripts.points import each
 from experiments.scripts.training_rows import Replica
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ Times of passes, of replicas and of communication are computed once for all plan
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from cluster_sim.progress import Watch, unwatched
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -44,7 +45,7 @@ def estimate(
     model: Model,
     cluster: Cluster,
     plans: Sequence[ParallelPlan],
-    watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
+    watch: Watch = unwatched,
 ) -> FloatArray:
     """Estimate the time of one optimizer step of every plan [s], float64 (plans,).
 
@@ -65,7 +66,7 @@ def best_estimates(
     cluster: Cluster,
     plans: Sequence[ParallelPlan],
     count: int,
-    watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
+    watch: Watch = unwatched,
 ) -> FloatArray:
     """Estimate only plans that may be among the ``count`` best [s], float64 (plans,).
 
@@ -99,7 +100,7 @@ def best_estimates(
 def _all_s(
     shared: _Shared,
     plans: Sequence[ParallelPlan],
-    watch: Callable[[Sequence[Any], str], Iterable[Any]],
+    watch: Watch,
 ) -> FloatArray:
     """Estimates of all plans [s]."""
     seconds = np.zeros(len(plans))

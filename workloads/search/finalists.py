@@ -6,12 +6,12 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from cluster_sim.progress import Watch
 from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost
 from workloads.models.model import Model
@@ -22,8 +22,6 @@ from workloads.training.program.shared_parts import SharedParts
 
 Task = tuple[ParallelPlan, int, float]
 """A plan, the place of its estimate among all, and the estimate [s]."""
-Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Function that wraps a slow sequence to show progress, with a word for the work."""
 LARGE_CHIPS = 1024
 """Smallest number of chips for which a second process is worth its start."""
 PROCESSES = 2

@@ -6,13 +6,13 @@ with more of either is left out if the same plan with less of it fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
+from cluster_sim.progress import Watch, unwatched
 from topologies.arrays import BoolArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
@@ -74,7 +74,7 @@ class Fit:
 def fit(
     candidates: Candidates,
     settled: Collection[str] = (),
-    watch: Callable[[Sequence[Any], str], Iterable[Any]] = lambda items, _what: items,
+    watch: Watch = unwatched,
     margin: float = 0.0,
 ) -> Fit:
     """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`.

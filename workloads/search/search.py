@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from cluster_sim.progress import Watch, unwatched
 from topologies import display
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
@@ -19,7 +20,7 @@ from workloads.models.model import Model
 from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
-from workloads.search.finalists import Finalist, Runner, Watch, simulated
+from workloads.search.finalists import Finalist, Runner, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -27,11 +28,6 @@ from workloads.training.plan.without_effect import without_effect_in_all
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def unwatched(items: Sequence[Any], _what: str) -> Iterable[Any]:
-    """Return the items themselves, without showing progress."""
-    return items
 
 
 @dataclass(frozen=True)

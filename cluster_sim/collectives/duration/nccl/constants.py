@@ -130,7 +130,7 @@ def has_constants(cluster: Cluster) -> bool:
 
 def constants(cluster: Cluster) -> Nccl:
     """Look up the constants of a covered cluster."""
-    return constants_of(*machine(cluster))
+    return constants_of(machine(cluster))
 
 
 def machine(cluster: Cluster) -> Machine:
@@ -158,27 +158,20 @@ def _fabric(cluster: Cluster) -> ScaleOut | None:
 
 
 @functools.cache
-def constants_of(
-    catalogue: Catalogue,
-    chip: str,
-    fabric: str,
-    adapter_bytes_per_s: int,
-    port_bytes_per_s: int = 0,
-    later_ps: int = 0,
-    far_later_ps: int = 0,
-) -> Nccl:
-    """Look up the constants of a machine by its facts, which :class:`Machine` describes."""
+def constants_of(facts: Machine) -> Nccl:
+    """Look up the constants of a machine."""
+    catalogue, chip, fabric = facts[:3]
     chip_part, fabric_part = f"nccl.{chip}", f"nccl.{fabric}"
     of_chip = (*CHIP, *SWITCH) if catalogue.has(chip_part, SWITCH[0]) else CHIP
     of_fabric: tuple[str, ...] = ()
     if fabric:
         of_fabric = (*FABRIC, *TREE) if catalogue.has(fabric_part, TREE[0]) else FABRIC
     return Nccl(
-        port=float(port_bytes_per_s) or catalogue.value(chip, "scale_up_bandwidth"),
-        adapter=float(adapter_bytes_per_s),
-        chip=_later(catalogue, chip_part, of_chip, STEPS, HOPS * later_ps),
-        fabric=_later(catalogue, fabric_part, of_fabric, FAR_STEPS, far_later_ps),
-        tuner=tuner(catalogue, chip, fabric, adapter_bytes_per_s),
+        port=float(facts.port_bytes_per_s) or catalogue.value(chip, "scale_up_bandwidth"),
+        adapter=float(facts.adapter_bytes_per_s),
+        chip=_later(catalogue, chip_part, of_chip, STEPS, HOPS * facts.later_ps),
+        fabric=_later(catalogue, fabric_part, of_fabric, FAR_STEPS, facts.far_later_ps),
+        tuner=tuner(catalogue, chip, fabric, facts.adapter_bytes_per_s),
         beside=catalogue.value(*BESIDE),
     )
 

@@ -56,7 +56,7 @@ def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _time_ps(load: Load, facts: Machine) -> int:
-    costs = constants_of(*facts)
+    costs = constants_of(facts)
     return math.ceil(float(seconds(load, costs)) * PS_PER_S)
 
 
