@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from experiments.cli.invocation import QUIET
+from experiments.cli.options.invocation import QUIET
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")

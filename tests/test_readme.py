@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.commands import COMMANDS
+from experiments.cli.registry import COMMANDS
 from experiments.scripts.registry import EXPERIMENTS
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

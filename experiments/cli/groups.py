@@ -12,9 +12,8 @@ from typing import Any
 
 import click
 
-from experiments.cli.commands import COMMANDS, Command
-from experiments.cli.options import as_options
-from experiments.cli.parameters import HelpContext
+from experiments.cli.options.parameters import HelpContext
+from experiments.cli.registry import COMMANDS, Command
 from topologies.errors import InputError, suggestion
 
 
@@ -81,4 +80,6 @@ def _loaded(command: Command) -> Any:
     function: Any = command.load()
     if isinstance(function, click.Group):
         return function
+    from experiments.cli.options.from_fields import as_options  # no help page of a group needs it
+
     return as_options(command.name, function, resumes=command.resumes)

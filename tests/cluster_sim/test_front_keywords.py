@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.run_job import JobInputs
-from experiments.cli.serve import DeploymentInputs, ReplicaInputs, RequestInputs
+from experiments.cli.commands.run_job.command import JobInputs
+from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
 from topologies.options import described
 from workloads.fleet.keywords import OLDER, TAKEN, FleetKeywords, LendKeywords, question_of

@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from experiments.cli.commands import COMMANDS
 from experiments.cli.main import app
-from experiments.cli.options import as_options
+from experiments.cli.options.from_fields import as_options
+from experiments.cli.registry import COMMANDS
 
 
 def command(name: str) -> Callable[..., int | None]:

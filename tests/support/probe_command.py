@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from experiments.cli.main import run as run_line
-from experiments.cli.output import print_json
+from experiments.cli.output.printing import print_json
 from experiments.cli.program import program_of
 from topologies.errors import InputError
 

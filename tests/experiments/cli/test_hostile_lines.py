@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.commands import COMMANDS
 from experiments.cli.main import run
+from experiments.cli.registry import COMMANDS
 from tests.fuzz.cases import Case
 from tests.fuzz.seeds import files
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cluster_sim import __version__
-from experiments.cli.commands import COMMANDS, Command
 from experiments.cli.main import run
+from experiments.cli.registry import COMMANDS, Command
 
 NAMES = [command.name for command in COMMANDS]
 SINGLE = [name for name in NAMES if name != "experiment"]
@@ -65,6 +65,37 @@ def test_the_help_page_needs_none_of_the_large_libraries() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+HELP_PAGE = {
+    "experiments",
+    *(f"experiments.cli{name}" for name in ("", ".main", ".groups", ".process", ".registry")),
+    *(f"experiments.cli.options{name}" for name in ("", ".parameters")),
+}
+"""Modules of ``experiments`` that the help page of all commands loads."""
+
+
+def loaded(line: str) -> set[str]:
+    """Modules of ``experiments`` that a command line loads in a new process."""
+    code = (
+        "import sys; from experiments.cli.main import run;"
+        f"sys.stdout = sys.stderr; run('{line}'.split()); sys.stdout = sys.__stdout__;"
+        "print(*(name for name in sys.modules if name.partition('.')[0] == 'experiments'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_help_page_loads_no_module_of_a_command() -> None:
+    assert loaded("--help") == HELP_PAGE
+
+
+def test_a_command_loads_no_module_of_another() -> None:
+    modules = loaded(f"{SMALL['collective']} --quiet")
+    commands = {name for name in modules if name.startswith("experiments.cli.commands.")}
+    rooms = ("", ".command", ".groups", ".inputs", ".switches")
+    assert commands == {f"experiments.cli.commands.collective{name}" for name in rooms}
+    assert not modules & {"experiments.cli.output.remedies", "experiments.cli.program"}
 
 
 SMALL = {

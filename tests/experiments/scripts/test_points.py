@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.cli.experiment import _arguments
+from experiments.cli.commands.experiment import _arguments
 from experiments.scripts import points, weak_scaling
 from experiments.scripts.points import each
 from experiments.scripts.registry import EXPERIMENTS

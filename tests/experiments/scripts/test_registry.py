@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from experiments.__main__ import main
-from experiments.cli import experiment as module
+from experiments.cli.commands import experiment as module
 from experiments.cli.main import run
 from experiments.reports.run_record import read_record
 from experiments.scripts import registry

@@ -16,7 +16,7 @@ import pytest
 
 from experiments.cli.main import app
 from experiments.cli.main import run as run_line
-from experiments.cli.parameters import Text
+from experiments.cli.options.parameters import Text
 from experiments.cli.program import PROGRAM, WRITTEN
 from experiments.processes import process_pool
 from experiments.reports.run_record import new_record

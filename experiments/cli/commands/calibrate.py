@@ -1,0 +1,233 @@
+"""``cluster-sim calibrate``: a user's own measurements as a catalogue overlay."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.options.inputs import CatalogueInputs
+from experiments.cli.options.invocation import Invocation
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.calibration.overlay.constants import ConstantsFit
+    from experiments.calibration.overlay.group import Group
+    from experiments.reports.run_directory import Run
+    from experiments.validation.nccl_tests import Measured
+    from topologies.catalogue.catalogue import Catalogue
+
+
+@dataclass(frozen=True)
+class MeasurementInputs:
+    """Measurements, and the machine on which they were taken."""
+
+    file: tuple[Path, ...] = field(
+        metadata=option(
+            "Output of nccl-tests, nccom-test or neuron-profile, rows of kernels or training "
+            "steps, or the folder of a kit (`measure-kit` writes one); may be several",
+            metavar="FILE|DIR…",
+            argument=True,
+        )
+    )
+    cluster: str | None = field(
+        default=None,
+        metadata=option(
+            "Machine of the measurements, without a count", metavar="NAME", default="the kit's"
+        ),
+    )
+    collective: str | None = field(
+        default=None,
+        metadata=option("Collective operation, where the measurements do not name it"),
+    )
+    ranks: int | None = field(
+        default=None,
+        metadata=option("Number of ranks, where the measurements do not state it", least=2),
+    )
+    chips: int | None = field(
+        default=None,
+        metadata=option(
+            "Chips that the ranks run on", least=1, default="as the kit states, or one a rank"
+        ),
+    )
+    overlay: Path | None = field(
+        default=None,
+        metadata=option("Write the fitted rows to this file", metavar="OUT.csv", recorded=False),
+    )
+
+
+def calibrate(
+    inputs: MeasurementInputs, catalogue_inputs: CatalogueInputs, call: Invocation
+) -> None:
+    """Fit the catalogue to your own measurements.
+
+    Fits constants of kernels, collectives and training steps to measured times, and prints the rows
+    of a catalogue overlay, to be used with --catalogue. A constant that the measurements cannot
+    tell from another keeps its value and is named. Fits to collectives use their times, never the
+    printed bandwidths, whose GB may be GiB.
+    """
+    single = _single(inputs)
+    if single:
+        _fabric(inputs, single, catalogue_inputs.read(), call)
+    else:
+        _all(inputs, catalogue_inputs.read(), call)
+
+
+def _single(inputs: MeasurementInputs) -> Measured | None:
+    """Read a single file with the printed output of a collective test; None for anything else."""
+    from experiments.calibration.overlay.measurements import is_printed
+    from experiments.validation.nccl_tests import read_measured
+
+    alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
+    return read_measured(inputs.file[0], inputs.collective) if alone else None
+
+
+def _fabric(
+    inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
+) -> None:
+    """Fit the step time and the efficiency of a fabric to one series of a collective."""
+    from experiments.calibration.overlay.constants import overlay_text
+    from experiments.calibration.overlay.fabric import fit
+    from topologies.errors import InputError
+    from topologies.files.writing import whole_file
+
+    if inputs.cluster is None:
+        raise InputError("the output does not name its machine. Add --cluster.")
+    fitted = fit(
+        measured,
+        inputs.cluster,
+        catalogue,
+        collective=inputs.collective,
+        ranks=inputs.ranks,
+        chips=inputs.chips,
+    )
+    if inputs.overlay:
+        with whole_file(inputs.overlay) as part:
+            part.write_text(overlay_text(fitted.entries), encoding="utf-8")
+    call.answer(
+        lambda: _document(measured, fitted),
+        lambda: _print(measured, fitted, alone=inputs.overlay is None),
+        lambda run: _write(run, _document(measured, fitted)),
+    )
+
+
+def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
+    """Fit constants of every kind to all files and folders together."""
+    from experiments.calibration.overlay.combined import fit_all
+    from experiments.calibration.overlay.constants import overlay_text
+    from experiments.calibration.overlay.measurements import read_measurements
+    from topologies.files.writing import whole_file
+
+    measured = read_measurements(inputs.file, inputs.collective)
+    measured = measured.named(inputs.collective, inputs.ranks)
+    groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
+    text = overlay_text([entry for group in groups for entry in group.fit.entries])
+    if inputs.overlay:
+        with whole_file(inputs.overlay) as part:
+            part.write_text(text, encoding="utf-8")
+    call.answer(
+        lambda: _groups_document(groups, len(measured)),
+        lambda: _print_groups(groups, "" if inputs.overlay else text),
+        lambda run: _write(run, _groups_document(groups, len(measured))),
+    )
+
+
+def _print(measured: Measured, fitted: ConstantsFit, *, alone: bool) -> None:
+    from experiments.calibration.overlay.constants import overlay_text
+
+    if alone:
+        sys.stdout.write(overlay_text(fitted.entries))
+    printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
+    sys.stderr.write(
+        f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
+        f"{_median(fitted.after):.1%} with the fitted rows.\n"
+    )
+    if measured.failed:
+        sys.stderr.write(f"  Rows left out, as they have no time: {measured.failed}.\n")
+    _print_doubts(fitted)
+
+
+def _print_groups(groups: Sequence[Group], text: str) -> None:
+    sys.stdout.write(text)
+    for group in groups:
+        before, after = group.fit.before, group.fit.after
+        if len(after):
+            sys.stderr.write(
+                f"{group.name}: {len(after)} measurements; median error {_median(before):.1%} "
+                f"before, {_median(after):.1%} with the fitted rows.\n"
+            )
+        if len(group.apart):
+            sys.stderr.write(
+                f"{group.name}: {len(group.apart)} more took no part in a fit; median error "
+                f"{_median(group.apart_before):.1%} before, {_median(group.apart):.1%} with the "
+                "fitted rows.\n"
+            )
+        _print_doubts(group.fit)
+
+
+def _print_doubts(fitted: ConstantsFit) -> None:
+    """Print the constants that were not fitted, and those that ended at a limit."""
+    for reason in dict.fromkeys(fitted.kept.values()):
+        names = [name for name, why in fitted.kept.items() if why == reason]
+        sys.stderr.write(f"  Not fitted, as {reason}: {', '.join(names)}.\n")
+    if fitted.stopped:
+        sys.stderr.write(
+            f"  Ended at the limit of what is tried: {', '.join(fitted.stopped)}. Check --cluster, "
+            "--ranks and --chips.\n"
+        )
+
+
+def _write(run: Run, document: dict[str, Any]) -> None:
+    import pandas as pd
+
+    run.table("overlay", pd.DataFrame(document.pop("rows")), title="Fitted rows")
+    run.json("summary", document, title="Errors before and after")
+
+
+def _median(errors: Any) -> float | None:
+    """Median of the absolute errors; None without errors."""
+    import numpy as np
+
+    return float(np.median(np.abs(errors))) if len(errors) else None
+
+
+ROW = ("part", "quantity", "value", "unit", "low", "high")
+
+
+def _document(measured: Measured, fitted: ConstantsFit) -> dict[str, Any]:
+    return {
+        "rows": [{name: getattr(entry, name) for name in ROW} for entry in fitted.entries],
+        "measurements": len(measured),
+        "left_out": measured.failed,
+        "kept": [{"constant": name, "reason": reason} for name, reason in fitted.kept.items()],
+        "stopped": list(fitted.stopped),
+        "bandwidth_unit": measured.bandwidth_unit,
+        "median_abs_error_before": _median(fitted.before),
+        "median_abs_error": _median(fitted.after),
+    }
+
+
+def _groups_document(groups: Sequence[Group], count: int) -> dict[str, Any]:
+    entries = [entry for group in groups for entry in group.fit.entries]
+    return {
+        "rows": [{name: getattr(entry, name) for name in ROW} for entry in entries],
+        "measurements": count,
+        "groups": [
+            {
+                "name": group.name,
+                "measurements": len(group.fit.after),
+                "median_abs_error_before": _median(group.fit.before),
+                "median_abs_error": _median(group.fit.after),
+                "apart": len(group.apart),
+                "median_abs_error_apart_before": _median(group.apart_before),
+                "median_abs_error_apart": _median(group.apart),
+                "stopped": list(group.fit.stopped),
+                "kept": [
+                    {"constant": name, "reason": reason} for name, reason in group.fit.kept.items()
+                ],
+            }
+            for group in groups
+        ],
+    }

@@ -1,0 +1,1 @@
+"""``cluster-sim collective``: one collective operation at one or many sizes."""

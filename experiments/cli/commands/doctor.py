@@ -1,0 +1,198 @@
+"""``cluster-sim doctor``: versions, caches, memory and speed of this installation."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cluster_sim
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.printing import print_table
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+
+LIBRARIES = ("numpy", "numba", "scipy", "pandas", "networkx", "simpy", "matplotlib", "pyarrow")
+LEAST_MEMORY_BYTES = 4 * 10**9
+
+
+@dataclass(frozen=True)
+class Step:
+    """A timed part of the work that every command does.
+
+    Attributes
+    ----------
+    name : str
+    time_s : float
+        Wall-clock time [s].
+    usual_s : float
+        Time above which the step counts as slow [s].
+    remedy : str
+        Advice if the step is slow.
+    """
+
+    name: str
+    time_s: float
+    usual_s: float
+    remedy: str
+
+    @property
+    def slow(self) -> bool:
+        """Return whether the step takes longer than usual."""
+        return self.time_s > self.usual_s
+
+
+def doctor(call: Invocation) -> None:
+    """Report versions, caches, memory and speed of this machine.
+
+    Nothing is written and nothing leaves the machine. Remedies for slow or missing parts are listed
+    below the table.
+    """
+    document = examine()
+    call.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, document),
+    )
+
+
+def examine() -> dict[str, Any]:
+    """Return versions, folders, memory, timed steps and remarks as one document."""
+    steps = _timed()
+    available = _available_bytes()
+    cached, folders = _compiled()
+    document = {
+        "cluster_sim": importlib.metadata.version("cluster-sim"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},
+        "installed_in": str(Path(cluster_sim.__file__).parents[1]),
+        "processors": _processors(),
+        "memory_bytes": _memory_bytes(),
+        "available_bytes": available,
+        "compiled_functions": cached,
+        "compile_cache": folders,
+        "steps": [{**asdict(step), "slow": step.slow} for step in steps],
+    }
+    return {**document, "remarks": _remarks(steps, available, cached)}
+
+
+def _timed() -> list[Step]:
+    """Time the parts of a small run, in the order in which a command needs them."""
+    return [
+        Step("import the libraries", _seconds(_import), 3.0, "a local disk loads faster"),
+        Step("read the catalogue", _seconds(_catalogue), 0.5, "a local disk loads faster"),
+        Step("first collective (compiles or loads)", _seconds(_collective), 15.0,
+             "let the compile cache be written, or set CLUSTER_SIM_CACHE"),
+        Step("second collective", _seconds(_collective), 0.5, "close other programs"),
+    ]  # fmt: skip
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _import() -> None:
+    import llvmlite.binding  # noqa: F401
+    import networkx  # noqa: F401
+    import pandas  # noqa: F401
+    import scipy.sparse  # noqa: F401
+
+
+def _catalogue() -> object:
+    from topologies.catalogue.catalogue import shipped_catalogue
+
+    return shipped_catalogue()
+
+
+def _collective() -> None:
+    from cluster_sim.collectives import CollectiveCall, measure, whole
+    from topologies.clusters.names import cluster
+
+    measure(CollectiveCall("all-reduce", whole(cluster("trn2.48xlarge")), 2**20), "ring")
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_bytes() -> int | None:
+    """Memory of the machine [B]; None on systems that do not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _available_bytes() -> int | None:
+    """Memory that a new process could use [B]; None on systems that do not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    sizes = dict(line.split(":", 1) for line in lines)
+    return int(sizes["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in sizes else None
+
+
+def _compiled() -> tuple[int, list[str]]:
+    """Number of compiled functions in the cache, and the folders of the cache."""
+    from topologies.files.kept_files import folders
+
+    files = [path for folder in folders() for path in folder.glob("*.o")]
+    return len(files), sorted({str(path.parent) for path in files})
+
+
+def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]:
+    remarks = [
+        f"{step.name} took {step.time_s:.1f} s, usually under {step.usual_s:g} s: {step.remedy}"
+        for step in steps
+        if step.slow
+    ]
+    if available is not None and available < LEAST_MEMORY_BYTES:
+        free = available / 1e9
+        remarks.append(f"{free:.1f} GB of memory are free: clusters above 65,536 chips need 4 GB")
+    if not cached:
+        remarks.append(
+            "compiled functions are not kept, so that every process compiles again: make the "
+            "installation writable, or set CLUSTER_SIM_CACHE"
+        )
+    return remarks
+
+
+def _print(document: dict[str, Any]) -> None:
+    from topologies.units import format_bytes, format_seconds
+
+    def size(value: int | None) -> str:
+        return "unknown" if value is None else format_bytes(value)
+
+    libraries = document["libraries"].items()
+    rows = [
+        ["cluster-sim", document["cluster_sim"]],
+        ["installed in", document["installed_in"]],
+        ["Python", f"{document['python']} on {document['platform']}"],
+        ["libraries", ", ".join(f"{name} {version}" for name, version in libraries)],
+        ["processors", str(document["processors"])],
+        ["memory", f"{size(document['memory_bytes'])}, {size(document['available_bytes'])} free"],
+        ["compiled functions kept", f"{document['compiled_functions']}"],
+    ]
+    print_table("This installation", ["", ""], rows, left=2)
+    timed = [
+        [step["name"], format_seconds(step["time_s"]), "slow" if step["slow"] else "fine"]
+        for step in document["steps"]
+    ]
+    print_table("\nSpeed", ["step", "time", ""], timed)
+    for remark in document["remarks"]:
+        sys.stdout.write(f"{remark}.\n")
+
+
+def _write(run: Run, document: dict[str, Any]) -> None:
+    run.json("doctor", document, title="This installation")

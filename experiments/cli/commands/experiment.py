@@ -1,0 +1,242 @@
+"""``cluster-sim experiment``: runs an experiment, whose options are the parameters of its ``run``.
+
+With ``--out DIR`` the frame and the figure are written to a run directory. The figure has the name
+of the module, or its ``FIGURE``. An optional function ``save(run, frame, **options)`` of the module
+adds more files (:class:`experiments.reports.run_directory.Run`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType, NoneType, SimpleNamespace, UnionType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster_sim.progress import progress
+from experiments.cli.groups import Entry, LazyGroup
+from experiments.cli.options.from_fields import as_options
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.parameters import click_parameter
+from experiments.cli.output.printing import print_table
+from experiments.reports.values import plain
+from experiments.scripts.registry import EXPERIMENTS, Experiment
+from topologies.errors import InputError
+from topologies.files.table import Table, is_missing
+from topologies.options import Option, described
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.reports.run_directory import Run
+
+COMMON = ("seed", "engine")
+"""Parameters of ``run`` that every command has as options."""
+WATCH = "watch"
+"""Parameter of a ``run`` that takes long: a function that shows its progress."""
+SCALARS = (bool, int, float, str, Path)
+
+
+class ExperimentGroup(LazyGroup):
+    """Experiments by name; dashes and underscores are equivalent."""
+
+    thing = "experiment"
+    unknown = "no experiment is called {}"
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """All experiments by name."""
+        return {each.name: Entry(each.question, partial(_command, each)) for each in EXPERIMENTS}
+
+    def spelled(self, name: str) -> str:
+        """Name of an experiment as it is registered."""
+        return name.replace("-", "_")
+
+
+experiment = ExperimentGroup(
+    name="experiment",
+    help="Run one of the experiments; `experiment NAME --help` lists its parameters.",
+    no_args_is_help=True,
+)
+
+
+def _command(chosen: Experiment) -> Any:
+    """Build the command of an experiment from the signature and docstring of its ``run``."""
+    module = chosen.load()
+    arguments = _arguments(module.run)
+
+    def ask(call: Invocation, options: Mapping[str, Any]) -> None:
+        values = {name: argument.read(options) for name, argument in arguments.items()}
+        parameters = inspect.signature(module.run).parameters
+        common = {name: getattr(call, name) for name in COMMON if name in parameters}
+        _run(chosen, module, {**values, **common}, call)
+
+    options = [option for argument in arguments.values() for option in argument.options]
+    command = as_options(f"experiment {chosen.name}", ask, more={"options": options})
+    command.help = _first_line(inspect.getdoc(module.run) or "")
+    return command
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """Options of one parameter of ``run``, and how their values become its argument."""
+
+    options: tuple[click.Parameter, ...]
+    read: Callable[[Mapping[str, Any]], Any]
+
+
+def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
+    """Options of the parameters of ``run``; a dataclass has one for each described field."""
+    hints, texts = _hints(run), parameter_texts(inspect.getdoc(run) or "")
+    return {
+        name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
+        for name, parameter in inspect.signature(run).parameters.items()
+        if name not in (*COMMON, WATCH)
+    }
+
+
+def _hints(run: Callable[..., Any]) -> dict[str, Any]:
+    """Types of the parameters; the type of the result may need pandas, which is not loaded here."""
+    hints = inspect.get_annotations(run)
+    named = {name: hint for name, hint in hints.items() if name not in ("return", WATCH)}
+    return typing.get_type_hints(SimpleNamespace(__annotations__=named), run.__globals__)
+
+
+def _argument(name: str, default: Any, kind: Any, texts: Mapping[str, str]) -> _Argument:
+    if dataclasses.is_dataclass(kind):
+        return _fields(default)
+    help_text = texts.get(name, "").rstrip(".") or name.replace("_", " ").capitalize()
+    if typing.get_origin(kind) in (tuple, list, Sequence):
+        item = next(part for part in typing.get_args(kind) if part is not Ellipsis)
+        listed = None if default is None else ",".join(str(part) for part in default)
+        option = Option(help_text, metavar="A,B,…")
+        reader = _list_reader(item)
+        return _Argument(
+            (click_parameter(name, str, option, listed),),
+            lambda options: reader(name, options[name]),
+        )
+    kind = kind if kind in SCALARS else str
+    parameter = click_parameter(name, kind, Option(help_text), default)
+    return _Argument((parameter,), lambda options: options[name])
+
+
+def _fields(default: Any) -> _Argument:
+    """Options of the described fields of a dataclass, with the defaults of an instance."""
+    kind = type(default)
+    hints, options = typing.get_type_hints(kind), described(kind)
+    return _Argument(
+        tuple(
+            click_parameter(name, hints[name], option, getattr(default, name))
+            for name, option in options.items()
+        ),
+        lambda values: kind(**{name: values[name] for name in options}),
+    )
+
+
+def parameter_texts(docstring: str) -> dict[str, str]:
+    """Descriptions in the ``Parameters`` section of a numpydoc docstring, by name.
+
+    Examples
+    --------
+    >>> parameter_texts('''Run.
+    ...
+    ... Parameters
+    ... ----------
+    ... tp, pp : int
+    ...     Degrees of one replica.
+    ... ''')
+    {'tp': 'Degrees of one replica.', 'pp': 'Degrees of one replica.'}
+    """
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", docstring, re.M | re.S)
+    texts = {}
+    for head, body in re.findall(
+        r"^(\S[^\n]*)\n((?:[ \t]+[^\n]*\n?|\n)*)", f"{section[1]}\n" if section else "", re.M
+    ):
+        for name in head.partition(" : ")[0].split(","):
+            texts[name.strip()] = " ".join(body.replace("``", "").split())
+    return texts
+
+
+def _run(
+    chosen: Experiment, module: ModuleType, values: Mapping[str, Any], call: Invocation
+) -> None:
+    frame = (module.table if hasattr(module, "table") else module.run)(
+        **values, **_watched(module, call)
+    )
+    brief = module.brief(frame) if hasattr(module, "brief") else frame
+    inputs = _by_option(values)
+
+    def document() -> dict[str, Any]:
+        return {"experiment": chosen.name, "inputs": plain(inputs), "rows": _records(brief)}
+
+    def write(run: Run) -> None:
+        called = getattr(module, "FIGURE", chosen.name)
+        run.figure(called, module.plot(frame), title=chosen.question)
+        run.table("metrics", frame, title="Rows", parquet=True)
+        if hasattr(module, "save"):
+            module.save(run, frame, **values)
+
+    call.answer(document, partial(_print, chosen, brief, call), write, inputs=inputs)
+
+
+def _watched(module: ModuleType, call: Invocation) -> dict[str, Any]:
+    """Return the argument of ``run`` that shows its progress on a terminal, if it has one."""
+    if WATCH not in inspect.signature(module.run).parameters:
+        return {}
+    return {WATCH: partial(progress, quiet=call.quiet)}
+
+
+def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``run`` by option; a dataclass has one for each field."""
+    inputs: dict[str, Any] = {}
+    for name, value in values.items():
+        several = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        inputs |= dataclasses.asdict(value) if several else {name: value}
+    return inputs
+
+
+def _print(chosen: Experiment, frame: Table | pd.DataFrame, call: Invocation) -> None:
+    from experiments.reports.formatting import constants, table_text
+
+    same, rest = constants(Table.of(frame))
+    print_table("\n".join(line for line in (chosen.question, same) if line), *table_text(rest))
+    if call.out is not None:
+        sys.stderr.write(f"written to {call.out}\n")
+
+
+def _records(frame: Table | pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as documents; an empty cell, such as a missing price, is null."""
+    rows = Table.of(frame).documents()
+    return [{key: None if is_missing(cell) else cell for key, cell in row.items()} for row in rows]
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n\n")[0]
+
+
+def _list_reader(item: Callable[[str], Any]) -> Callable[[str, Any], Any]:
+    def read(name: str, text: str | None) -> tuple[Any, ...] | None:
+        try:
+            return None if text is None else tuple(item(part.strip()) for part in text.split(","))
+        except ValueError:
+            kind = getattr(item, "__name__", "text")
+            raise InputError(
+                f"--{name.replace('_', '-')} {text!r} is no list of {kind} values; "
+                "write them with commas, as A,B,C."
+            ) from None
+
+    return read
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (UnionType, typing.Union):
+        return next(part for part in typing.get_args(hint) if part is not NoneType)
+    return hint

@@ -1,0 +1,66 @@
+"""``cluster-sim explore``: runs side by side on a local page with sliders."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.cli.options.invocation import Invocation
+from topologies.options import option
+
+HOST = "127.0.0.1"
+TITLE = "cluster-sim explore"
+
+
+@dataclass(frozen=True)
+class ExploreInputs:
+    """Run directories, and the page that shows them."""
+
+    runs: tuple[Path, ...] = field(
+        metadata=option(
+            "Run directories of train, collective or sweep", metavar="RUN…", argument=True
+        )
+    )
+    port: int = field(
+        default=5006, metadata=option("Port of the page on this machine", least=1, most=65535)
+    )
+    knobs: int = field(
+        default=6,
+        metadata=option(
+            "Number of sliders, for the catalogue's numbers with the largest effect",
+            least=0,
+            most=30,
+        ),
+    )
+
+
+def explore(inputs: ExploreInputs, call: Invocation) -> None:
+    """Serve a local page with sliders over runs side by side.
+
+    The sliders change the catalogue's numbers that have the largest effect on the answers.
+
+    The page is served on 127.0.0.1 until Ctrl-C. With --json these numbers and the answers are
+    printed instead, and nothing is served.
+    """
+    from experiments.explore.answers import knobs, read_runs, shipped
+    from experiments.explore.page import framed, page, panel
+
+    pn = None if call.json else panel()
+    runs, sweeps = read_runs(inputs.runs)
+    catalogue = shipped()
+    if runs and not (call.json or call.quiet):
+        sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
+    names = knobs(runs, inputs.knobs, catalogue) if runs else []
+    if pn is None:
+        answers = [{"run": run.name, "time_s": run.seconds(catalogue)} for run in runs]
+        call.answer(lambda: {"knobs": names, "rows": answers}, lambda: None, lambda run: None)
+        return
+    if not call.quiet:
+        sys.stderr.write(f"http://{HOST}:{inputs.port} (Ctrl-C ends it)\n")
+    pn.serve(
+        lambda: framed(page(runs, sweeps, names, catalogue), TITLE),
+        address=HOST, port=inputs.port, show=False,
+        websocket_origin=[f"{HOST}:{inputs.port}", f"localhost:{inputs.port}"],
+        title=TITLE,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""``cluster-sim fleet``: a fleet that serves by day and trains by night."""

@@ -1,0 +1,199 @@
+"""``cluster-sim list``: names that other commands understand."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.options.inputs import CatalogueInputs
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.printing import print_table
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+
+Rows = list[dict[str, Any]]
+
+
+def models(catalogue: Catalogue) -> Rows:
+    """Named models with their sizes."""
+    from workloads.models.huggingface import models, named
+
+    return [
+        {
+            "name": name,
+            "parameters": model.parameters,
+            "layers": model.layers,
+            "hidden": model.hidden,
+            "heads": model.heads,
+            "experts": None if model.experts is None else model.experts.count,
+            "vocabulary": model.vocab,
+        }
+        for name, model in ((name, named(name)) for name in models())
+    ]
+
+
+def clusters(catalogue: Catalogue) -> Rows:
+    """Named machines, one scale-up domain each, and the forms of plain shapes."""
+    from topologies.clusters.machines import machines
+    from topologies.clusters.names import RAINIER, cluster
+    from topologies.clusters.plain import PLAIN
+
+    named = (*machines(catalogue), RAINIER)
+    rows = [
+        {"name": name, "chip": machine.chip, "chips": machine.chips, "domains": machine.domains}
+        for name, machine in ((name, cluster(name, catalogue=catalogue)) for name in named)
+    ]
+    shapes = [
+        {"name": example, "chip": "(plain shape)", "chips": None, "domains": None}
+        for example in PLAIN.values()
+    ]
+    return rows + shapes
+
+
+def algorithms(catalogue: Catalogue) -> Rows:
+    """Algorithms of collectives, the operations that each of them runs, and how."""
+    from cluster_sim.collectives.algorithms.registry import ALGORITHMS
+
+    return [
+        {"name": name, "collectives": ", ".join(algorithm.kinds), "about": algorithm.summary}
+        for name, algorithm in ALGORITHMS.items()
+    ]
+
+
+def schedules(catalogue: Catalogue) -> Rows:
+    """Pipeline schedules, and whether they compute weight gradients apart."""
+    from workloads.training.plan.schedules.registry import all_schedules
+
+    return [
+        {
+            "name": schedule.name,
+            "title": schedule.title,
+            "weight gradients": _pass(schedule.splits_weights),
+        }
+        for schedule in all_schedules()
+    ]
+
+
+def _pass(splits_weights: bool) -> str:
+    return "in a pass of their own" if splits_weights else "in the backward pass"
+
+
+def demands(catalogue: Catalogue) -> Rows:
+    """Demand traces that ship with the package."""
+    from workloads.demand.bundled import BUNDLED
+
+    return [
+        {"name": name, "about": (inspect.getdoc(read) or "").partition("\n")[0]}
+        for name, read in BUNDLED.items()
+    ]
+
+
+def policies(catalogue: Catalogue) -> Rows:
+    """Policies of a fleet, and how each of them decides which units serve."""
+    from workloads.fleet.policies.registry import KINDS as POLICIES
+
+    return [{"name": name, "about": policy.summary} for name, policy in POLICIES.items()]
+
+
+def variants(catalogue: Catalogue) -> Rows:
+    """Contested values of the catalogue: the default and each named alternative."""
+    return [
+        {
+            "name": f"{row.part}.{row.quantity}={row.variant}",
+            "value": row.written,
+            "default": catalogue.entry(row.part, row.quantity).written,
+            "grade": row.grade,
+            "note": row.note,
+        }
+        for row in catalogue.rows
+        if row.variant
+    ]
+
+
+def prices(catalogue: Catalogue) -> Rows:
+    """Prices in the catalogue."""
+    return [
+        {
+            "name": f"{row.part}.{row.quantity}",
+            "value": row.written,
+            "grade": row.grade,
+            "source": row.source,
+        }
+        for row in catalogue.rows
+        if "USD" in row.unit and not row.variant
+    ]
+
+
+def experiments(catalogue: Catalogue) -> Rows:
+    """Experiments and the question that each of them answers."""
+    from experiments.scripts.registry import EXPERIMENTS
+
+    return [
+        {"name": experiment.name, "question": experiment.question} for experiment in EXPERIMENTS
+    ]
+
+
+KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
+    function.__name__: function
+    for function in (
+        models,
+        clusters,
+        algorithms,
+        schedules,
+        demands,
+        policies,
+        variants,
+        prices,
+        experiments,
+    )
+}
+"""Kinds of names that can be listed, with the function that returns their rows."""
+
+
+@dataclass(frozen=True)
+class ListInputs:
+    """The kind of names to list."""
+
+    kind: str = field(
+        metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        if self.kind not in KINDS:
+            near = suggestion(self.kind, KINDS)
+            raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")
+
+
+def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
+    """List models, clusters, algorithms and other names."""
+    rows = KINDS[inputs.kind](catalogue_inputs.read())
+    call.answer(
+        lambda: {"kind": inputs.kind, "rows": rows},
+        lambda: _print(inputs.kind, rows),
+        lambda run: _write(run, inputs.kind, rows),
+    )
+
+
+def _print(kind: str, rows: Rows) -> None:
+    about = (inspect.getdoc(KINDS[kind]) or "").rstrip(".")
+    columns = list(rows[0])
+    print_table(about, columns, [[_text(row[name]) for name in columns] for row in rows])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _write(run: Run, kind: str, rows: Rows) -> None:
+    import pandas as pd
+
+    run.table(kind, pd.DataFrame(rows), title=(inspect.getdoc(KINDS[kind]) or "").rstrip("."))

@@ -1,0 +1,168 @@
+"""``cluster-sim replay``: the replay of another tool's execution trace on any cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from experiments.cli.options.inputs import CatalogueInputs
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.printing import print_table
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from workloads.traces.replay import Replay
+
+COMPUTE = ("auto", "recorded", "scaled")
+COMMUNICATION = ("simulated", "recorded")
+MOST_UNMAPPED = 8
+
+
+@dataclass(frozen=True)
+class TraceInputs:
+    """Traces of one job, and the cluster on which they are replayed."""
+
+    trace: tuple[Path, ...] = field(
+        metadata=option(
+            "Chakra .et files, one a rank, or their directory; JSON of the PyTorch profiler "
+            "(Kineto) or of neuron-profile; a GOAL schedule",
+            metavar="TRACE…",
+            argument=True,
+        )
+    )
+    cluster: str = field(
+        metadata=option("Named machine, plain shape (ring:8) or YAML file; rank r runs on chip r")
+    )
+    bandwidth: str | None = field(
+        default=None,
+        metadata=option("Bandwidth of each directed link of a plain shape, such as 100GB/s"),
+    )
+    latency: str | None = field(
+        default=None, metadata=option("Latency of each link of a plain shape, such as 1us")
+    )
+    recorded_on: str | None = field(
+        default=None,
+        metadata=option(
+            "Chip on which the trace was recorded", default="the one that the trace names"
+        ),
+    )
+    compute: str = field(
+        default="auto",
+        metadata=option(
+            "Times of kernels: as recorded, or scaled by the rooflines of both chips; auto scales "
+            "if both chips are known and differ",
+            choices=COMPUTE,
+        ),
+    )
+    communication: str = field(
+        default="simulated",
+        metadata=option("Times of communication", choices=COMMUNICATION),
+    )
+    chakra: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write the trace as Chakra .et files, for other simulators",
+            metavar="DIR",
+            recorded=False,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        for name, value, choices in (
+            ("--compute", self.compute, COMPUTE),
+            ("--communication", self.communication, COMMUNICATION),
+        ):
+            if value not in choices:
+                near = suggestion(value, choices)
+                raise InputError(f"{name} {value!r} is none of {', '.join(choices)}.{near}")
+
+
+def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
+    """Replay an execution trace of another tool on a cluster.
+
+    Collectives are simulated on the cluster. Kernels take their recorded times, or these scaled
+    from the chip on which they were recorded.
+    """
+    from topologies.clusters.names import cluster
+    from workloads.traces.replay import replay as run
+    from workloads.traces.replay import replay_document
+
+    machine = cluster(
+        inputs.cluster,
+        bandwidth=inputs.bandwidth,
+        latency=inputs.latency,
+        catalogue=catalogue_inputs.read(),
+    )
+    played = run(
+        inputs.trace,
+        machine,
+        recorded_on=inputs.recorded_on or "",
+        compute=inputs.compute,
+        communication=inputs.communication,
+        engine=call.engine,
+    )
+    if inputs.chakra is not None:
+        from workloads.traces.chakra_export import write_chakra
+
+        write_chakra(played.recording, inputs.chakra)
+    call.answer(
+        lambda: replay_document(played, call.engine),
+        show=lambda: _print(played),
+        write=lambda directory: _write(directory, played, call.engine),
+    )
+
+
+def _print(played: Replay) -> None:
+    from topologies.units import format_seconds
+
+    recording = played.recording
+    facts = recording.facts
+    title = (
+        f"{facts.get('format')} trace of {len(recording.ranks)} ranks, {len(recording):,} nodes, "
+        f"on {played.cluster.name}"
+    )
+    rows = [
+        ("iteration", format_seconds(played.iteration_s)),
+        ("interval (80 %)", f"{format_seconds(played.low_s)} to {format_seconds(played.high_s)}"),
+    ]
+    recorded = facts.get("recorded_s")
+    if isinstance(recorded, float) and recorded > 0:
+        change = played.iteration_s / recorded - 1
+        rows.append(("as recorded", f"{format_seconds(recorded)} ({change:+.1%} on this cluster)"))
+    source = f" from {played.source}" if played.source and played.how == "scaled" else ""
+    rows.append(("kernel times", f"{played.how}{source}"))
+    print_table(title, ["result", "value"], rows, left=2)
+    total = played.iteration_s or 1.0
+    parts = [
+        (name.replace("_", " "), format_seconds(value), f"{value / total:.1%}")
+        for name, value in played.breakdown_s.items()
+    ]
+    print_table("", ["where the time goes, mean over ranks", "time", "share"], parts)
+    if played.unmapped:
+        most = sorted(played.unmapped.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{count} × {name[:60]}" for name, count in most[:MOST_UNMAPPED])
+        more = f" and {len(most) - MOST_UNMAPPED} more names" if len(most) > MOST_UNMAPPED else ""
+        click.echo(f"Kept as recorded, for want of a size or of the sender's trace: {shown}{more}.")
+
+
+def _write(out: Run, played: Replay, engine: str) -> None:
+    from cluster_sim.plot import timeline
+    from experiments.reports.slices import slices
+    from workloads.traces.replay import replay_document
+
+    document = replay_document(played, engine)
+    out.json("results", document, title="Results")
+    first = played.recording.ranks[:8].tolist()
+    out.figure(
+        "timeline",
+        timeline(played.trace, by="rank", ranks=first),
+        title="Timeline",
+        slices=slices(played.trace, by="rank", ranks=first),
+    )
+    out.trace(played.trace)

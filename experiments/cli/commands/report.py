@@ -1,0 +1,36 @@
+"""``cluster-sim report``: the stand-alone page of a run directory."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.cli.options.invocation import Invocation
+from topologies.options import option
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """The run directory."""
+
+    folder: Path = field(metadata=option("A run directory", metavar="DIR", argument=True))
+
+
+def report(inputs: ReportInputs, call: Invocation) -> None:
+    """Write the stand-alone page of a run directory again.
+
+    The page is built from run.json and the files beside it, and written to report.html.
+    """
+    from experiments.reports.html import write_report
+
+    page = write_report(inputs.folder, call.program)
+    call.answer(
+        lambda: {"report": page, "report_bytes": page.stat().st_size},
+        lambda: _print(page),
+        lambda run: run.file("page.html", page.read_bytes(), title=f"Page of {inputs.folder}"),
+    )
+
+
+def _print(page: Path) -> None:
+    sys.stdout.write(f"{page}\n")

@@ -1,0 +1,233 @@
+"""``cluster-sim run-job``: a training job of weeks with failures, checkpoints and spares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from experiments.cli.commands.run_job.tables import print_job
+from experiments.cli.commands.train import PlanInputs
+from experiments.cli.options.from_fields import Stated
+from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.sensitivity import SensitivityInputs
+from topologies.options import option
+from workloads.training.plan.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    from experiments.cli.options.sensitivity import Ranking
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.job import JobResult
+    from workloads.job.plan import JobPlan
+    from workloads.training.iteration import Iteration
+
+AUTO = "auto"
+CHECKPOINTS = ("async", "blocking", "peer")
+STANDBYS = ("cold", "warm")
+LISTED = ("curve", "plan", "without_effect", "notes")
+"""Keys of the document that are no numbers of the table of results."""
+
+
+@dataclass(frozen=True)
+class JobInputs:
+    """Length of the job, its checkpoints, spares and failures."""
+
+    days: float | None = field(
+        default=None,
+        metadata=option("Length of the run", unit="d", default="90, or as long as --tokens take"),
+    )
+    tokens: str | None = field(
+        default=None,
+        metadata=option(
+            "Tokens that the job trains on, such as 15T or 300B, in place of a length",
+            default="as many as the length allows",
+        ),
+    )
+    checkpoint_interval: str = field(
+        default=AUTO,
+        metadata=option(
+            "Computing time between checkpoints, such as 30min; auto searches for the best",
+            metavar="auto|TIME",
+        ),
+    )
+    checkpoint: str = field(
+        default="async",
+        metadata=option(
+            "Checkpoints: the job stops until the state is copied to host memory (async) or "
+            "written to the store (blocking), or units keep copies of each other's state (peer)",
+            choices=CHECKPOINTS,
+        ),
+    )
+    spares: str = field(
+        default=AUTO,
+        metadata=option(
+            "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
+            "of the time",
+            metavar="auto|N",
+        ),
+    )
+    standby: str = field(
+        default="cold",
+        metadata=option(
+            "Whether spares start their processes when needed (cold), or have started them (warm)",
+            choices=STANDBYS,
+        ),
+    )
+    failures: str | None = field(
+        default=None,
+        metadata=option(
+            "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
+            "replaces",
+            metavar="NUMBER|FILE.csv",
+            default="the catalogue's causes",
+        ),
+    )
+    repair: str | None = field(
+        default=None,
+        metadata=option("Mean time of a repair, such as 4h", default="the catalogue's"),
+    )
+    restart: str | None = field(
+        default=None,
+        metadata=option(
+            "Time from a detected failure to the first step, such as 10min",
+            default="the catalogue's start and the time to read the checkpoint",
+        ),
+    )
+    stragglers: bool = field(
+        default=True,
+        metadata=option("Simulate servers that turn slow and stay so until they are replaced"),
+    )
+    runs: int = field(
+        default=8,
+        metadata=option(
+            "Number of runs with different seeds; as many more with drawn failure rates join them "
+            "for the interval",
+            least=1,
+            most=1000,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        if self.checkpoint not in CHECKPOINTS:
+            near = suggestion(self.checkpoint, CHECKPOINTS)
+            raise InputError(
+                f"--checkpoint {self.checkpoint!r} is none of async, blocking, peer.{near}"
+            )
+
+
+def run_job(
+    inputs: ModelOnCluster,
+    stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
+    plan: PlanInputs,
+    how: JobInputs,
+    sure: SensitivityInputs,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Run a training job of weeks through its failures.
+
+    Checkpoints, detection, restarts, spares, repairs and slow servers are simulated as well.
+
+    If no degree such as --tp or --pp is stated, the plan search chooses the plan.
+    """
+    from workloads.job import run_job as run
+
+    catalogue = catalogue_inputs.read()
+    cluster = inputs.read_cluster(catalogue)
+    step, fields = _step(inputs, stated, plan, cluster, call)
+    result = run(step, _job_plan(how, cluster, step.chips, call.seed))
+    document = {**result.document(), **_plan_document(step, fields)}
+    ranking = sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call)
+    call.answer(
+        lambda: {**document, **(ranking.document() if ranking else {})},
+        lambda: print_job(result, document, ranking),
+        lambda directory: _write(directory, result, document, ranking),
+        notes=(result.note,),
+    )
+
+
+def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
+    """Expected goodput under another catalogue, with the same step."""
+    from dataclasses import replace
+
+    from workloads.job.front import expected_job_goodput
+
+    cluster = replace(step.cluster, catalogue=catalogue)
+    plan = _job_plan(how, cluster, step.chips, 0)
+    return expected_job_goodput(replace(step, cluster=cluster), plan)
+
+
+def _step(
+    inputs: ModelOnCluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    cluster: Cluster,
+    call: Invocation,
+) -> tuple[Iteration, Mapping[str, Any]]:
+    """Simulate one optimizer step of the job; return it with the stated fields of its plan."""
+    from cluster_sim.progress import progress_bars
+    from experiments.cli.output.remedies import remedied
+    from workloads.job.choice import job_plan
+    from workloads.training.iteration import iteration
+    from workloads.training.plan.plan_file import read_plan
+
+    model = inputs.read_model()
+    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    hints = remedied(fields, model, cluster, lnc=plan.lnc)
+    with hints, progress_bars(quiet=call.quiet) as report:
+        chosen = job_plan(fields, model, cluster, lnc=plan.lnc)
+        step = iteration(model, cluster, chosen, engine=call.engine, progress=report)
+    return step, fields
+
+
+def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
+    from dataclasses import asdict
+
+    from workloads.job.keywords import plan_with
+    from workloads.job.plan import JobPlan
+
+    return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
+
+
+def _plan_document(step: Iteration, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plan, and the stated fields of it that change nothing."""
+    from experiments.reports.training import stated
+    from workloads.training.plan.without_effect import without_effect
+
+    every = without_effect(step.plan, step.model)
+    idle = {name: reason for name, reason in every.items() if name in fields}
+    return {"plan": stated(step.plan), **({"without_effect": idle} if idle else {})}
+
+
+def _write(
+    run: Run, result: JobResult, document: Mapping[str, Any], ranking: Ranking | None
+) -> None:
+    import pandas as pd
+
+    from experiments.figures.job import causes_figure, curve_figure, timeline_figure
+    from experiments.reports.training import metrics
+
+    ends = dict(document["interval"])
+    cells = {name: value for name, value in document.items() if name not in LISTED}
+    of_others = {f"{name}_interval": ends.pop(name) for name in list(ends) if name in cells}
+    flat = {**cells, **of_others, "interval": ends}
+    run.table("metrics", metrics(flat), title="Results")
+    headline = (
+        f"{document['model']} on {document['chips']:,} chips of {document['cluster']}: "
+        f"goodput {result.goodput:.1%}"
+    )
+    run.figure("timeline", timeline_figure(result, headline), title="Where the time goes")
+    if result.curve is not None:
+        run.figure("interval", curve_figure(result), title="Goodput against checkpoint interval")
+        run.table("curve", pd.DataFrame(result.curve_rows()), title="Checkpoint intervals")
+    run.figure("failures", causes_figure(result), title="Failures by cause")
+    run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
+    run.table("timeline", result.timeline(), title="Timeline of the first run")
+    if ranking is not None:
+        ranking.write(run, f"a goodput of {result.goodput:.1%}")
+    run.json("results", document, title="Results")

@@ -1,0 +1,1 @@
+"""``cluster-sim serve``: one replica, simulated token by token."""

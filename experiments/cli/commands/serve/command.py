@@ -1,0 +1,315 @@
+"""``cluster-sim serve``: one replica, simulated token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.commands.serve.tables import chips_of, print_serving
+from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.sensitivity import SensitivityInputs
+from topologies.options import option
+from workloads.kernels.precision import SERVING, SERVING_CACHES
+from workloads.options.speculation import SPECULATION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from experiments.cli.options.sensitivity import Ranking
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.serving import Deployed, Served, ServingOptions
+    from workloads.serving import Slo as Limits
+
+
+MOST_SLOTS = 100_000
+"""Most requests that decode at once: hundreds of times those of a measured replica."""
+MOST_PASSES = 1_000_000
+"""Most passes of decode without a look for new requests: longer than any answer."""
+
+
+@dataclass(frozen=True)
+class RequestInputs:
+    """Requests that arrive."""
+
+    requests: str = field(
+        default="poisson:0.1",
+        metadata=option(
+            "Log of requests in CSV, JSON or JSON lines (Azure, BurstGPT, Mooncake, vLLM, "
+            "ShareGPT), or the rate of a Poisson process in requests/s",
+            metavar="FILE|poisson:RATE",
+        ),
+    )
+    count: int | None = field(
+        default=None,
+        metadata=option(
+            "Number of requests: drawn for poisson, or read from the beginning of a log",
+            least=1,
+            default="2,000 drawn, all of a log",
+        ),
+    )
+    rate: float | None = field(
+        default=None,
+        metadata=option("Arrival rate for a log that states no times", unit="requests/s"),
+    )
+    prompt: int | None = field(
+        default=None,
+        metadata=option(
+            "Prompt tokens of drawn requests", default="drawn from the lengths of Azure's trace"
+        ),
+    )
+    output: int | None = field(
+        default=None,
+        metadata=option(
+            "Output tokens of drawn requests, and of requests of a log that state none",
+            least=1,
+            default="drawn from the lengths of Azure's trace",
+        ),
+    )
+    service: str | None = field(
+        default=None, metadata=option("Only service to keep, where a log has several")
+    )
+
+
+@dataclass(frozen=True)
+class ReplicaInputs:
+    """The replica that serves the requests, and the limits on latency."""
+
+    slo: str = field(
+        default="ttft=6s,tpot=175ms",
+        metadata=option(
+            "Limits of time to first token and time per output token; either may be left out"
+        ),
+    )
+    tp: int | None = field(
+        default=None,
+        metadata=option(
+            "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
+            default="the chips of one server",
+        ),
+    )
+    precision: str | None = field(
+        default=None,
+        metadata=option(
+            "Precision of weights",
+            choices=SERVING,
+            default="that of the model's stored weights",
+        ),
+    )
+    prefill: str = field(
+        default="auto",
+        metadata=option(
+            "Processing of prompts: separate (whole, while decoding waits), chunked (in pieces, "
+            "together with decoding), or auto for the usual way of the chip",
+        ),
+    )
+    chunk: int | None = field(
+        default=None,
+        metadata=option("Tokens of an iteration with chunked prefill", least=1, default="512"),
+    )
+    slots: int = field(
+        default=64, metadata=option("Requests that decode at once", least=1, most=MOST_SLOTS)
+    )
+    scheduler: str | None = field(
+        default=None,
+        metadata=option(
+            "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
+            choices=("vllm", "sglang", "tensorrt-llm"),
+        ),
+    )
+    poll: int = field(
+        default=1,
+        metadata=option(
+            "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
+        ),
+    )
+    gather: str | None = field(
+        default=None,
+        metadata=option(
+            "Passes of decode for which prompts wait for others, unless they fill this share of an "
+            "iteration's tokens, as PASSES:SHARE",
+            default="no wait",
+        ),
+    )
+    ep: int = field(
+        default=1,
+        metadata=option(
+            "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
+            "while prompts run, with the experts' weights held twice",
+            least=1,
+        ),
+    )
+    cache_precision: str | None = field(
+        default=None,
+        metadata=option(
+            "Precision of cached keys and values",
+            choices=SERVING_CACHES,
+            default="FP8 where the weights have 8 bits or fewer",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class DeploymentInputs:
+    """Ways to serve faster."""
+
+    prefix_cache: str | None = field(
+        default=None,
+        metadata=option(
+            "Share of the prompt tokens that the prefix cache holds, such as 50%, or 50%:cold for "
+            "a cache that is empty at first; trace takes the hits from the log",
+            metavar="SHARE[:cold]|trace",
+        ),
+    )
+    speculate: str | None = field(
+        default=None,
+        metadata=option(
+            SPECULATION,
+            metavar="TOKENS:ACCEPTANCE[:DRAFT]",
+        ),
+    )
+    disaggregate: str | None = field(
+        default=None,
+        metadata=option(
+            "Numbers of replicas that process prompts and that decode, such as 1:3; keys and "
+            "values are sent from the former to the latter",
+            metavar="P:D",
+        ),
+    )
+
+
+def serve(
+    inputs: ModelOnCluster,
+    load: RequestInputs,
+    replica: ReplicaInputs,
+    faster: DeploymentInputs,
+    sure: SensitivityInputs,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Serve requests on one replica, token by token.
+
+    With --disaggregate, prompts and decoding run on separate replicas.
+    """
+    from workloads.economics import Economics
+    from workloads.serving import parse_slo, requests_from
+    from workloads.serving.sureness import with_intervals
+
+    limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read()
+    requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
+    path = _log(load, faster)
+
+    def simulate(catalogue: Catalogue) -> Deployed:
+        cluster, precision = inputs.read_cluster(catalogue), replica.precision
+        options = _options(replica, faster, cluster)
+        model = inputs.read_model()
+        served_by = options.deployment(model, cluster, tp=replica.tp, precision=precision)
+        return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
+
+    deployed = simulate(catalogue)
+    ranking = sure.rank(
+        lambda moved: _first_token_s(simulate(moved).served), catalogue, call, jumps=True
+    )
+    deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
+    plain = {
+        "model": inputs.model,
+        "cluster": inputs.cluster,
+        "chips": deployment.chips,
+        **deployed.summary(limits),
+        **deployed.cost(Economics.of(cluster)),
+    }
+    model, chips = inputs.read_model(), deployment.profile.chips
+    document = with_intervals(plain, model, cluster, chips, deployed.served.requests)
+    call.answer(
+        lambda: {**document, **(ranking.document() if ranking else {})},
+        lambda: print_serving(document, ranking),
+        lambda run: _write(run, document, deployed.served, limits, ranking),
+    )
+
+
+def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster) -> ServingOptions:
+    """Return the settings of serving from the options."""
+    from workloads.serving import ServingOptions, batching_from
+
+    return ServingOptions(
+        batching=batching_from(
+            cluster,
+            replica.prefill,
+            replica.chunk,
+            replica.slots,
+            scheduler=replica.scheduler,
+            poll=replica.poll,
+            gather=replica.gather,
+        ),
+        ep=replica.ep,
+        cache_precision=replica.cache_precision,
+        prefix_cache=faster.prefix_cache,
+        speculate=faster.speculate,
+        disaggregate=faster.disaggregate,
+    )
+
+
+def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
+    """Path of the log of requests; None for drawn requests."""
+    from pathlib import Path
+
+    from topologies.errors import InputError
+
+    whole = (faster.prefix_cache or "").strip() == "trace"
+    if whole and load.service is not None:
+        raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
+    return None if load.requests.startswith("poisson:") else Path(load.requests)
+
+
+def _drawing(load: RequestInputs) -> dict[str, Any]:
+    """Return the options about requests other than their source."""
+    return {
+        "count": load.count,
+        "rate": load.rate,
+        "prompt": load.prompt,
+        "output": load.output,
+        "service": load.service,
+    }
+
+
+def _first_token_s(served: Served) -> float:
+    """Median time to the first token [s]."""
+    import numpy as np
+
+    return float(np.median(served.ttft_s))
+
+
+def _write(
+    run: Run,
+    document: Mapping[str, Any],
+    served: Served,
+    limits: Limits,
+    ranking: Ranking | None,
+) -> None:
+    import pandas as pd
+
+    from experiments.figures.serving import latencies
+
+    requests = served.requests
+    frame = pd.DataFrame(
+        {
+            "arrival_s": requests.arrival_s,
+            "prompt_tokens": requests.prompt,
+            "output_tokens": requests.output,
+            "ttft_s": served.ttft_s,
+            "tpot_s": served.tpot_s,
+            "end_s": served.end_s,
+        }
+    )
+    title = (
+        f"{document['model']} on {chips_of(document)}: "
+        f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
+    )
+    run.figure("latency", latencies(served, limits, title), title="Latency of requests")
+    run.json("summary", document, title="Results")
+    run.table("metrics", frame, title="Requests", parquet=True)
+    if ranking:
+        ranking.write(run, "the median time to the first token")

@@ -1,0 +1,113 @@
+"""``cluster-sim sweep``: every run of a study, on all processors or a Dask cluster."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster_sim.progress import progress_bars
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.printing import print_json, print_table
+from experiments.reports.result_checks import check_results
+from topologies.options import option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_COLUMNS = 10
+
+
+@dataclass(frozen=True)
+class SweepInputs:
+    """A study, and the processes that run it."""
+
+    study: Path = field(
+        metadata=option(
+            "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
+        )
+    )
+    workers: int | None = field(
+        default=None, metadata=option("Number of processes", least=1, default="one a processor")
+    )
+    dask: str | None = field(
+        default=None,
+        metadata=option(
+            "Dask scheduler in place of local processes, such as tcp://host:8786",
+            metavar="ADDRESS",
+        ),
+    )
+    trust: bool = field(
+        default=False,
+        metadata=option("Allow the study to run Python files and to write files that it names"),
+    )
+
+
+def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
+    """Run a table of parameters on all processors.
+
+    With --out, finished runs are kept, and the same sweep started again continues from them. The
+    exit status is 1 if a run crashed.
+    """
+    from experiments.cli.program import PROGRAM
+    from experiments.sweeps.study import read_study
+    from experiments.sweeps.sweep import sweep as run_sweep
+
+    study = read_study(inputs.study)
+    if not inputs.trust:
+        study.check_harmless(PROGRAM)
+    with progress_bars(quiet=call.quiet) as report:
+        frame = run_sweep(
+            study,
+            PROGRAM,
+            out=call.out,
+            workers=inputs.workers,
+            dask=inputs.dask,
+            progress=partial(report, "runs"),
+        )
+    failed = frame[frame["status"] != "ok"]
+    if call.json:
+        document = {"rows": _records(frame), "summary": _summary(frame)}
+        check_results(document)
+        print_json(document)
+    else:
+        _print(frame, study.show)
+    if len(failed) and not call.quiet:
+        sys.stderr.write(f"{len(failed)} of {len(frame)} rows failed; their message says why\n")
+    return 1 if (frame["status"] == "crashed").any() else None
+
+
+def _print(frame: pd.DataFrame, show: list[str]) -> None:
+    from experiments.reports.formatting import table_text
+    from topologies.errors import shown, suggestion
+    from topologies.files.table import Table
+
+    names = [str(name) for name in frame.columns if name != "message"]
+    for name in show:
+        if name not in names:  # columns are known only now; the results are shown all the same
+            sys.stderr.write(f"show: no column is called {shown(name)}.{suggestion(name, names)}\n")
+    varied = names[: names.index("status") + 1]
+    wanted = [name for name in show if name in names] or names
+    columns = [*varied, *[name for name in wanted if name not in varied]]
+    visible = columns if show else columns[:MOST_COLUMNS]
+    failures = [] if frame["message"].eq("").all() else ["message"]
+    print_table("", *table_text(Table.of(frame[visible + failures])), left=len(varied))
+    if not show and len(columns) > MOST_COLUMNS:
+        sys.stdout.write(f"and {len(columns) - MOST_COLUMNS} more columns; see --json or --out\n")
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
+    """Return the rows, each without the columns in which it has no value."""
+    import pandas as pd
+
+    return [
+        {str(name): value for name, value in row.items() if not pd.isna(value)}
+        for row in frame.astype(object).to_dict("records")
+    ]
+
+
+def _summary(frame: pd.DataFrame) -> dict[str, int]:
+    counts = frame["status"].value_counts()
+    return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}

@@ -1,0 +1,205 @@
+"""``cluster-sim topology``: parts and measures of a cluster, and a drawing of it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.printing import print_table
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from experiments.reports.run_directory import Run
+    from topologies.clusters.cluster import Cluster
+
+ASSUMED = {"bandwidth": "100GB/s", "latency": "1us"}
+"""Default rates of a plain shape's links, because hops and counts do not depend on them."""
+
+SHOWN = (
+    ("chips", "chips"),
+    ("domains", "scale-up domains"),
+    ("servers", "servers"),
+    ("nodes", "chips and scale-up switches"),
+    ("links", "directed scale-up links"),
+    ("links_per_chip", "  from a chip"),
+    ("diameter_hops", "diameter in hops"),
+    ("mean_hops", "mean distance in hops"),
+    ("switch_hops", "switches at most, within"),
+    ("bisection_bytes_per_s", "bisection of a domain"),
+    ("bisections_bytes_per_s", "  cut across"),
+    ("scale_up_bytes_per_s_per_chip", "scale-up, a chip"),
+    ("all_to_all_bytes_per_s_per_chip", "  uniform all-to-all, a chip at most"),
+    ("scale_out_bytes_per_s_per_chip", "scale-out, a chip"),
+    ("scale_out_bisection_bytes_per_s", "  bisection of the cluster"),
+    ("scale_out_links", "  directed links of adapters, hosts and Clos"),
+    ("nics", "network adapters"),
+    ("hosts", "hosts"),
+    ("hbm_bytes", "HBM, all chips"),
+    ("hbm_bytes_per_s", "  its bandwidth"),
+    ("hbm_bytes_per_chip", "HBM, a chip"),
+    ("hbm_bytes_per_s_per_chip", "  its bandwidth"),
+    ("flops_per_s", "dense peak, all chips,"),
+    ("flops_per_s_per_chip", "dense peak, a chip,"),
+    ("build_s", "building the graph took"),
+    ("peak_rss_bytes", "most memory held"),
+)
+"""Rows of the printed table, in this order."""
+
+LARGEST_GRAPH = 10**7
+"""Most edges for which the graph is built by default: a million chips, 6 GB."""
+BYTES_AN_EDGE = 600
+"""Memory of an edge and its share of the nodes: 2.7 GB for the 4.6 million edges of Rainier."""
+
+LARGEST_GRAPHML = 10**5
+"""Most edges for which ``--out`` has the graph as GraphML, about 30 MB."""
+
+_NOTICE_AFTER_S = 2.0
+
+
+@dataclass(frozen=True)
+class GraphInputs:
+    """Option to build the graph of the cluster."""
+
+    graph: bool | None = field(
+        default=None,
+        metadata=option(
+            "Build the networkx graph and time it",
+            default=f"up to {LARGEST_GRAPH:,} edges",
+        ),
+    )
+
+
+def topology(
+    machine: MachineInputs, catalogue_inputs: CatalogueInputs, graph: GraphInputs, call: Invocation
+) -> None:
+    """Print sizes, distances, cuts and rates of a cluster.
+
+    Hops, cuts and the all-to-all rate are those of one scale-up domain. Memory and FLOP/s are shown
+    for the whole cluster and per chip. Rates are for one direction. With --out the cluster is
+    drawn.
+    """
+    from topologies.views.measures import measure
+
+    assumed = _assumed(machine)
+    cluster = replace(machine, **assumed).read(catalogue_inputs.read())
+    sizes = measure(cluster)
+    timed = _is_built(cluster.name, sizes.links + sizes.scale_out_links, graph.graph)
+    document: dict[str, Any] = asdict(sizes) | {
+        "build_s": _built_in_s(cluster, call.quiet) if timed else None,
+        "peak_rss_bytes": _peak_rss_bytes(),
+        "assumed": assumed,
+    }
+    call.answer(
+        lambda: document,
+        lambda: _print(document),
+        lambda run: _write(run, cluster, document),
+    )
+
+
+def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
+    """Return whether to build the graph: as the option says, or by default if it is small.
+
+    Raises
+    ------
+    InputError
+        For ``--graph`` with a graph that does not fit in memory.
+    """
+    from topologies.memory_limit import check_memory, machine_bytes
+
+    needed = edges * BYTES_AN_EDGE
+    if wanted is None:
+        return edges <= LARGEST_GRAPH and needed < machine_bytes() / 2
+    if wanted:
+        remedy = "Leave --graph out: nothing else that is printed needs it."
+        check_memory(f"the graph of {name} with {edges:,} edges", needed, remedy)
+    return wanted
+
+
+def _assumed(machine: MachineInputs) -> dict[str, str]:
+    """Return the default rates that a plain shape without stated ones gets."""
+    from topologies.clusters.plain import PLAIN
+
+    if machine.cluster.partition(":")[0] not in PLAIN:
+        return {}
+    return {name: value for name, value in ASSUMED.items() if getattr(machine, name) is None}
+
+
+def _built_in_s(machine: Cluster, quiet: bool) -> float:
+    """Build the graph, discard it, and return the time that this took [s]."""
+    from topologies.views.graph import graph
+
+    with _notice(f"building the graph of {machine.chips:,} chips", quiet):
+        begun = time.perf_counter()
+        graph(machine)
+        return time.perf_counter() - begun
+
+
+@contextmanager
+def _notice(what: str, quiet: bool) -> Iterator[None]:
+    """Print a line on stderr if the work takes longer than two seconds."""
+    timer = threading.Timer(_NOTICE_AFTER_S, lambda: sys.stderr.write(f"{what} …\n"))
+    if not quiet:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far [B]."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    rows = [row for key, label in SHOWN for row in _rows(key, label, document)]
+    print_table(f"{document['cluster']} (rates are one direction)", ["measure", "value"], rows)
+    for name, value in document["assumed"].items():
+        print(f"assumed, as no --{name} was given: {value} a link")
+
+
+def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of one measure: one for a value, one for each entry of a mapping, none if it is zero."""
+    from experiments.reports.formatting import value_text
+
+    value = document[key]
+    if not value:
+        return []
+    name = f"x_{key.removesuffix('_per_chip')}"  # value_text reads the unit at the end of a name
+    if not isinstance(value, dict):
+        return [[label, value_text(name, value)]]
+    return [[f"{label} {part}", value_text(name, item)] for part, item in value.items()]
+
+
+def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
+    from topologies.drawing.cluster import draw
+    from topologies.views.tables import LARGEST_TABLE, layer_table, link_table
+
+    run.figure("topology", draw(machine), title=f"Topology of {machine.name}")
+    run.json("measures", document, title="Measures")
+    if document["links"] <= LARGEST_TABLE * machine.domains:
+        run.table("links", link_table(machine), title="Links of one scale-up domain")
+    if document["links"] + document["scale_out_links"] <= LARGEST_GRAPHML:
+        run.file("graph.graphml", _graphml(machine), title="Graph for networkx and others")
+    if machine.scale_out is not None:
+        run.table("scale_out", layer_table(machine), title="Scale-out fabric")
+
+
+def _graphml(machine: Cluster) -> bytes:
+    """Return the whole graph in GraphML."""
+    import networkx as nx
+
+    from topologies.views.graph import graph
+
+    return "\n".join(nx.generate_graphml(graph(machine))).encode()

@@ -1,0 +1,293 @@
+"""``cluster-sim train``: one optimizer step of a model on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from cluster_sim.progress import progress_bars
+from experiments.cli.options.from_fields import Stated
+from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.printing import print_table
+from experiments.cli.output.side_by_side import cluster_names
+from topologies.options import option
+from workloads.training.plan.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    from experiments.cli.options.sensitivity import Ranking
+    from experiments.reports.run_directory import Run
+    from topologies.catalogue.catalogue import Catalogue
+    from workloads.training.iteration import Iteration
+    from workloads.training.plan.other_tools import OtherPlan
+
+LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """File with fields of a plan, beside the options for single fields."""
+
+    lnc: int | None = field(
+        default=None,
+        metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
+    )
+    plan: Path | None = field(
+        default=None,
+        metadata=option(
+            "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo or NxD "
+            "Training, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
+            metavar="FILE",
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Level of detail at which a step is simulated, and its disturbances."""
+
+    level: str = field(
+        default="auto", metadata=option("Level of detail of the simulation", choices=LEVELS)
+    )
+    unfolded: bool = field(
+        default=False,
+        metadata=option("Simulate every rank, instead of one of each set of equal ranks"),
+    )
+    allow_oversized: bool = field(
+        default=False, metadata=option("Simulate even a plan that does not fit in memory")
+    )
+    jitter: float = field(
+        default=0.0,
+        metadata=option("Standard deviation of kernel times, relative to their mean"),
+    )
+    straggler: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
+            metavar="RANK:FACTOR",
+        ),
+    )
+    fault: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Resource, by its name in the trace, that dies or slows down, such as "
+            "engine:0@1ms:slow=1/2; may be repeated",
+            metavar="RESOURCE@TIME:dead|slow=P/Q",
+        ),
+    )
+    iterations: int = field(
+        default=1,
+        metadata=option(
+            "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
+        ),
+    )
+    chakra: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write the work of every rank as Chakra .et files, with --unfolded",
+            metavar="DIR",
+            recorded=False,
+        ),
+    )
+    explain: bool = field(
+        default=False,
+        metadata=option("Show the steps of a rank and the source of every number", recorded=False),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError, suggestion
+
+        if self.level not in LEVELS:
+            near = suggestion(self.level, LEVELS)
+            raise InputError(f"--level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
+
+
+def train(
+    inputs: ModelOnCluster,
+    stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
+    plan: PlanInputs,
+    how: RunInputs,
+    sure: SensitivityInputs,
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Simulate one optimizer step and say where its time goes.
+
+    Fields of the plan that are not stated have defaults; --dp fills the cluster. Several clusters,
+    written --cluster A,B,C, are compared side by side.
+    """
+    catalogue = catalogue_inputs.read()
+    if len(cluster_names(inputs.cluster)) > 1:
+        _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
+        return
+    step = _run(inputs, stated, plan, how, catalogue, call)
+    quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
+    ranking = sure.rank(
+        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s, catalogue, call
+    )
+    filed = _filed(plan.plan)
+    if how.chakra is not None:
+        _write_chakra(step, how.chakra)
+    call.answer(
+        lambda: {**_document(step, how, call, ranking), **_filed_document(filed)},
+        show=lambda: _print(step, how.explain, ranking, filed),
+        write=lambda directory: _write(directory, step, call, ranking),
+    )
+
+
+def _side_by_side(
+    inputs: ModelOnCluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    others: tuple[RunInputs, SensitivityInputs],
+    catalogue: Catalogue,
+    call: Invocation,
+) -> None:
+    """Simulate the step on several clusters, and show them in one table."""
+    from experiments.cli.output import side_by_side as beside
+    from experiments.reports.training import document
+    from topologies.errors import InputError
+
+    how, sure = others
+    single = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
+    for name, value in single.items():
+        if value:
+            raise InputError(f"{name} is for one cluster, not several. Name one.")
+
+    def answer(name: str) -> list[dict[str, Any]]:
+        step = _run(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
+        return [{**document(step, call.engine), "cluster": name}]
+
+    rows = beside.each(beside.cluster_names(inputs.cluster), answer)
+    title = f"{inputs.model}: one optimizer step on {len(rows)} clusters"
+    call.answer(
+        lambda: beside.document(rows),
+        lambda: beside.show_steps(title, rows),
+        lambda run: beside.write_steps(run, title, rows),
+    )
+
+
+def _filed(path: Path | None) -> OtherPlan | None:
+    """Read a plan file with the name of its tool and the keys that are ignored; None without."""
+    from workloads.training.plan.plan_file import read_any_plan
+
+    return read_any_plan(path) if path else None
+
+
+def _filed_document(filed: OtherPlan | None) -> dict[str, Any]:
+    return {"plan_file": {"tool": filed.tool, "ignored": filed.ignored}} if filed else {}
+
+
+def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
+    if filed and filed.ignored:
+        click.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
+    if step.model.left_out:
+        click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
+
+
+def _print_without_effect(step: Iteration) -> None:
+    from workloads.training.plan.without_effect import sentences, without_effect
+
+    for line in sentences(without_effect(step.plan, step.model)):
+        click.echo(line)
+
+
+def _write_chakra(step: Iteration, directory: Path) -> None:
+    from workloads.traces.chakra_export import write_chakra
+    from workloads.traces.from_training import training_recording
+
+    write_chakra(training_recording(step), directory, name=step.model.name)
+
+
+def _document(
+    step: Iteration, how: RunInputs, call: Invocation, ranking: Ranking | None
+) -> dict[str, Any]:
+    from experiments.reports.training import document
+
+    results = document(step, call.engine)
+    return {
+        **results,
+        **(_explained(step) if how.explain else {}),
+        **(ranking.document() if ranking else {}),
+    }
+
+
+def _write(directory: Run, step: Iteration, call: Invocation, ranking: Ranking | None) -> None:
+    from experiments.reports.training import write
+    from topologies.units import format_seconds
+
+    write(directory, step, call.engine)
+    if ranking:
+        ranking.write(directory, f"the step of {format_seconds(step.iteration_s)}")
+
+
+def _run(
+    inputs: ModelOnCluster,
+    stated: Mapping[str, Any],
+    plan: PlanInputs,
+    how: RunInputs,
+    catalogue: Catalogue,
+    call: Invocation,
+) -> Iteration:
+    """Simulate the step of the options."""
+    from cluster_sim.hardware.fault_text import parse_fault
+    from experiments.cli.output.remedies import remedied
+    from workloads.training.execution.jitter import disturbance
+    from workloads.training.iteration import iteration
+    from workloads.training.plan.plan_file import complete, read_plan
+
+    model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+    faults = [parse_fault(text) for text in how.fault]
+    disturbed = disturbance(how.jitter, call.seed, how.straggler)
+    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    hints = remedied(fields, model, cluster, lnc=plan.lnc)
+    with hints, progress_bars(quiet=call.quiet) as report:
+        return iteration(
+            model,
+            cluster,
+            complete(fields, model, cluster, lnc=plan.lnc),
+            engine=call.engine,
+            folded=not how.unfolded,
+            allow_oversized=how.allow_oversized,
+            iterations=how.iterations,
+            faults=faults,
+            disturbed=disturbed,
+            level=how.level,
+            progress=report,
+        )
+
+
+def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherPlan | None) -> None:
+    from experiments.reports.training import breakdown_rows, headline, results
+
+    _print_left_out(run, filed)
+    _print_without_effect(run)
+    print_table(headline(run), ["result", "value"], results(run), left=2)
+    columns = ["where the time goes, mean over ranks", "time", "share"]
+    print_table("", columns, breakdown_rows(run))
+    grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
+    click.echo(f"Inputs: {grades}.")
+    if explain:
+        _print_explained(run)
+    if ranking:
+        ranking.show()
+
+
+def _explained(run: Iteration) -> dict[str, Any]:
+    from workloads.training.explain import input_table, step_table
+
+    return {"steps": step_table(run).documents(), "inputs": input_table(run).documents()}
+
+
+def _print_explained(run: Iteration) -> None:
+    from experiments.reports.formatting import table_text
+    from workloads.training.explain import input_table, step_table
+
+    print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
+    numbers = input_table(run)
+    print_table("Numbers behind them", list(numbers.columns), numbers.rows(), left=6)

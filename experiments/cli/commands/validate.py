@@ -1,0 +1,219 @@
+"""``cluster-sim validate``: predictions compared with published measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cluster_sim.progress import progress
+from experiments.cli.options.inputs import CatalogueInputs
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.output.printing import print_table
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+    from experiments.validation.tables import Table
+    from experiments.validation.validate import Result
+
+SHOWN = (
+    *("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias"),
+    *("coverage", "median_half_width"),
+)
+
+
+@dataclass(frozen=True)
+class ValidationInputs:
+    """Measurements to compare with."""
+
+    table: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Shipped table of measurements; may be repeated", metavar="NAME", default="all of them"
+        ),
+    )
+    file: Path | None = field(
+        default=None,
+        metadata=option("Your own measurements, in place of shipped tables", metavar="ROWS.csv"),
+    )
+    residuals: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write the residuals, from which intervals are computed, to this file",
+            metavar="FILE.csv",
+            recorded=False,
+        ),
+    )
+    workers: int | None = field(
+        default=None,
+        metadata=option("Number of processes", least=1, default="one a processor", recorded=False),
+    )
+
+
+def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> int:
+    """Compare predictions with published measurements.
+
+    With --table, the exit status is 1 if a table is outside its tolerance; with --file, it is 0 if
+    the file could be read.
+    """
+    from experiments.processes import available_workers
+    from experiments.validation.rows import read_file
+    from experiments.validation.tables import misses, tables
+    from experiments.validation.tables import table as named
+    from experiments.validation.validate import validate_each
+    from topologies.errors import InputError
+
+    catalogue = catalogue_inputs.read()
+
+    def watch(rows: Sequence[Any], name: str) -> Any:
+        return progress(rows, name, quiet=call.quiet)
+
+    if wanted.file and wanted.table:
+        raise InputError("--file and --table were given together. Use one of them.")
+    chosen = [] if wanted.file else [named(name) for name in wanted.table or tables()]
+    if wanted.file:
+        measured = [(read_file(wanted.file), wanted.file.name)]
+    else:
+        measured = [(table.rows(), table.name) for table in chosen]
+    workers = wanted.workers or available_workers()
+    results = validate_each(measured, watch=watch, workers=workers, catalogue=catalogue)
+    if wanted.residuals:
+        _write_residuals(results, wanted.residuals)
+    inputs = {"file": wanted.file, "table": [table.name for table in chosen]}
+    call.answer(
+        lambda: _documents(results),
+        lambda: _print(results, chosen),
+        lambda directory: _write(directory, results),
+        inputs=inputs,
+    )
+    missed = [
+        why
+        for table, result in zip(chosen, results, strict=not wanted.file)
+        if (why := misses(table, result.summary))
+    ]
+    for why in missed:
+        click.echo(why, err=True)
+    return 1 if missed and wanted.table else 0
+
+
+def _write_residuals(results: Sequence[Result], path: Path) -> None:
+    """Write the residuals of all compared rows, from which intervals are computed."""
+    from experiments.validation.residuals import residuals
+    from topologies.files.writing import whole_file
+    from workloads.confidence.residuals import csv_lines
+
+    lines = csv_lines(residuals({result.name: result.rows for result in results}))
+    with whole_file(path) as part:
+        part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _documents(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the document of a single table, or those of several by name."""
+    if len(results) == 1:
+        return document(results[0])
+    return {"tables": {result.name: document(result) for result in results}}
+
+
+def _print(results: Sequence[Result], chosen: Sequence[Table]) -> None:
+    _print_summaries(results)
+    for table in chosen if len(chosen) == 1 else ():
+        click.echo(f"Source: {table.credit} ({table.licence}). {table.note}.")
+    if len(results) == 1:
+        _print_rows(results[0])
+
+
+def document(result: Result) -> dict[str, Any]:
+    """Return the rows and the summary of a table by their keys in JSON."""
+    return {
+        "rows": result.rows,
+        "summary": result.summary,
+        "constant_predictor": dict(result.baseline),
+    }
+
+
+MOST_PRINTED = 40
+"""Most rows that are printed; of a longer table, those with the largest errors."""
+
+
+def _print_rows(result: Result) -> None:
+    from experiments.reports.formatting import value_text
+
+    rows = list(enumerate(result.rows, start=1))
+    title = f"{result.name}: predicted beside published"
+    if len(rows) > MOST_PRINTED:
+        rows.sort(key=lambda item: -abs(item[1]["error"] or 0.0))
+        rows = rows[:MOST_PRINTED]
+        title += (
+            f", the {MOST_PRINTED} of {len(result.rows):,} rows that are furthest off "
+            "(--json prints all)"
+        )
+    cells = [
+        (
+            str(position),
+            str(row.get("name") or row.get("collective") or row.get("kernel") or row.get("model")),
+            str(row.get("cluster") or row.get("chip") or ""),
+            str(row.get("chips") or ""),
+            value_text(str(row["quantity"]), row["published"]),
+            value_text(str(row["quantity"]), row["predicted"]),
+            _percent(row["error"]),
+            row["status"] if row["status"] == "ok" else f"{row['status']}: {row['why']}",
+        )
+        for position, row in rows
+    ]
+    columns = ("row", "what", "cluster", "chips", "published", "predicted", "error", "status")
+    print_table(title, columns, cells, left=3)
+
+
+def _print_summaries(results: Sequence[Result]) -> None:
+    cells = [line for result in results for line in _lines(result)]
+    heads = (*SHOWN[:4], "median", "p90", "bias", "in 80 %", "±", "tau")
+    columns = ("table", "kind", *heads, "constant: median", "p90")
+    title = "Absolute errors, intervals and coverage, and errors of one constant efficiency"
+    print_table(title, columns, cells, left=2)
+    for result in results:
+        if fits := result.summary.get("fits"):
+            counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
+            click.echo(f"{result.name}: {counts}.")
+
+
+def _lines(result: Result) -> list[tuple[str, ...]]:
+    """Return the line of a table, and one for each further quantity of its rows, such as memory."""
+    summary = result.summary
+    lines = [(result.name, result.kind, *_summary_cells(summary), *_constant(result.baseline))]
+    for name, errors in summary.get("quantities", {}).items():
+        shown = (_percent(errors[key]) for key in SHOWN[4:7])
+        blank = [""] * 5
+        lines.append((f"  {name}", "", str(errors["rows"]), "", "", "", *shown, *blank))
+    return lines
+
+
+def _summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    counts = tuple(str(summary[key]) for key in SHOWN[:4])
+    tau = summary["kendall_tau"]
+    errors = tuple(_percent(summary[key]) for key in SHOWN[4:])
+    return (*counts, *errors, "" if tau is None else f"{tau:.3f}")
+
+
+def _constant(baseline: Mapping[str, float | None]) -> tuple[str, str]:
+    return _percent(baseline["median_abs_error"]), _percent(baseline["p90_abs_error"])
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _write(run: Run, results: Sequence[Result]) -> None:
+    import pandas as pd
+
+    from experiments.figures.validation import scatter
+
+    summaries = [{"table": result.name, **result.summary} for result in results]
+    run.table("summary", pd.DataFrame(summaries), title="Summary")
+    for result in results:
+        stem = Path(result.name).stem
+        run.table(f"{stem}_rows", pd.DataFrame(result.rows), title=result.name)
+        run.figure(f"{stem}_scatter", scatter(result.rows, result.name), title=result.name)

@@ -1,0 +1,1 @@
+"""Options of commands: those that several commands share, and how fields become options."""

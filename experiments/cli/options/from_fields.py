@@ -1,0 +1,204 @@
+"""Options of a command, generated from the dataclasses that the command takes.
+
+A command is a function of a few dataclasses whose fields are described with
+:func:`topologies.options.option`::
+
+    def topology(call: Invocation, machine: MachineInputs, graph: GraphInputs) -> None: ...
+
+:func:`as_options` returns a click command with one option for each field. A parameter
+``Annotated[Mapping[str, Any], Stated(Plan)]`` receives only the fields that the user stated, for a
+dataclass that the library completes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.parameters import (
+    REQUIRED,
+    CommandWithArguments,
+    click_parameter,
+    shown,
+)
+from topologies.options import Option, described
+
+Command = Callable[..., int | None]
+PLAIN = (bool, int, float, str, Path)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """Mark of a mapping parameter that receives the stated fields of a dataclass.
+
+    Attributes
+    ----------
+    kind : type
+        Dataclass with described fields.
+    required, without, searched : tuple of str
+        Fields that must be stated, fields that the command does not take, and fields whose values
+        the command searches, so that they have no default.
+    """
+
+    kind: type
+    required: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    searched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Options of one parameter of a command, and the function that builds its argument."""
+
+    parameters: tuple[click.Parameter, ...]
+    recorded: tuple[str, ...]
+    build: Callable[[Mapping[str, Any]], Any]
+
+
+def as_options(
+    name: str,
+    command: Command,
+    *,
+    resumes: bool = False,
+    more: Mapping[str, Sequence[click.Parameter]] | None = None,
+) -> click.Command:
+    """Return a click command with one option for each field of a function's dataclasses.
+
+    Parameters
+    ----------
+    name : str
+        Name of the command, which a run directory records.
+    command : function
+        Function whose parameters are annotated with dataclasses, or with :class:`Stated`. One of
+        them may be an :class:`Invocation`, which receives the inputs of all others.
+    resumes : bool
+        Whether the directory of ``--out`` may hold an earlier run, which the command then checks.
+    more : mapping of str to parameters, optional
+        Options of a parameter that is no dataclass; it receives them as a mapping.
+
+    Raises
+    ------
+    TypeError
+        For two fields of one name, and for a field whose type no option can have.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    listed = dict(more or {})
+    groups = {
+        key: _listed(listed[key]) if key in listed else _group(hints[key])
+        for key in inspect.signature(command).parameters
+    }
+    parameters = [parameter for group in groups.values() for parameter in group.parameters]
+    recorded = [key for group in groups.values() for key in group.recorded]
+    if len({parameter.name for parameter in parameters}) < len(parameters):
+        raise TypeError(f"command {name} has two options of one name")
+
+    def call(**stated: Any) -> int | None:
+        # click gives an empty tuple where an option that may be repeated is not stated
+        values = {
+            key: list(value) or None if isinstance(value, tuple) else value
+            for key, value in stated.items()
+        }
+        arguments = {key: group.build(values) for key, group in groups.items()}
+        inputs = {key: values[key] for key in recorded}
+        for key, value in arguments.items():
+            if isinstance(value, Invocation):
+                arguments[key] = dataclasses.replace(value, command=name, inputs=inputs)
+                if not resumes:
+                    value.check_out()
+                    value.hush()
+        return command(**arguments)
+
+    called = name.rpartition(" ")[2]
+    return CommandWithArguments(called, callback=call, params=parameters, help=command.__doc__)
+
+
+def _group(hint: Any) -> _Group:
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    stated = next((mark for mark in marks if isinstance(mark, Stated)), None)
+    if stated is not None:
+        return _stated(stated)
+    if not dataclasses.is_dataclass(hint) or not isinstance(hint, type):
+        raise TypeError(f"{hint} is no dataclass, so no option can be made of it")
+    options, hints = described(hint), get_type_hints(hint)
+    defaults = {field.name: _default(field) for field in dataclasses.fields(hint)}
+    parameters = {
+        key: click_parameter(key, _kind(hints[key], option), option, defaults[key])
+        for key, option in options.items()
+    }
+
+    def build(entered: Mapping[str, Any]) -> Any:
+        values = {key: entered[key] for key in options}
+        lists = [key for key in options if get_origin(_bare(hints[key])) is tuple]
+        return hint(**values | {key: tuple(values[key] or ()) for key in lists})
+
+    return _Group(tuple(parameters.values()), _recorded(options), build)
+
+
+def _stated(stated: Stated) -> _Group:
+    """Options of a dataclass, of which the command receives only the stated ones."""
+    hints = get_type_hints(stated.kind)
+    options = {
+        key: option for key, option in described(stated.kind).items() if key not in stated.without
+    }
+    defaults = {field.name: field.default for field in dataclasses.fields(stated.kind)}
+
+    def parameter(key: str, option: Option) -> click.Parameter:
+        kind = option.kind or _bare(hints[key])
+        kind = kind if kind in PLAIN else str
+        if key in stated.required:
+            return click_parameter(key, kind, dataclasses.replace(option, default=""), REQUIRED)
+        default = option.default or shown(defaults[key])
+        if key in stated.searched:
+            default = "searched"
+        return click_parameter(key, kind, dataclasses.replace(option, default=default), None)
+
+    def build(entered: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: entered[key] for key in options if entered[key] is not None}
+
+    parameters = tuple(parameter(key, option) for key, option in options.items())
+    return _Group(parameters, _recorded(options), build)
+
+
+def _listed(parameters: Sequence[click.Parameter]) -> _Group:
+    """Return the group of options that are listed one by one."""
+    names = tuple(str(parameter.name) for parameter in parameters)
+    return _Group(tuple(parameters), names, lambda entered: {name: entered[name] for name in names})
+
+
+def _recorded(options: Mapping[str, Option]) -> tuple[str, ...]:
+    return tuple(key for key, option in options.items() if option.recorded)
+
+
+def _default(declared: dataclasses.Field[Any]) -> Any:
+    if declared.default_factory is not MISSING:
+        return declared.default_factory()
+    return REQUIRED if declared.default is MISSING else declared.default
+
+
+def _kind(hint: Any, option: Option) -> Any:
+    """Type of an option's value: the field's, a list for a tuple, text for a literal."""
+    bare = _bare(hint)
+    if get_origin(bare) is tuple:
+        return list[get_args(bare)[0]]  # type: ignore[misc]
+    if get_origin(bare) is Literal:
+        bare = str
+    if option.kind is not None:
+        bare = option.kind
+    if bare not in PLAIN:
+        raise TypeError(f"an option cannot have the type {hint}")
+    return bare
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without ``None``."""
+    if get_origin(hint) in (UnionType, Union):
+        return next(part for part in get_args(hint) if part is not NoneType)
+    return hint

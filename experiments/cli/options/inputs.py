@@ -1,0 +1,157 @@
+"""Inputs that several commands share: catalogue, cluster, model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
+    from workloads.models.model import Model
+
+
+@dataclass(frozen=True)
+class CatalogueInputs:
+    """Changes to the hardware catalogue."""
+
+    variant: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Use a named alternative of a contested value; may be repeated "
+            "(`cluster-sim list variants` shows them)",
+            metavar="PART.QUANTITY=NAME",
+        ),
+    )
+    catalogue: Path | None = field(
+        default=None,
+        metadata=option("Catalogue rows that replace the shipped ones", metavar="FILE.csv"),
+    )
+
+    def read(self) -> Catalogue:
+        """Read the catalogue with these changes.
+
+        Raises
+        ------
+        InputError
+            For an unknown variant or a file that is no catalogue.
+        """
+        from topologies.catalogue.catalogue import choose
+
+        return choose(self.variant, self.catalogue)
+
+
+@dataclass(frozen=True)
+class MachineInputs:
+    """A cluster of any form, plain shapes included, by position."""
+
+    cluster: str = field(
+        metadata=option(
+            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
+            metavar="CLUSTER",
+            argument=True,
+        )
+    )
+    bandwidth: str | None = field(
+        default=None,
+        metadata=option("Bandwidth of each directed link of a plain shape, such as 100GB/s"),
+    )
+    latency: str | None = field(
+        default=None, metadata=option("Latency of each link of a plain shape, such as 1us")
+    )
+
+    def read(self, catalogue: Catalogue) -> Cluster:
+        """Build the cluster.
+
+        Raises
+        ------
+        InputError
+            For an unknown name, and for rates that are not a plain shape's.
+        """
+        from topologies.clusters.names import cluster
+
+        return cluster(
+            self.cluster, bandwidth=self.bandwidth, latency=self.latency, catalogue=catalogue
+        )
+
+
+@dataclass(frozen=True)
+class SeveralMachines(MachineInputs):
+    """One cluster of any form, or several, by position or by name."""
+
+    cluster: str = field(
+        default="",
+        metadata=option(
+            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file; several, "
+            "written A,B,C, are compared side by side",
+            metavar="CLUSTER",
+            argument=True,
+        ),
+    )
+    clusters: str | None = field(
+        default=None,
+        metadata=option(
+            "Clusters as an option, in place of the argument", name="cluster", metavar="A,B,C"
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        from topologies.errors import InputError
+
+        if bool(self.cluster) == bool(self.clusters):
+            both = "are both given" if self.cluster else "are both missing"
+            raise InputError(f"CLUSTER and --cluster {both}. Give one, such as trn2.48xlarge.")
+
+    @property
+    def name(self) -> str:
+        """Text of the argument or option that names the clusters."""
+        return self.cluster or self.clusters or ""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all clusters."""
+        from experiments.cli.output.side_by_side import cluster_names
+
+        return cluster_names(self.name)
+
+    def read(self, catalogue: Catalogue) -> Cluster:
+        """Build the only cluster, as :meth:`MachineInputs.read` does."""
+        single = MachineInputs(self.name, self.bandwidth, self.latency)
+        return single.read(catalogue)
+
+
+@dataclass(frozen=True)
+class ModelOnCluster:
+    """A model and the cluster that runs it."""
+
+    model: str = field(
+        metadata=option("Named model (`cluster-sim list models`) or path of a config.json")
+    )
+    cluster: str = field(metadata=option("Named machine or YAML file, such as trn2-ultraserver:16"))
+
+    def read_model(self) -> Model:
+        """Read the model.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a file that is no configuration.
+        """
+        from workloads.models.huggingface import model
+
+        return model(self.model)
+
+    def read_cluster(self, catalogue: Catalogue) -> Cluster:
+        """Build the cluster, which must have chips that compute.
+
+        Raises
+        ------
+        InputError
+            For an unknown name or a plain shape.
+        """
+        from topologies.clusters.names import machine
+
+        return machine(self.cluster, catalogue=catalogue)

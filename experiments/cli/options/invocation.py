@@ -1,0 +1,145 @@
+"""One call of a command: the options that every command has, and the output of its answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from experiments.cli.output.printing import print_json
+from experiments.cli.process import load_matplotlib
+from experiments.reports.result_checks import check_results
+from topologies.errors import InputError, printable, suggestion
+from topologies.options import option
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+
+ENGINES = ("fast", "reference")
+QUIET = "CLUSTER_SIM_QUIET"
+"""Environment variable that suppresses notices about functions being compiled."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One call of a command.
+
+    Attributes
+    ----------
+    json, out, seed, engine, quiet
+        Options of every command, so that scripts can pass them to any command.
+    command : str
+        Name of the command.
+    inputs : mapping of str to value
+        All options on which results depend, as a run directory records them.
+
+    Raises
+    ------
+    InputError
+        For an unknown engine.
+    """
+
+    json: bool = field(
+        default=False,
+        metadata=option("Print one JSON document, in SI units", recorded=False),
+    )
+    out: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write a run directory with a record, tables, figures and a report",
+            metavar="DIR",
+            recorded=False,
+        ),
+    )
+    seed: int = field(
+        default=0, metadata=option("Seed of all random draws", least=0, recorded=False)
+    )
+    engine: str = field(
+        default="fast",
+        metadata=option(
+            "Simulation engine, compiled or SimPy, with equal results", choices=ENGINES
+        ),
+    )
+    quiet: bool = field(
+        default=False, metadata=option("Show no progress on stderr", recorded=False)
+    )
+    command: str = ""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            near = suggestion(self.engine, ENGINES)
+            raise InputError(f"unknown engine {self.engine!r}.{near} Use {' or '.join(ENGINES)}.")
+
+    def hush(self) -> None:
+        """Suppress the notices of compiled functions under ``--quiet``."""
+        if self.quiet:
+            os.environ[QUIET] = "1"  # processes that this one starts are quiet, too
+
+    @property
+    def program(self) -> click.Command | None:
+        """Program to which the command belongs; None outside a command line."""
+        context = click.get_current_context(silent=True)
+        return None if context is None else context.find_root().command
+
+    def check_out(self) -> None:
+        """Check before the work begins that ``--out`` is no directory with other files.
+
+        Raises
+        ------
+        InputError
+        """
+        if self.out is not None:
+            from experiments.reports.out_directory import check_replaceable
+
+            check_replaceable(self.out)
+
+    def answer(
+        self,
+        document: Callable[[], Mapping[str, Any]],
+        show: Callable[[], None],
+        write: Callable[[Run], None],
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Write the run directory if ``--out`` names one, then print JSON or tables.
+
+        Parameters
+        ----------
+        document : function
+            Returns the document of ``--json``.
+        show : function
+            Prints tables for people.
+        write : function of a Run
+            Adds the results to the run directory.
+        inputs : mapping, optional
+            Inputs to be recorded; by default the stated options.
+        notes : sequence of str
+            Remarks printed on stderr after the answer; empty ones are left out.
+        """
+        results = document()
+        check_results(results)
+        if self.out is not None:
+            load_matplotlib()
+            from experiments.reports.run_directory import run_directory
+
+            with run_directory(
+                self.out,
+                command=self.command,
+                inputs=self.inputs if inputs is None else inputs,
+                seed=self.seed,
+                program=self.program,
+            ) as run:
+                write(run)
+        if self.json:
+            print_json(results)
+        else:
+            show()
+        for note in filter(None, notes):
+            sys.stderr.write(f"{printable(note)}\n")

@@ -1,0 +1,188 @@
+"""Several clusters side by side: ``collective`` and ``train`` with ``--cluster A,B,C``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from experiments.cli.output.printing import print_table
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from experiments.reports.run_directory import Run
+
+Rows = list[dict[str, Any]]
+MOST = 20
+"""Most clusters of one command."""
+REFUSED = "refused"
+COLLECTIVE = (
+    ("size_bytes", "size"),
+    ("cluster", "cluster"),
+    ("ranks", "ranks"),
+    ("algorithm", "algorithm"),
+    ("time_s", "time"),
+    ("low", "80 % from"),
+    ("high", "to"),
+    ("busbw_bytes_per_s", "busbw"),
+)
+"""Columns of collectives side by side."""
+UNIT_OF = {"low": "time_s", "high": "time_s"}
+STEP = (
+    ("chips", "chips"),
+    ("ranks", "ranks"),
+    ("iteration_s", "step"),
+    ("low_s", "80 % from"),
+    ("high_s", "to"),
+    ("tokens_per_s", "tokens a second"),
+    ("tokens_per_s_per_chip", "  a chip"),
+    ("mfu", "MFU"),
+    ("memory_bytes", "memory a rank"),
+    ("usd_per_million_tokens", "USD a million tokens"),
+    ("energy_joules", "energy a step"),
+)
+"""Lines of training steps side by side."""
+
+
+def cluster_names(text: str) -> list[str]:
+    """Read the names of several clusters, ``A,B,C``; a file whose name has commas is one cluster.
+
+    Raises
+    ------
+    InputError
+        For an empty name, a repeated name, and too many names.
+
+    Examples
+    --------
+    >>> cluster_names("trn2.48xlarge,dgx-h100:2")
+    ['trn2.48xlarge', 'dgx-h100:2']
+    """
+    if "," not in text or Path(text).is_file():
+        return [text]
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InputError(f"cluster {text[:80]!r} has an empty name. Write A or A,B,C.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"cluster {twice[:80]!r} stands twice. Keep one.")
+    if len(names) > MOST:
+        raise InputError(f"{len(names)} clusters side by side, the limit is {MOST}. Name fewer.")
+    return names
+
+
+def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
+    """Return the rows of every cluster; a cluster that is refused has a row with the reason.
+
+    Raises
+    ------
+    InputError
+        The error of the first cluster, if all are refused.
+    """
+    rows: Rows = []
+    first: InputError | None = None
+    for name in names:
+        try:
+            rows += [{**row, "status": "ok", "why": ""} for row in answer(name)]
+        except InputError as mistake:
+            first = first or mistake
+            rows.append({"cluster": name, "status": REFUSED, "why": str(mistake)})
+    if first is not None and all(row["status"] == REFUSED for row in rows):
+        raise first
+    return rows
+
+
+def document(rows: Rows) -> dict[str, Any]:
+    """Return all rows, and the interval of the first, under the keys of one cluster's answer."""
+    good = [row for row in rows if row["status"] == "ok"]
+    first = good[0]
+    ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
+    return {"rows": rows, "interval": ends}
+
+
+def show_collectives(title: str, rows: Rows) -> None:
+    """Print one table of all sizes, with the clusters of a size in consecutive rows."""
+    from experiments.reports.formatting import value_text
+
+    good = [row for row in rows if row["status"] == "ok"]
+    order = {size: place for place, size in enumerate(dict.fromkeys(r["size_bytes"] for r in good))}
+    good.sort(key=lambda row: order[row["size_bytes"]])
+    cells = [
+        [
+            *(value_text(UNIT_OF.get(name, name), row[name]) for name, _ in COLLECTIVE),
+            f"{row['time_s'] / _first(good, row)['time_s']:.3g} ×",
+        ]
+        for row in good
+    ]
+    print_table(title, [*(heading for _, heading in COLLECTIVE), "of the first"], cells, left=2)
+    _tell_refused(rows)
+
+
+def _first(rows: Rows, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Row of the first cluster at the same size."""
+    return next(other for other in rows if other["size_bytes"] == row["size_bytes"])
+
+
+def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten a training step's document to numbers, for a table."""
+    ends, memory = row["interval"], row["memory_bytes"]
+    cells = {name: row[name] for name, _ in STEP if name in row}
+    cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
+    parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
+    return {"cluster": row["cluster"], **cells, **parts}
+
+
+def show_steps(title: str, rows: Rows) -> None:
+    """Print a table with a column for each cluster."""
+    from experiments.figures.training import NAMES
+    from experiments.reports.formatting import value_text
+    from workloads.training.plan.without_effect import sentences
+
+    flat = [flat_step(row) for row in rows if row["status"] == "ok"]
+    parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
+    lines = [*STEP, *((part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts)]
+    cells = [
+        [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
+        for name, heading in lines
+    ]
+    print_table(title, ["", *(row["cluster"] for row in flat)], cells)
+    for row in rows:
+        for line in sentences(row.get("without_effect", {})):
+            click.echo(f"{row['cluster']}: {line}")
+    _tell_refused(rows)
+
+
+def _tell_refused(rows: Rows) -> None:
+    for row in rows:
+        if row["status"] == REFUSED:
+            click.echo(f"{row['cluster']}: {row['why']}")
+
+
+def write_collectives(run: Run, title: str, rows: Rows) -> None:
+    """Add the rows and a figure of bus bandwidth against size to a run directory."""
+    import pandas as pd
+
+    from experiments.figures.comparison import lines
+
+    frame = pd.DataFrame(rows)
+    run.table("metrics", frame, title="Results")
+    good = frame[frame.status == "ok"].assign(busbw=lambda table: table.busbw_bytes_per_s / 1e9)
+    labels = ("size of the buffer [B]", "bus bandwidth [GB/s]")
+    figure = lines(good, "size_bytes", "busbw", "cluster", title, labels=labels)
+    run.figure("busbw", figure, title="Bus bandwidth side by side")
+
+
+def write_steps(run: Run, title: str, rows: Rows) -> None:
+    """Add the rows and a figure of each step's parts to a run directory."""
+    import pandas as pd
+
+    from experiments.figures.training import stacked
+
+    good = [row for row in rows if row["status"] == "ok"]
+    run.table("metrics", pd.DataFrame([flat_step(row) for row in good]), title="Results")
+    notes = [f"{row['chips']:,} chips, MFU {row['mfu']:.0%}" for row in good]
+    names, parts = [row["cluster"] for row in good], [row["breakdown_s"] for row in good]
+    figure = stacked(names, parts, notes, title=title)
+    run.figure("steps", figure, title="Where the time goes, side by side")
+    run.json("results", {"rows": rows}, title="Results")

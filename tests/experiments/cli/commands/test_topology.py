@@ -1,0 +1,163 @@
+"""The command ``topology``: its JSON, table, run directory and refusals."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from experiments.cli.commands import topology as module
+from experiments.cli.main import run
+
+SCALE_UP = ("links", "diameter_hops", "mean_hops", "bisection_bytes_per_s")
+RATES = ("scale_up_bytes_per_s_per_chip", "scale_out_bytes_per_s_per_chip", "hbm_bytes_per_s")
+COUNTS = ("cluster", "chips", "domains", "nodes", "hbm_bytes", "scale_out_links", "nics", "hosts")
+COSTS = ("flops_per_s", "build_s", "peak_rss_bytes")
+KEYS = (*SCALE_UP, *RATES, *COUNTS, *COSTS)
+
+
+def command(*arguments: str) -> int:
+    return run(["topology", *arguments])
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert command(*arguments, "--json") == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    document = json.loads(printed.out)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    results = document(capsys, "trn2-ultraserver:16")
+    assert set(KEYS) <= set(results)
+    assert (results["chips"], results["domains"], results["nodes"], results["links"]) == (
+        1024,
+        16,
+        1024,
+        6144,
+    )
+    assert (results["nics"], results["hosts"]) == (1024, 64)
+    assert results["hbm_bytes"] == 1024 * 96 * 2**30
+    assert results["flops_per_s"]["bf16"] == pytest.approx(1024 * 667e12)
+    assert results["build_s"] > 0
+    assert results["peak_rss_bytes"] > 10**7
+
+
+def test_a_plain_shape_says_what_it_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    results = document(capsys, "torus:4x4", "--bandwidth", "50GB/s")
+    assert results["assumed"] == {"latency": "1us"}
+    assert results["bisection_bytes_per_s"] == 8 * 50 * 10**9
+    assert results["hbm_bytes"] is None
+    assert command("ring:8", "--latency", "2us") == 0
+    printed = capsys.readouterr().out
+    assert "assumed, as no --bandwidth was given: 100GB/s a link" in printed
+    assert "--latency" not in printed
+
+
+def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("trn3-gen1") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["bisection", "of", "a", "domain", "4.096", "TB/s"] in lines
+    assert ["switches", "at", "most,", "within", "cross-rack", "3"] in lines
+    assert ["dense", "peak,", "a", "chip,", "bf16", "671", "TFLOP/s"] in lines
+
+
+def test_variant_and_overlay(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    results = document(capsys, "trn2.48xlarge", "--variant", "trn2.hbm_bandwidth=kernel-guide")
+    assert results["hbm_bytes_per_s"] == 48 * 10**12
+    overlay = tmp_path / "own.csv"
+    overlay.write_text(
+        "part,quantity,variant,value,unit,grade,source\ntrn2,link_bandwidth,,64,GB/s,stated,own\n"
+    )
+    results = document(capsys, "trn2.48xlarge", "--catalogue", str(overlay))
+    assert results["bisection_bytes_per_s"] == 512 * 10**9
+
+
+def test_the_graph_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(capsys, "trn2.48xlarge", "--no-graph")["build_s"] is None
+    assert document(capsys, "torus:128x128x128")["build_s"] is None
+    assert document(capsys, "mesh:4096")["build_s"] is None
+
+
+def test_out_writes_drawing_measures_and_links(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    results = document(capsys, "trn3-gen2:2", "--out", str(out))
+    names = {path.name for path in out.iterdir()}
+    assert {"topology.png", "topology.svg", "measures.json", "links.csv", "run.json"} <= names
+    assert json.loads((out / "measures.json").read_text())["links"] == results["links"]
+    links = pd.read_csv(out / "links.csv")
+    assert len(links) * 2 == results["links"]
+    assert links[links.src == "0"].groupby("tier").bandwidth_bytes_per_s.sum().to_dict() == {
+        "cross-rack": 128 * 10**9,
+        "rack": 512 * 10**9,
+        "sled": 512 * 10**9,
+    }
+    assert pd.read_csv(out / "scale_out.csv").layer.tolist() == ["ToR", "leaf"]
+
+
+def test_out_refuses_a_directory_of_something_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.tex").write_text("words")
+    assert command("trn2.48xlarge", "--out", str(tmp_path)) == 2
+    assert "holds thesis.tex" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trn2.48xlrge"], "Did you mean trn2.48xlarge?"),
+        (["torus:0x4"], "torus:0x4: a size of 0 is not between 1"),
+        (["ring:8", "--bandwidth", "100"], "bandwidth '100' has no unit"),
+        (["trn2.48xlarge", "--bandwidth", "1GB/s"], "are for plain shapes"),
+        (["trn2.48xlarge", "--variant", "trn2.hbm_bandwidth=none"], "no variant 'none'"),
+        (["trn2.48xlarge", "--catalogue", "none.csv"], "none.csv cannot be read"),
+        (["rainier:65"], "use rainier:64"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    assert command(*arguments, "--out", str(tmp_path / "run")) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_build_is_announced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_NOTICE_AFTER_S", 0.01)
+    with module._notice("building", quiet=False):
+        time.sleep(0.1)
+    with module._notice("hushed", quiet=True):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == "building …\n"
+
+
+def test_memory_is_in_bytes_on_either_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = module._peak_rss_bytes()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert module._peak_rss_bytes() * 1024 == pytest.approx(here, rel=0.2)
+
+
+def test_out_holds_the_graph_that_a_command_reads_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("torus:4x8", "--out", str(tmp_path / "run"), "--quiet") == 0
+    capsys.readouterr()
+    again = document(capsys, str(tmp_path / "run" / "graph.graphml"))
+    assert again["chips"] == 32
+    assert set(again["bisections_bytes_per_s"]) == {"X", "Y"}

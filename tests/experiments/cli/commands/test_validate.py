@@ -1,0 +1,145 @@
+"""The commands ``validate`` and ``calibrate``: status, JSON, run directories and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from experiments.cli.commands.validate import MOST_PRINTED
+from experiments.cli.main import run
+
+ROWS = (
+    "collective,cluster,chips,size_bytes,time_s,table\n"
+    "all-reduce,dgx-h100,8,1048576,2.5e-5,mine\n"
+    "all-reduce,dgx-h100,x,1048576,2.5e-5,mine\n"
+)
+SUMMARY = {
+    "rows",
+    "ok",
+    "unsupported",
+    "infeasible",
+    "median_abs_error",
+    "mean_abs_error",
+    "p90_abs_error",
+    "bias",
+    "kendall_tau",
+    "coverage",
+    "median_half_width",
+}
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(ROWS)
+    return path
+
+
+def test_a_file_that_can_be_read_exits_0_and_keeps_every_row(rows, capsys):
+    assert run(["validate", "--file", str(rows), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert set(document["summary"]) == SUMMARY
+    good, bad = document["rows"]
+    assert good["status"] == "ok"
+    assert good["table"] == "mine"
+    assert good["error"] == pytest.approx(good["predicted"] / good["published"] - 1)
+    assert good["provenance"]["efficiency"] == "derived"
+    assert bad["status"] == "unsupported"
+    assert "line 3" in bad["why"]
+    assert "chips 'x'" in bad["why"]
+
+
+def test_a_file_that_cannot_be_read_exits_2_with_one_line(tmp_path, capsys):
+    assert run(["validate", "--file", str(tmp_path / "none.csv")]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "Traceback" not in message
+
+
+def test_a_table_inside_its_tolerance_exits_0(capsys):
+    assert run(["validate", "--table", "attention"]) == 0
+    shown = capsys.readouterr().out
+    assert "constant" in shown
+    assert "Apache-2.0" in shown
+
+
+def test_a_table_outside_its_tolerance_exits_1(capsys, monkeypatch):
+    from dataclasses import replace
+
+    from experiments.validation import tables
+
+    strict = replace(tables.table("attention"), median_tolerance=0.001)
+    monkeypatch.setattr(tables, "table", lambda name: strict)
+    assert run(["validate", "--table", "attention", "--json"]) == 1
+    assert "over the tolerance of 0.1%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--table", "atention"], "Did you mean attention?"),
+        (["--table", "attention", "--file", "x.csv"], "Use one of them"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, why, capsys):
+    assert run(["validate", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert why in message
+    assert message.count("\n") == 1
+
+
+def test_a_run_directory_holds_rows_summary_and_scatter(rows, tmp_path):
+    out = tmp_path / "out"
+    assert run(["validate", "--file", str(rows), "--out", str(out), "--json"]) == 0
+    names = {path.name for path in out.iterdir()}
+    assert {"run.json", "summary.csv", "rows_rows.csv", "rows_scatter.png"} <= names
+
+
+NCCL = (
+    "all_reduce_perf -g 8\n# size time(us) algbw busbw\n"
+    "1024 20 0.05 0.09\n1048576 45 23.3 40.8\n1073741824 5000 214.7 375.8\n"
+)
+
+
+def test_calibrate_prints_an_overlay(tmp_path, capsys):
+    log = tmp_path / "log.txt"
+    log.write_text(NCCL)
+    assert run(["calibrate", str(log), "--cluster", "dgx-h100"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0].startswith("part,quantity")
+    assert [line.split(",")[:2] for line in lines[1:]] == [
+        ["nccl.h100", "launch"],
+        ["nccl.h100", "in_switch_efficiency"],
+    ]
+    assert "3 measurements" in captured.err
+
+
+def test_calibrate_writes_and_describes(tmp_path, capsys):
+    log, overlay = tmp_path / "log.txt", tmp_path / "mine.csv"
+    log.write_text(NCCL)
+    arguments = [str(log), "--cluster", "dgx-h100", "--overlay", str(overlay), "--json"]
+    assert run(["calibrate", *arguments]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["median_abs_error"] <= document["median_abs_error_before"]
+    assert overlay.read_text().count("\n") == 3
+
+
+def test_calibrate_refuses_what_it_cannot_use(tmp_path, capsys):
+    log = tmp_path / "log.txt"
+    log.write_text("nothing here")
+    assert run(["calibrate", str(log), "--cluster", "dgx-h100"]) == 2
+    assert "no table" in capsys.readouterr().err
+
+
+def test_the_summary_comes_first_and_long_tables_show_their_furthest_rows(capsys):
+    assert run(["validate", "--table", "attention"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Absolute errors")
+    before, _, rows = shown.partition("attention: predicted beside published")
+    assert "rows that are furthest off" in " ".join(rows.split())
+    assert "Source:" in before
+    assert rows.count(" ok\n") == MOST_PRINTED
+    assert len(re.findall(r"\d (?:us|ms) +[\d.]+ (?:us|ms)", rows)) == MOST_PRINTED
