@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from cluster_sim.processes import available_workers, forked
 from cluster_sim.progress import Watch, unwatched
-from experiments.processes import available_workers, forked
 
 Point = TypeVar("Point")
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ def each(
         Word for the points beside the bar.
     workers : int, optional
         Number of processes, by default one for each core, where processes can be forked
-        (:func:`experiments.processes.can_fork`). Results do not depend on it.
+        (:func:`cluster_sim.processes.can_fork`). Results do not depend on it.
 
     Examples
     --------

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 
-from experiments.processes import process_pool
+from cluster_sim.processes import WorkerEndedError, process_pool
 from experiments.sweeps.outcome import KILLED, Outcome, Run, outcome, run_row
 from experiments.sweeps.study import Row
 
@@ -53,7 +52,7 @@ def run_in_processes(rows: Sequence[Row], workers: int, run: Run) -> Iterator[tu
                 for row, done in run_rows(list(unfinished.values()), pool, workers, run):
                     del unfinished[row.digest]
                     yield row, done
-        except BrokenProcessPool:
+        except WorkerEndedError:
             # Rows are submitted in order, so those in flight are among the first.
             for row in list(unfinished.values())[: workers * AHEAD]:
                 yield row, _alone(row, run)
@@ -65,5 +64,5 @@ def _alone(row: Row, run: Run) -> Outcome:
     try:
         with process_pool(1) as pool:
             return pool.submit(run_row, run, row.arguments).result()
-    except BrokenProcessPool:
+    except WorkerEndedError:
         return outcome("crashed", KILLED)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments.processes import available_workers
+from cluster_sim.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
 from experiments.sweeps.command_line import Program

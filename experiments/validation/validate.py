@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.processes import process_pool
+from cluster_sim.processes import process_pool
 from experiments.validation.baseline import baseline
 from experiments.validation.columns import Kind
 from experiments.validation.compare import compare_row, summary

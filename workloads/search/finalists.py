@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
+from cluster_sim.processes import available_workers, can_fork, forked
 from cluster_sim.progress import Watch
 from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost
@@ -26,8 +22,6 @@ LARGE_CHIPS = 1024
 """Smallest number of chips for which a second process is worth its start."""
 PROCESSES = 2
 """Processes on large clusters."""
-WATCHED_EVERY_S = 1.0
-"""Time between two looks of a worker whether its parent process still exists [s]."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +103,15 @@ class Runner:
         )
 
     def processes(self, plans: int, stated: int) -> int:
-        """Return the number of processes for a number of plans; a stated one goes first."""
-        # Forking is safe only from the main thread.
-        alone = threading.current_thread() is threading.main_thread()
-        if stated or self.cluster.chips < LARGE_CHIPS or not alone:
+        """Return the number of processes for a number of plans; a stated one goes first.
+
+        Where processes cannot be forked, such as in a notebook, it is one.
+        """
+        if not can_fork():
+            return 1
+        if stated or self.cluster.chips < LARGE_CHIPS:
             return min(max(1, stated), plans)
-        return min(PROCESSES, plans, len(os.sched_getaffinity(0)))
+        return min(PROCESSES, plans, available_workers())
 
 
 def simulated(
@@ -132,12 +129,14 @@ def simulated(
     """
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
     count = runner.processes(len(plans), processes)
-    if count == 1:
-        return [runner.finalist(*task) for task in watch(tasks, "simulated")]
-    fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(count, fork, initializer=_begin, initargs=(runner,)) as pool:
-        groups = pool.map(_run, bundles(tasks))
-        results = (finalist for group in groups for finalist in group)
+
+    def simulate(bundle: Sequence[Task]) -> list[Finalist]:
+        return [runner.finalist(*task) for task in bundle]
+
+    # One process takes the plans one by one, so that its progress bar moves with each.
+    pieces = bundles(tasks) if count > 1 else [[task] for task in tasks]
+    with forked(simulate, pieces, count) as simulated_pieces:
+        results = (finalist for piece in simulated_pieces for finalist in piece)
         simulations = [next(results) for _ in watch(tasks, "simulated")]
     return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
 
@@ -150,24 +149,3 @@ def bundles(tasks: Sequence[Task]) -> list[list[Task]]:
         degrees = plan.tp, plan.cp, plan.dp, plan.pp, plan.ep, plan.expert_tp
         alike.setdefault(degrees, []).append(task)
     return sorted(alike.values(), key=len, reverse=True)
-
-
-_RUNNER: list[Runner] = []
-"""Runner of a worker process; empty in every other process."""
-
-
-def _begin(runner: Runner) -> None:
-    """Prepare a worker process, and end it when its parent process is gone."""
-    _RUNNER.append(runner)
-    parent = os.getppid()
-
-    def watch_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(WATCHED_EVERY_S)
-        os._exit(1)
-
-    threading.Thread(target=watch_parent, daemon=True).start()
-
-
-def _run(tasks: Sequence[Task]) -> list[Finalist]:
-    return [_RUNNER[0].finalist(*task) for task in tasks]

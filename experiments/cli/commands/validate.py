@@ -60,7 +60,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     With --table, the exit status is 1 if a table is outside its tolerance; with --file, it is 0 if
     the file could be read.
     """
-    from experiments.processes import available_workers
+    from cluster_sim.processes import available_workers
     from experiments.validation.rows import read_file
     from experiments.validation.tables import misses, tables
     from experiments.validation.tables import table as named

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ from experiments.cli.main import app
 from experiments.cli.main import run as run_line
 from experiments.cli.options.parameters import Text
 from experiments.cli.program import PROGRAM, WRITTEN
-from experiments.processes import process_pool
 from experiments.reports.run_record import new_record
 from experiments.sweeps.study import rows, study
 from experiments.sweeps.sweep import sweep
@@ -169,56 +167,6 @@ def test_a_sweep_with_crashed_rows_exits_with_1(
     )
     assert run_line(["sweep", str(path), "--quiet", "--json"]) == 1
     assert runner.AHEAD > 0
-
-
-ORPHAN = """
-import sys, time
-from experiments.processes import process_pool
-from tests.experiments.sweeps.test_hostile import tell
-
-if __name__ == "__main__":
-    with process_pool(2) as pool:
-        for number in range(2):
-            pool.submit(tell, sys.argv[1], number)
-        time.sleep(60)
-"""
-
-
-def tell(folder: str, number: int) -> None:
-    """Write this process's id and go on for long."""
-    (Path(folder) / f"{number}").write_text(str(os.getpid()))
-    time.sleep(60)
-
-
-def alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(ORPHAN)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    parent = subprocess.Popen([sys.executable, str(script), str(tmp_path)], env=environment)
-    workers = [tmp_path / "0", tmp_path / "1"]
-    while not all(path.exists() and path.read_text() for path in workers):
-        assert parent.poll() is None
-        time.sleep(0.05)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    end = time.monotonic() + 20
-    while any(alive(int(path.read_text())) for path in workers):
-        assert time.monotonic() < end, "a worker outlives its parent"
-        time.sleep(0.05)
-
-
-def test_a_pool_gives_what_its_processes_return() -> None:
-    with process_pool(1) as pool:
-        assert pool.submit(abs, -3).result() == 3
 
 
 # Dask, with processes that really die

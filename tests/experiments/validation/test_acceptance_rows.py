@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cluster_sim.processes import process_pool
 from experiments.cli.main import run
-from experiments.processes import process_pool
 from experiments.validation.tables import table
 from experiments.validation.validate import validate, validate_each
 

@@ -9,9 +9,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+
+from topologies.errors import InputError
+
+
+class WorkerEndedError(InputError):
+    """Report that a worker process ended without a result, such as for want of memory."""
 
 
 @contextmanager
@@ -29,6 +36,11 @@ def process_pool(
         Way in which processes start; forked ones share what the parent has loaded.
     begin : function, optional
         Called once in each worker, before its first task.
+
+    Raises
+    ------
+    WorkerEndedError
+        If a worker was killed; the tasks in flight have no result then.
     """
     other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -39,10 +51,16 @@ def process_pool(
     )
     try:
         yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+    except BaseException as fault:
+        # Workers end before the pool is shut down, which then waits for its own thread as well:
+        # while a thread is left, no further process can be forked.
         for child in set(multiprocessing.active_children()) - other_children:
             child.terminate()
+        if isinstance(fault, BrokenProcessPool):
+            raise WorkerEndedError(
+                "a worker process was ended from outside, as the system does when memory runs "
+                "short. Free some memory, and run this again."
+            ) from None
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

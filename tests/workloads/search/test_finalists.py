@@ -1,0 +1,49 @@
+"""Finalists in several processes: how many there are, and what happens when one is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from cluster_sim.processes import WorkerEndedError
+from tests.support.forks import forks
+from tests.support.toy_training import TOY, sixteen
+from topologies.clusters.names import cluster
+from workloads.search import finalists
+from workloads.search.finalists import PROCESSES, Runner
+from workloads.search.search import search
+
+SHORT = {"seq": 256, "pp": 1}
+__all__ = ["forks"]
+
+
+@pytest.mark.usefixtures("forks")
+def test_large_clusters_take_two_processes_where_there_are_two_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = Runner(TOY, cluster("trn2-ultraserver:16"), "fast")
+    small = Runner(TOY, sixteen(), "fast")
+    for processors, processes in ((8, PROCESSES), (1, 1)):
+        monkeypatch.setattr(finalists, "available_workers", lambda number=processors: number)
+        assert large.processes(10, 0) == processes
+        assert large.processes(1, 0) == small.processes(10, 0) == 1
+        assert small.processes(10, 4) == 4
+
+
+def test_where_no_process_can_be_forked_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finalists, "can_fork", lambda: False)
+    assert Runner(TOY, sixteen(), "fast").processes(10, 4) == 1
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_killed_process_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        assert multiprocessing.parent_process() is not None  # else this would end the tests
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(Runner, "finalist", killed)
+    with pytest.raises(WorkerEndedError, match="ended from outside"):
+        search(TOY, sixteen(), 64, stated=SHORT, finalists=4, processes=2)
