@@ -28,7 +28,7 @@ from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import Scenario, run, what_ifs
-from workloads.fleet.simulate import FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
 from workloads.options.policy import PolicyInputs

@@ -30,7 +30,7 @@ from workloads.fleet.setup.period import Period, cut_to_period, draw_noise, scal
 from workloads.fleet.setup.serving import Serving, services_from
 from workloads.fleet.setup.sizing import Sizing, scale_note, sizing
 from workloads.fleet.setup.split import block_of
-from workloads.fleet.simulate import FleetRun, simulate
+from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model

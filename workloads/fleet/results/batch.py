@@ -8,7 +8,7 @@ import numpy as np
 
 from workloads.economics import Economics
 from workloads.fleet.results.timeline import role_server_ms
-from workloads.fleet.simulate import FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.roles import Role
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from topologies.arrays import FloatArray
 from workloads.fleet.results.timeline import role_units, service_minutes
-from workloads.fleet.simulate import FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.roles import Role
 
 QUARTER = 15

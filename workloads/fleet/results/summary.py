@@ -23,7 +23,7 @@ from workloads.fleet.results.timeline import (
     service_minutes,
     worst_window,
 )
-from workloads.fleet.simulate import FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.roles import GROUPS, ROLES, Role
 

@@ -10,7 +10,7 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.processes.control import MINUTE_MS
-from workloads.fleet.simulate import FleetRun
+from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.queues import Queue, split_tokens, waits_s
 from workloads.fleet.state.roles import ROLES, Role
 
