@@ -82,7 +82,8 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
 def _finding(frame: pd.DataFrame) -> str:
     """Sentence with the share of chip-hours that train, and of requests in time."""
     units = frame[[f"{role}_units" for role, _, _ in STACK]].to_numpy().sum()
-    trains = frame[["training_units", "evaluation_units"]].to_numpy().sum() / units
+    roles = ["training_units", "evaluation_units", "checkpointing_units"]
+    trains = frame[roles].to_numpy().sum() / units
     batch = frame["batch_units"].to_numpy().sum() / units
     waits = f", {batch:.0%} answer batch requests" if batch else ""
     offered = frame["offered_requests"]

@@ -127,6 +127,7 @@ def _serving(fleet: FleetInputs) -> Serving:
     return Serving(
         slo=parse_slo(fleet.slo),
         tp=fleet.tp,
+        prefill=fleet.prefill,
         chunk_tokens=fleet.chunk,
         unit_rate_per_s=fleet.unit_rate,
         cache=None if fleet.cache is None else Path(fleet.cache),

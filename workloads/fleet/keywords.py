@@ -44,6 +44,7 @@ class LendKeywords(TypedDict, total=False):
     tp: int
     precision: str
     slo: str
+    prefill: str
     chunk: int
     prefix_cache: str | float
     speculate: str

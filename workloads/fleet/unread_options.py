@@ -73,7 +73,7 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
         remarks = [
             f"--{name} {getattr(fleet, name)} changes nothing beside --unit-rate, which states "
             "what a unit serves."
-            for name in ("tp", "precision", "chunk", "cache")
+            for name in ("tp", "precision", "prefill", "chunk", "cache")
             if getattr(fleet, name) != getattr(default, name)
         ]
     if limits.weights != LimitInputs().weights:

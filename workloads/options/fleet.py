@@ -55,10 +55,18 @@ class FleetInputs:
             "that must keep them, such as ttft=2s,tpot=50ms,share=99.9%"
         ),
     )
+    prefill: str = field(
+        default="chunked",
+        metadata=option(
+            "Processing of prompts: chunked (in pieces, together with decoding), separate (whole, "
+            "while decoding waits), or auto for the usual way of the chip, as in serve",
+            choices=("auto", "separate", "chunked"),
+        ),
+    )
     chunk: int | None = field(
         default=None,
         metadata=option(
-            "Tokens of a chunk of prefill; 0 processes whole prompts",
+            "Tokens of an iteration with chunked prefill; 0 is --prefill separate",
             least=0,
             most=MOST,
             default="512, for mixtures of experts 8192",

@@ -103,7 +103,7 @@ def _print(document: Mapping[str, Any]) -> None:
         ["worst night, demand beyond capacity", f"{tested['worst_night_missed_share']:.2%}"],
         ["lent, of what hindsight lends", f"{tested['lent_unit_hours'] / hindsight:.1%}"],
         [
-            "a unit serves at the SLO",
+            "a unit serves within the SLO",
             f"{number(document['unit_capacity_requests_per_s'])} requests/s",
         ],
         ["units for the busiest hour", f"{document['units_needed_peak']:,.1f}"],

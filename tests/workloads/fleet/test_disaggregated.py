@@ -207,6 +207,8 @@ def test_impossible_splits_are_refused() -> None:
         _service("one:3")
     with pytest.raises(InputError, match="Leave --chunk out"):
         Serving(disaggregate="1:3", chunk_tokens=512)
+    with pytest.raises(InputError, match="--chunk 512 cuts prompts, but prefill is separate"):
+        services_from(_demand(), UNIT, [MODEL], Serving(prefill="separate", chunk_tokens=512))
     with pytest.raises(InputError, match="leave out --unit-rate"):
         Serving(unit_rate_per_s=2.0, disaggregate="1:3")
     group = Pools(1, 3, 1e12)

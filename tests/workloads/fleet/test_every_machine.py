@@ -65,3 +65,19 @@ def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
     gen1 = " ".join(_fleet("trn3-gen1:2", "llama-3.1-8b")["notes"])
     assert "serving overheads of trn3 are assumed: As on Trn2" in gen1
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", "llama-3.1-8b")["notes"])
+
+
+def test_prompts_run_as_the_options_say_and_a_way_that_no_engine_has_is_named() -> None:
+    """Neuron's engines do not run pieces of prompts beside decoding; those of GPUs do."""
+    trn2 = ("trn2-ultraserver:2", "llama-3.1-8b")
+    pieces, whole = _fleet(*trn2), _fleet(*trn2, "--prefill", "separate")
+    (replica,), (waiting,) = pieces["replicas"], whole["replicas"]
+    assert (replica["chunk_tokens"], waiting["chunk_tokens"]) == (512, 0)
+    assert whole["unit_capacity_requests_per_s"] < pieces["unit_capacity_requests_per_s"]
+    for same in (("--chunk", "0"), ("--prefill", "auto")):
+        assert _fleet(*trn2, *same)["replicas"] == whole["replicas"]
+    named = "Neuron's engines pause decoding for each prompt: --prefill separate"
+    assert named in " ".join(pieces["notes"])
+    assert "Neuron" not in " ".join(whole["notes"])
+    assert "Neuron" not in " ".join(_fleet("dgx-h100:4", "llama-3.1-8b")["notes"])
+    assert "Neuron" not in " ".join(_fleet(*trn2, "--disaggregate", "1:3")["notes"])

@@ -16,7 +16,13 @@ LEND = ["lend", *SMALL, "--demand", "burstgpt"]
 
 @pytest.mark.parametrize(
     "options",
-    [["--tp", "8"], ["--chunk", "512"], ["--precision", "fp8"], ["--cache", "kept"]],
+    [
+        ["--tp", "8"],
+        ["--prefill", "separate"],
+        ["--chunk", "512"],
+        ["--precision", "fp8"],
+        ["--cache", "kept"],
+    ],
 )
 @pytest.mark.parametrize("command", [FLEET, LEND], ids=["fleet", "lend"])
 def test_settings_of_replicas_are_refused_beside_a_rate(

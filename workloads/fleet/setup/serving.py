@@ -19,7 +19,6 @@ from workloads.fleet.state.services import Service
 from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
 from workloads.serving import (
-    CHUNK_TOKENS,
     Batching,
     Lengths,
     Profile,
@@ -45,6 +44,8 @@ SAME = "one model"
 MIXTURE_PIECE_TOKENS = 8192
 """Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
 tokens reads most experts."""
+CHUNKED = "chunked"
+"""Default processing of prompts: a limit of TPOT is hard to keep while decode waits for them."""
 FILLS = 16
 """Least number of times that the requests of a table's runs fill all slots of decode replicas."""
 LONG_ANSWER = 60.0
@@ -60,10 +61,13 @@ class Serving:
     slo : Slo
     tp : int, optional
         Chips of a replica; by default the fewest that fit, from one server on.
+    prefill : str
+        Processing of prompts, as :func:`workloads.serving.batching_from` has it: ``chunked``,
+        ``separate``, with which decode waits for whole prompts and keeps no tight TPOT, or
+        ``auto``.
     chunk_tokens : int, optional
         Tokens of the pieces into which prompts are cut: by default 512, for mixtures of experts
-        8,192. With 0, decode waits for whole prompts, which keeps no tight TPOT. See
-        :class:`workloads.serving.Batching`.
+        8,192. With 0, prompts run whole.
     unit_rate_per_s : float, optional
         Requests that a unit serves, instead of a model's capacity [1/s]. There is no latency model
         then: a request that is not queued keeps the SLO.
@@ -84,6 +88,7 @@ class Serving:
 
     slo: Slo = DEFAULT_SLO
     tp: int | None = None
+    prefill: str = CHUNKED
     chunk_tokens: int | None = None
     unit_rate_per_s: float | None = None
     cache: Path | None = None
@@ -111,6 +116,7 @@ class Serving:
         replicas = {
             "--tp": self.tp is not None,
             "--precision": self.precision != AUTO,
+            "--prefill": self.prefill != CHUNKED,
             "--chunk": self.chunk_tokens is not None,
             "--prefix-cache": bool(self.prefix_share),
             "--speculate": bool(self.speculate),
@@ -271,12 +277,13 @@ def _service(
 
 
 def _batching(serving: Serving, model: Model, cluster: Cluster) -> Batching:
-    """Return the batching of a replica: prompts in pieces, or whole on replicas of their own."""
-    pieces = MIXTURE_PIECE_TOKENS if model.experts else CHUNK_TOKENS
-    chunk = pieces if serving.chunk_tokens is None else serving.chunk_tokens
-    if chunk and not serving.disaggregate:
-        return Batching(chunk_tokens=chunk)
-    return batching_from(cluster, "separate")
+    """Return the batching of a replica: prompts in pieces, or whole."""
+    if serving.disaggregate or serving.chunk_tokens == 0:
+        return batching_from(cluster, "separate")
+    batching = batching_from(cluster, serving.prefill, serving.chunk_tokens)
+    if batching.chunk_tokens and serving.chunk_tokens is None and model.experts:
+        return replace(batching, chunk_tokens=MIXTURE_PIECE_TOKENS)
+    return batching
 
 
 def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.confidence import Interval, interval
 from workloads.fleet.state.services import Service
@@ -65,6 +66,35 @@ def _apart_document(service: Service) -> dict[str, Any]:
 
 
 def serving_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
+    """Return remarks on a replica that no engine runs, and on overheads that are assumed."""
+    return [*_engine_notes(cluster, services), *_overhead_notes(cluster, services)]
+
+
+def _engine_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
+    """Return a remark if prompts run beside decoding where the chip's engines pause decoding.
+
+    Sources: AWS Neuron documentation, ``nxd-inference/developer_guides/vllm-user-guide-v1.rst``
+    ("Chunked prefill is not supported on Neuron") and
+    ``vllm-neuron/docs/design/vllm/neuron-scheduler.md``.
+    """
+    if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+        return []
+    pieces = {
+        service.chunk_tokens
+        for service in services
+        if service.replica_chips and service.chunk_tokens
+    }
+    if not pieces:
+        return []
+    tokens = " and ".join(f"{size:,}" for size in sorted(pieces))
+    return [
+        f"prompts run in pieces of {tokens} tokens beside decoding. Neuron's engines pause "
+        "decoding for each prompt: --prefill separate runs a replica that way, and --disaggregate "
+        "3:1 gives prompts replicas of their own."
+    ]
+
+
+def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
     """Return a remark if the serving overheads of the chip are assumed, not measured."""
     catalogue, part = cluster.catalogue or shipped_catalogue(), f"serving.{cluster.chip}"
     modelled = any(service.replica_chips for service in services)

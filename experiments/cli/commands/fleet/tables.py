@@ -87,12 +87,12 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         f"{number(document[f'{key}_requests_per_s'])} requests/s"
         for key in ("demand_peak", "capacity", "unit_capacity")
     )
+    tokens = f"{number(document['capacity_tokens_per_s'])} tokens/s"
     return [
         ["demand, busiest hour", peak],
-        ["the fleet serves at the SLO", fleet],
-        ["", f"{number(document['capacity_tokens_per_s'])} tokens/s"],
-        ["a unit serves at the SLO", unit],
-        *([["", _replica_text(replica)] for replica in document["replicas"]] or [["", "as given"]]),
+        ["the fleet serves within the SLO", f"{fleet}, {tokens}"],
+        ["a unit serves within the SLO", unit if document["replicas"] else f"{unit}, as given"],
+        *[row for replica in document["replicas"] for row in _replica_facts(replica)],
         *(
             ["lost while a prefix cache fills", f"{replica['cold_cache_s']:,.0f} s after a change"]
             for replica in document["replicas"]
@@ -111,15 +111,21 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _replica_text(replica: Mapping[str, Any]) -> str:
-    chips = f"{replica['replicas_per_unit']} x {replica['chips']} chips"
-    groups = replica["expert_groups"]
+def _replica_facts(replica: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows that say what the replicas of a unit are and how they process prompts."""
+    groups, pieces = replica["expert_groups"], replica["chunk_tokens"]
     divided = f", ep {groups} for prompts" if groups > 1 else ""
+    prompts = f"in pieces of {pieces:,} tokens, beside decoding" if pieces else "whole"
     if "prefill_replicas" in replica:
-        divided += f", {replica['prefill_replicas']} prefill to {replica['decode_replicas']} decode"
-    pieces = replica["chunk_tokens"]
-    prompts = f"prompts in pieces of {pieces:,} tokens" if pieces else "whole prompts"
-    return f"{chips} with {replica['model']}, {replica['precision']}{divided}, {prompts}"
+        counts = f"{replica['prefill_replicas']} prefill to {replica['decode_replicas']} decode"
+        prompts = f"whole, on replicas of their own, {counts}"
+    elif not pieces:
+        prompts += ", while decoding waits"
+    chips = f"{replica['replicas_per_unit']} of {replica['chips']} chips"
+    return [
+        [f"replicas of {replica['model']}, {replica['precision']}", f"{chips}{divided}"],
+        ["their prompts run", prompts],
+    ]
 
 
 def _service_facts(document: Mapping[str, Any]) -> list[list[str]]:
