@@ -63,7 +63,7 @@ UNITS: Mapping[str, Callable[[Any], str]] = {
 
 RATIOS = {
     "attainment", "confidence", "efficiency", "error", "goodput", "hfu", "mfu", "regret", "share",
-    "utilisation",
+    "slower", "utilisation",
 }  # fmt: skip
 """Words in the names of numbers without a unit that are written in per cent."""
 
@@ -114,6 +114,8 @@ def value_text(name: str, value: Any) -> str:
     """
     if value is None or type(value).__name__ == "NAType" or value != value:  # pandas' own
         return "-"
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
     if isinstance(value, bool) or not isinstance(value, Real):
         return str(value)
     if value in (math.inf, -math.inf):

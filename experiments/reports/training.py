@@ -159,11 +159,28 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
             f"{cost.usd_per_million_tokens:,.3g} USD a million tokens "
             f"(80 %: {usd['low']:,.3g} – {usd['high']:,.3g})"
         )
-        rows.append(("price", f"{cost.cost_usd:,.4g} USD a step, {each}; {cost.price_basis}"))
+        rows.append(
+            (
+                "price",
+                f"{cost.cost_usd:,.4g} USD a step, {each}; {_without_choice(cost.price_basis)}",
+            )
+        )
     if cost.energy_joules is not None:
         drawn = f"{value_text('energy_joules', cost.energy_joules)} a step"
-        rows.append(("energy", f"{drawn}; {cost.power_basis}"))
+        rows.append(("energy", f"{drawn}; {_without_choice(cost.power_basis)}"))
     return rows
+
+
+def _without_choice(basis: str) -> str:
+    """Row of the catalogue without the reason for which it is the default among its variants.
+
+    Examples
+    --------
+    >>> _without_choice("trn2 power 48 kW (stated: 24 kW x 2. Default: the chips are 32 kW)")
+    'trn2 power 48 kW (stated: 24 kW x 2)'
+    """
+    value, chosen, _ = basis.partition(". Default: ")
+    return f"{value})" if chosen else value
 
 
 def folding(run: Iteration) -> str:

@@ -26,7 +26,8 @@ from experiments.cli.groups import Entry, LazyGroup
 from experiments.cli.options.from_fields import as_options
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.parameters import click_parameter
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.experiment_tables import Explained, about, print_experiment
+from experiments.cli.process import load_matplotlib
 from experiments.reports.values import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from topologies.errors import InputError
@@ -173,18 +174,30 @@ def _run(
     )
     brief = module.brief(frame) if hasattr(module, "brief") else frame
     inputs = _by_option(values)
+    load_matplotlib()
+    from experiments.reports.hover import headline
+
+    figure = module.plot(frame)
+    answer = headline(figure)
 
     def document() -> dict[str, Any]:
-        return {"experiment": chosen.name, "inputs": plain(inputs), "rows": _records(brief)}
+        return {
+            "experiment": chosen.name,
+            "question": chosen.question,
+            "answer": answer,
+            "inputs": plain(inputs),
+            "rows": _records(brief),
+        }
 
     def write(run: Run) -> None:
         called = getattr(module, "FIGURE", chosen.name)
-        run.figure(called, module.plot(frame), title=chosen.question)
+        run.figure(called, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
         if hasattr(module, "save"):
             module.save(run, frame, **values)
 
-    call.answer(document, partial(_print, chosen, brief, call), write, inputs=inputs)
+    explained = Explained(chosen.question, answer, about(module))
+    call.answer(document, partial(_print, explained, brief, call), write, inputs=inputs)
 
 
 def _watched(module: ModuleType, call: Invocation) -> dict[str, Any]:
@@ -203,11 +216,8 @@ def _by_option(values: Mapping[str, Any]) -> dict[str, Any]:
     return inputs
 
 
-def _print(chosen: Experiment, frame: Table | pd.DataFrame, call: Invocation) -> None:
-    from experiments.reports.formatting import constants, table_text
-
-    same, rest = constants(Table.of(frame))
-    print_table("\n".join(line for line in (chosen.question, same) if line), *table_text(rest))
+def _print(explained: Explained, frame: Table | pd.DataFrame, call: Invocation) -> None:
+    print_experiment(explained, Table.of(frame))
     if call.out is not None:
         sys.stderr.write(f"written to {call.out}\n")
 

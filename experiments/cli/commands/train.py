@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_paragraphs, print_table
 from experiments.cli.output.side_by_side import cluster_names
 from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
+    from topologies.files.table import Table
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
@@ -289,5 +290,15 @@ def _print_explained(run: Iteration) -> None:
     from workloads.training.explain import input_table, step_table
 
     print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)
-    numbers = input_table(run)
-    print_table("Numbers behind them", list(numbers.columns), numbers.rows(), left=6)
+    print_paragraphs(
+        "Numbers behind them, each with its source", input_paragraphs(input_table(run))
+    )
+
+
+def input_paragraphs(numbers: Table) -> Iterator[tuple[str, str]]:
+    """Yield each number of the catalogue on a line, and its source and note for the lines below.
+
+    A table would need more columns than fit side by side, and part a number from its note.
+    """
+    for part, quantity, value, grade, source, note in numbers.rows():
+        yield f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip()

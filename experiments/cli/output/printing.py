@@ -48,6 +48,25 @@ def print_table(
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
+def print_text(text: str, *, bold: bool = False) -> None:
+    """Print a text as wide as the terminal; an empty one prints nothing."""
+    width = shutil.get_terminal_size((80, 24)).columns
+    styled = BOLD if bold and _shows_styles() else "{}"
+    lines = _wrapped(printable(text), width) if text else []
+    sys.stdout.write("".join(f"{styled.format(line)}\n" for line in lines))
+
+
+def print_paragraphs(title: str, paragraphs: Iterable[tuple[str, str]]) -> None:
+    """Print headings with an indented text below each, as wide as the terminal."""
+    width = shutil.get_terminal_size((80, 24)).columns
+    bold = BOLD if _shows_styles() else "{}"
+    lines = [bold.format(line) for line in _wrapped(printable(title), width)]
+    for heading, text in paragraphs:
+        lines += _wrapped(printable(heading), width)
+        lines += [f"    {line}" for line in _wrapped(printable(text), max(1, width - 4))]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
 def blocks(
     columns: Sequence[str], cells: Sequence[Sequence[str]], width: int, left: int
 ) -> Iterator[dict[int, int]]:

@@ -42,7 +42,9 @@ def _run(
 
 def _plot(frame: pd.DataFrame) -> Figure:
     figure = Figure()
-    figure.subplots().plot(frame["ranks"], frame["time_s"])
+    axes = figure.subplots()
+    axes.plot(frame["ranks"], frame["time_s"])
+    axes.set_title(f"A hop takes {frame['time_s'].min():g} s\nring:8")
     return figure
 
 
@@ -50,6 +52,7 @@ def _plot(frame: pd.DataFrame) -> Figure:
 def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """One experiment named ``hop_time``."""
     script = types.SimpleNamespace(run=_run, plot=_plot)
+    script.__doc__ = "The time of a hop.\n\nEach hop takes ``1 ms``."
     only = (Experiment("hop_time", "How long does a hop take?"),)
     monkeypatch.setattr(module, "EXPERIMENTS", only)
     monkeypatch.setattr(registry, "EXPERIMENTS", only)
@@ -96,13 +99,31 @@ def test_rows_are_a_table_for_people(
     hop: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["hop-time", "--ranks", "3,5", "--toy"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[1:]] == [
-        ["toy", "True"],
+    title, answer, method, _, *lines = capsys.readouterr().out.splitlines()
+    assert title == "How long does a hop take?"
+    assert answer == "A hop takes 0.003 s. ring:8."
+    assert method == "Each hop takes 1 ms."
+    assert [line.split() for line in lines] == [
+        ["In", "all", "rows:", "toy", "True"],
         ["ranks", "time"],
         ["3", "3", "ms"],
         ["5", "5", "ms"],
     ]
+
+
+def test_columns_that_tell_rows_apart_come_first_and_intervals_are_named(
+    hop: types.SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = {"op": ["a", "a", "b", "b"], "time_s": [1.0, 2.0, 3.0, 4.0], "z": [1, 2, 1, 2]}
+    ends = {"low_s": [0.5, 1.5, 2.5, 3.5], "high_s": [1.5, 2.5, 3.5, 4.5]}
+    hop.run = lambda: pd.DataFrame(grid | ends).assign(ranks=[2, 3, 4, 5])
+    assert main(["hop_time"]) == 0
+    *_, heads, first, _, _, _, caveat = capsys.readouterr().out.splitlines()
+    assert heads.split("  ")[:3] == ["op", "z", "time"]
+    assert "80 % from" in heads
+    assert "80 % to" in heads
+    assert first.split()[:3] == ["a", "1", "1"]
+    assert caveat == "80 % of measurements would lie between the two columns of 80 %."
 
 
 def test_both_ways_to_run_one_print_the_same_json(
@@ -112,6 +133,7 @@ def test_both_ways_to_run_one_print_the_same_json(
     assert main(["hop_time", *options]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["inputs"]["latency_s"] == 1e-6
+    assert document["answer"] == "A hop takes 0.002 s. ring:8"
     assert document["rows"] == [{"ranks": 2, "time_s": 0.002, "toy": False}]
     assert run(["experiment", "hop_time", *options]) == 0
     assert json.loads(capsys.readouterr().out) == document

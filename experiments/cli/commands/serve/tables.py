@@ -40,6 +40,10 @@ def print_serving(document: Mapping[str, Any], ranking: Ranking | None) -> None:
         *_ways_to_serve_faster(document),
     ]
     print_table("", ["", ""], facts)
+    click.echo(
+        "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
+        "between two tokens."
+    )
     click.echo(_sentence_of_intervals(document))
     click.echo(
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_paragraphs, print_table
 
 HEADS = ["name", "algorithm bandwidth", "lower bound", "semantics", "what it rests on", "status"]
 ROWS = [
@@ -50,6 +50,20 @@ def test_names_stand_at_the_foot_of_the_heading_and_cells_at_the_top_of_a_row(
         "a ring  of       1 s",
         "        every",
         "        chip",
+    ]
+
+
+def test_a_paragraph_stands_indented_below_its_heading(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    print_paragraphs("Numbers", [("trn2.peak 667 TFLOP/s", "[ND] dense, and sparse no more")])
+    assert capsys.readouterr().out.splitlines() == [
+        "Numbers",
+        "trn2.peak 667",
+        "TFLOP/s",
+        "    [ND] dense, and",
+        "    sparse no more",
     ]
 
 
