@@ -29,8 +29,8 @@ from experiments.calibration.nccl_fit import (
     quality,
     with_fitted,
 )
-from experiments.validation.rows import Row
-from experiments.validation.tables import table
+from experiments.validation.reading.rows import Row
+from experiments.validation.reading.tables import table
 from topologies.clusters.names import cluster
 
 TWINS = {"dgx-h100": ("p5.48xlarge",)}

@@ -16,10 +16,10 @@ from cluster_sim.collectives.duration.nccl.load import Load, load_of
 from cluster_sim.collectives.duration.nccl.times import seconds
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import Fitted
-from experiments.validation.machines import machines_for
-from experiments.validation.recipes import recipe
-from experiments.validation.rows import Row
-from experiments.validation.timing_tool import COLLECTIVES, WAITED
+from experiments.validation.conditions.recipes import recipe
+from experiments.validation.conditions.timing_tool import COLLECTIVES, WAITED
+from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.rows import Row
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 

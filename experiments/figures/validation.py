@@ -27,7 +27,7 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
     Parameters
     ----------
     compared : sequence of dict
-        Rows of :func:`experiments.validation.compare.compare`.
+        Rows of :func:`experiments.validation.comparison.compare.compare`.
     title : str
     group : str
         Column by which the points are coloured; it should have few distinct values.

@@ -41,8 +41,8 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
         ``regret`` (measured time of the plan estimated fastest over that of the fastest, less 1)
         and ``random_regret`` (the mean of the same ratio over all plans).
     """
-    from experiments.validation import tables
-    from experiments.validation.row_defaults import filled
+    from experiments.validation.conditions.row_defaults import filled
+    from experiments.validation.reading import tables
 
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in tables.table(table).rows().rows:
@@ -54,9 +54,9 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rank one group of plans."""
-    from experiments.validation.machines import machines_for
-    from experiments.validation.recipes import recipe
-    from experiments.validation.training import model_of, plan_of
+    from experiments.validation.conditions.recipes import recipe
+    from experiments.validation.predictions.training import model_of, plan_of
+    from experiments.validation.reading.machines import machines_for
     from workloads.search import agreement, estimate
 
     first = rows[0]

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.validation.compare import compare_row
-from experiments.validation.rows import Row
-from experiments.validation.schema import TRAINING
-from experiments.validation.tables import table
-from experiments.validation.training import Steps
+from experiments.validation.comparison.compare import compare_row
+from experiments.validation.predictions.training import Steps
+from experiments.validation.reading.rows import Row
+from experiments.validation.reading.schema import TRAINING
+from experiments.validation.reading.tables import table
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.validation.rows import read_file
-from experiments.validation.tables import table
+from experiments.validation.reading.rows import read_file
+from experiments.validation.reading.tables import table
 from experiments.validation.validate import Result
 from experiments.validation.validate import validate as compare
 from topologies.arguments import checked

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.validation.residuals import group_of, is_mixed, prediction_of, residuals
+from experiments.validation.comparison.residuals import group_of, is_mixed, prediction_of, residuals
 from workloads.confidence import Prediction, Residual, Residuals, half_width, margin
 from workloads.confidence.kinds import COLLECTIVES, EXCHANGE, FAMILY
 from workloads.confidence.residuals import shipped_residuals

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
-from experiments.validation.baseline import baseline
-from experiments.validation.columns import Kind
-from experiments.validation.compare import compare_row, summary
-from experiments.validation.predictors import Predictor, predictor
-from experiments.validation.residuals import coverage, with_intervals
-from experiments.validation.rows import Row, Rows
+from experiments.validation.comparison.baseline import baseline
+from experiments.validation.comparison.compare import compare_row, summary
+from experiments.validation.comparison.residuals import coverage, with_intervals
+from experiments.validation.predictions.predictors import Predictor, predictor
+from experiments.validation.reading.columns import Kind
+from experiments.validation.reading.rows import Row, Rows
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence import shipped_residuals
@@ -43,9 +43,9 @@ class Result:
     kind : str
         Kind of its rows.
     rows : list of dict
-        As :func:`experiments.validation.compare.compare`.
+        As :func:`experiments.validation.comparison.compare.compare`.
     summary : dict
-        As :func:`experiments.validation.compare.summary`.
+        As :func:`experiments.validation.comparison.compare.summary`.
     baseline : dict
         Errors of the constant predictor fitted to the table.
     """

@@ -70,8 +70,8 @@ READERS = {
     "experiments/reports/blocks.py": "run/schedules.csv",
     "experiments/reports/run_record.py": "run/run.json",
     "experiments/sweeps/study.py": "study.yaml",
-    "experiments/validation/nccl_tests.py": "log.txt",
-    "experiments/validation/rows.py": "rows.csv",
+    "experiments/validation/reading/nccl_tests.py": "log.txt",
+    "experiments/validation/reading/rows.py": "rows.csv",
     "topologies/catalogue/reader.py": "overlay.csv",
     "topologies/clusters/astra_file.py": "astra.yml",
     "topologies/clusters/graph_file.py": "graph.json",
@@ -97,7 +97,7 @@ READERS = {
 """Modules that read files from outside, each with a file that the fuzzer mutates for it."""
 OWN_DATA = {
     "cluster_sim/collectives/algorithms/cycles.py", "topologies/catalogue/domains.py",
-    "experiments/validation/tables.py", "experiments/validation/recipes.py",
+    "experiments/validation/reading/tables.py", "experiments/validation/conditions/recipes.py",
     "workloads/confidence/residuals.py", "workloads/kernels/gemm_table.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.validation.rows import read_text
+from experiments.validation.reading.rows import read_text
 
 COLLECTIVES = "collective,cluster,chips,size_bytes,time_s,mine\n"
 TRAINING = "name,cluster,chips,layers,hidden,heads,seq,tp,pp,dp,global_batch,iteration_s\n"

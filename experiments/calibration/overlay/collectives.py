@@ -10,9 +10,9 @@ import numpy as np
 from experiments.calibration.overlay.constants import Constant, fit_constants
 from experiments.calibration.overlay.group import NONE, Group
 from experiments.calibration.overlay.measurements import Measurements
-from experiments.validation.collectives import time_s
-from experiments.validation.machines import machines_for
-from experiments.validation.nccl_tests import Measured
+from experiments.validation.predictions.collectives import time_s
+from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.nccl_tests import Measured
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError

@@ -13,9 +13,9 @@ from fractions import Fraction
 import numpy as np
 
 from experiments.calibration.overlay.constants import Constant, ConstantsFit, fit_constants
-from experiments.validation.collectives import time_s
-from experiments.validation.machines import machines_for
-from experiments.validation.nccl_tests import Measured
+from experiments.validation.predictions.collectives import time_s
+from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.nccl_tests import Measured
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.calibration.overlay.constants import Constant, ConstantsFit, with_values
-from experiments.validation.outcome import Outcome
+from experiments.validation.predictions.outcome import Outcome
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 

@@ -17,7 +17,7 @@ from experiments.calibration.overlay.group import (
     with_fit,
 )
 from experiments.calibration.overlay.measurements import Measurements
-from experiments.validation.kernels import predict
+from experiments.validation.predictions.kernels import predict
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import chip_family

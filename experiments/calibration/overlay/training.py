@@ -16,8 +16,8 @@ from experiments.calibration.overlay.group import (
     predicted_s,
     with_fit,
 )
-from experiments.validation.machines import machines_for
-from experiments.validation.training import predict
+from experiments.validation.predictions.training import predict
+from experiments.validation.reading.machines import machines_for
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.kernels.chip_share import family

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from experiments.calibration.overlay.constants import ConstantsFit
     from experiments.calibration.overlay.group import Group
     from experiments.reports.run_directory import Run
-    from experiments.validation.nccl_tests import Measured
+    from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
 
 
@@ -78,7 +78,7 @@ def calibrate(
 def _single(inputs: MeasurementInputs) -> Measured | None:
     """Read a single file with the printed output of a collective test; None for anything else."""
     from experiments.calibration.overlay.measurements import is_printed
-    from experiments.validation.nccl_tests import read_measured
+    from experiments.validation.reading.nccl_tests import read_measured
 
     alone = len(inputs.file) == 1 and is_printed(inputs.file[0])
     return read_measured(inputs.file[0], inputs.collective) if alone else None

@@ -17,7 +17,7 @@ from topologies.options import option
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
-    from experiments.validation.tables import Table
+    from experiments.validation.reading.tables import Table
     from experiments.validation.validate import Result
 
 SHOWN = (
@@ -61,9 +61,9 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     the file could be read.
     """
     from cluster_sim.processes import available_workers
-    from experiments.validation.rows import read_file
-    from experiments.validation.tables import misses, tables
-    from experiments.validation.tables import table as named
+    from experiments.validation.reading.rows import read_file
+    from experiments.validation.reading.tables import misses, tables
+    from experiments.validation.reading.tables import table as named
     from experiments.validation.validate import validate_each
     from topologies.errors import InputError
 
@@ -102,7 +102,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
     """Write the residuals of all compared rows, from which intervals are computed."""
-    from experiments.validation.residuals import residuals
+    from experiments.validation.comparison.residuals import residuals
     from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 

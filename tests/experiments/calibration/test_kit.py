@@ -19,11 +19,11 @@ from experiments.calibration.overlay.constants import Constant, overlay_text, wi
 from experiments.calibration.overlay.group import Group
 from experiments.calibration.overlay.measurements import read_measurements
 from experiments.cli.main import run
-from experiments.validation.collectives import time_s
-from experiments.validation.kernels import predict
-from experiments.validation.machines import machines_for
-from experiments.validation.rows import read_text as read_rows
-from experiments.validation.training import predict as predict_step
+from experiments.validation.predictions.collectives import time_s
+from experiments.validation.predictions.kernels import predict
+from experiments.validation.predictions.training import predict as predict_step
+from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.rows import read_text as read_rows
 from tests.fuzz.foreign_seeds import KERNELS as KERNEL_ROWS
 from topologies.catalogue.catalogue import Catalogue, choose, shipped_catalogue
 from topologies.errors import InputError

@@ -21,7 +21,7 @@ from experiments.validation.carry_over import (
     spread_rows,
     without_each,
 )
-from experiments.validation.tables import table
+from experiments.validation.reading.tables import table
 from topologies.catalogue.catalogue import shipped_catalogue
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.validation.reading.tables import tables
 from experiments.validation.results_table import rewrite
-from experiments.validation.tables import tables
 from topologies.errors import InputError
 
 PAGE = """Some text.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from experiments.cli.commands.collective.groups import Measure
     from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
-    from experiments.validation.nccl_tests import Measured
+    from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.confidence import Interval
@@ -201,7 +201,7 @@ def _compared(
     """Return the rows with measured values beside the simulated ones, and their agreement."""
     import pandas as pd
 
-    from experiments.validation.compare_collectives import agreement, beside
+    from experiments.validation.comparison.compare_collectives import agreement, beside
 
     frame = beside(pd.DataFrame(rows), measured, name)
     both = [
@@ -239,8 +239,8 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
     """Read measurements, which must be of the same operation and number of ranks."""
     if compare is None:
         return None
-    from experiments.validation.compare_collectives import check_same
-    from experiments.validation.nccl_tests import read_measured
+    from experiments.validation.comparison.compare_collectives import check_same
+    from experiments.validation.reading.nccl_tests import read_measured
 
     measured = read_measured(compare, op)
     check_same(measured, op, ranks, str(compare))
@@ -256,7 +256,7 @@ def _sizes(size: str | None, measured: Measured | None) -> list[int]:
         return parse_sizes(size)
     if measured is None:
         raise InputError("no size is given; add --size 1GiB, or --compare FILE for its sizes")
-    from experiments.validation.compare_collectives import measured_sizes
+    from experiments.validation.comparison.compare_collectives import measured_sizes
 
     return measured_sizes(measured)
 

@@ -17,7 +17,7 @@ from experiments.calibration.overlay.constants import overlay_text
 from experiments.calibration.overlay.fabric import constants_of
 from experiments.calibration.overlay.fabric import fit as fit_own
 from experiments.cli.main import run as run_line
-from experiments.validation.nccl_tests import parse_measured
+from experiments.validation.reading.nccl_tests import parse_measured
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.domains import domain
 from topologies.clusters.names import cluster

@@ -68,7 +68,7 @@ def test_a_table_inside_its_tolerance_exits_0(capsys):
 def test_a_table_outside_its_tolerance_exits_1(capsys, monkeypatch):
     from dataclasses import replace
 
-    from experiments.validation import tables
+    from experiments.validation.reading import tables
 
     strict = replace(tables.table("attention"), median_tolerance=0.001)
     monkeypatch.setattr(tables, "table", lambda name: strict)

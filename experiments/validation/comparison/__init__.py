@@ -1,0 +1,1 @@
+"""Comparison of predictions with published values: errors, residuals and a constant predictor."""

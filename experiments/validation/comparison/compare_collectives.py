@@ -1,0 +1,96 @@
+"""Measured times of a collective beside the simulated ones, for the user's own nccom-test runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cluster_sim.collectives.result_rows import bus_factor
+from experiments.validation.comparison.compare import condensed
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.validation.reading.nccl_tests import Measured
+
+
+def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
+    """Refuse to compare with an operation or a number of ranks other than the measured one.
+
+    Raises
+    ------
+    InputError
+    """
+    operation = op.removesuffix("-v")
+    if measured.collective not in (None, operation):
+        raise InputError(
+            f"--compare {name} measures {measured.collective}, the command simulates {op}; "
+            f"ask for {measured.collective}"
+        )
+    if measured.ranks not in (None, ranks):
+        raise InputError(
+            f"--compare {name} was measured on {measured.ranks} ranks, the command simulates "
+            f"{ranks}; add --ranks {measured.ranks}, and --ranks-per-chip if they share chips"
+        )
+
+
+def measured_sizes(measured: Measured) -> list[int]:
+    """Sizes that were measured, each once, ascending [B]."""
+    return [int(size) for size in np.unique(measured.size_bytes)]
+
+
+def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
+    """Add what was measured to the simulated rows of the same sizes.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        As :func:`cluster_sim.collectives.rows` returns it.
+    measured : Measured
+        Measurements; where a size was measured several times, the median counts.
+    name : str
+        Name of the file, for messages.
+
+    Returns
+    -------
+    DataFrame
+        With ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as printed)
+        and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
+
+    Raises
+    ------
+    InputError
+        When no size is in both.
+    """
+    import pandas as pd
+
+    series = pd.Series(measured.time_s, index=measured.size_bytes.astype(np.int64))
+    times = frame.size_bytes.map(series.groupby(level=0).median())
+    if times.isna().all():
+        raise InputError(
+            f"--compare {name} measures none of the sizes asked for, but {len(measured)} from "
+            f"{int(measured.size_bytes.min())} to {int(measured.size_bytes.max())} B; "
+            "leave out --size to simulate those"
+        )
+    first = frame.iloc[0]
+    factor = bus_factor(str(first.collective).removesuffix("-v"), int(first.ranks))
+    return frame.assign(
+        measured_time_s=times,
+        measured_busbw_bytes_per_s=factor * frame.size_bytes / times,
+        error=frame.time_s / times - 1,
+    )
+
+
+def agreement(compared: pd.DataFrame) -> dict[str, Any]:
+    """Rows compared, and the median, mean and 90th percentile of their absolute errors, and bias.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> agreement(pd.DataFrame({"error": [0.1, -0.3, None]}))["rows"]
+    2
+    """
+    errors = compared["error"].dropna().to_numpy(float)
+    return {"rows": len(errors), **condensed(errors)}

@@ -1,0 +1,1 @@
+"""Conditions of a measurement that its row leaves out: recipes, defaults, the timing tool."""

@@ -1,0 +1,1 @@
+"""Predictions by kind of row: collectives, kernels, layers, memory, training, serving, jobs."""

@@ -1,0 +1,137 @@
+"""Predictions of collective rows: one operation on the first chips of enough machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives.algorithms.ring import RING
+from cluster_sim.collectives.call import RING_KINDS
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import (
+    LIBRARIES,
+    MERGING,
+    WAYS,
+    known,
+    library_s,
+    visited,
+)
+from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from experiments.validation.conditions.recipes import recipe
+from experiments.validation.conditions.timing_tool import FIRST_NCCOM, collective_shown
+from experiments.validation.predictions.outcome import Outcome, unsupported
+from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.nccl_tests import operation
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.kernels.runtime import collective_seen_by_host
+
+TOOLS = {FIRST_NCCOM: "the first nccom-test"}
+"""Names of tools other than PyTorch whose own time a row contains."""
+EXPERTS_PER_TOKEN = 8
+"""Experts of a token where a row states none; those of DeepSeek-V3."""
+
+
+def time_s(
+    op: str, whole: Cluster, chips: int, ranks: int, size_bytes: int, algorithm: str = "auto"
+) -> float:
+    """Time of a collective on the first chips of a cluster [s].
+
+    A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
+
+    Raises
+    ------
+    InputError
+        When the ranks are not the same number on each chip, and as the collectives themselves.
+    """
+    if ranks % chips:
+        raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
+    if ranks > chips and covers(whole):
+        raise InputError(
+            f"ranks {ranks} on {chips} chips of {whole.chip}: NCCL runs one on each. Correct one."
+        )
+    group = Group(whole, np.arange(chips), ranks // chips)
+    call = CollectiveCall(op, group, size_bytes)
+    if algorithm == RING.name and op in RING_KINDS and covers(whole):
+        return nccl_ps(call, rings=True) / PS_PER_S
+    return duration_ps(call, algorithm) / PS_PER_S
+
+
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
+    """Time of the collective of one row as its tool shows it [s], under ``time_s``."""
+    through = recipe(values).collectives
+    library = values.get("library") or through
+    if library in LIBRARIES:
+        return _of_library(library, values, catalogue or shipped_catalogue())
+    if through == "nvshmem":
+        return unsupported(
+            "measured with NVSHMEM, whose puts are not modelled: its times do not depend on the "
+            "ranks. Compare NCCL or nccom-test rows."
+        )
+    catalogue = catalogue or shipped_catalogue()
+    whole = machines_for(values["cluster"], values["chips"], catalogue)
+    ranks = values["ranks"] or values["chips"]
+    op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
+    seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
+    runtime = values.get("runtime") or "compiled"
+    seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
+    grades = _provenance(whole, algorithm)
+    shown = collective_shown(through, seconds, catalogue, whole.domains)
+    if shown.ends:
+        grades["host"] = f"assumed: timed through {TOOLS.get(through, 'PyTorch')}"
+    return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
+
+
+def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -> Outcome:
+    """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
+
+    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean
+    of both.
+
+    Raises
+    ------
+    InputError
+        For another operation.
+    """
+    whole = machines_for(values["cluster"], values["chips"], catalogue)
+    if operation(values["collective"]) != "all-to-all":
+        raise InputError(
+            f"library {library} exchanges tokens of experts. Use collective all-to-all."
+        )
+    if not known(catalogue, library, whole.chip):
+        return unsupported(f"{library}'s kernels on {whole.chip} were not measured.")
+    group = Group(whole, np.arange(values["chips"]), 1)
+    experts = values.get("experts_per_token") or EXPERTS_PER_TOKEN
+    copies = visited(group.ranks, experts) if library == MERGING else experts
+    sent = values["size_bytes"] / copies
+    stated = f"{values.get('way') or values.get('what') or ''}".lower()
+    ways = [way for way in WAYS if way in stated] or WAYS
+    seconds = [library_s(catalogue, library, way, group, sent, experts) for way in ways]
+    grades = {"exchange": "derived" if len(ways) == 1 else "assumed: neither dispatch nor combine"}
+    return Outcome({"time_s": fmean(seconds)}, provenance=grades)
+
+
+def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:
+    """Grades of the inputs of the time."""
+    if whole.plain or whole.catalogue is None:
+        return {"links": "stated"}
+    catalogue = whole.catalogue
+    fits = f"nccl.{whole.chip}"
+    if covers(whole):
+        return {
+            "links": catalogue.entry(whole.chip, "scale_up_bandwidth").grade,
+            "efficiency": catalogue.entry(fits, "efficiency").grade,
+            "algorithm": "assumed" if algorithm == "auto" else "stated",
+        }
+    return {
+        quantity: catalogue.entry(whole.chip, quantity).grade
+        for quantity in ("link_bandwidth", "collective_step", "collective_efficiency")
+        if catalogue.has(whole.chip, quantity)
+    }

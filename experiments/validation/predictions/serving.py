@@ -1,0 +1,173 @@
+"""Predictions of serving rows: a replica with a constant number of requests in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from experiments.validation.conditions.conditions import engine
+from experiments.validation.predictions.outcome import Outcome
+from experiments.validation.reading.machines import machines_for, model_for
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.serving.batching import BUCKETS, Batching
+from workloads.serving.engines import engine_batching
+from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
+from workloads.serving.profile import Profile, profile
+from workloads.serving.speculation import Speculation, parse_speculation
+
+CATALOGUES = 16
+"""Number of catalogues that are kept; rows of one software and chip share theirs."""
+SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "poll_passes", "gather")
+"""Columns of the scheduler of a serving engine."""
+REPLICAS = 32
+"""Number of replicas whose profiles are kept: more than any shipped table has."""
+
+
+def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
+    """Time to first token, time per later token [s], and output tokens a second of one row.
+
+    Raises
+    ------
+    InputError
+        For pipeline stages, groups of ranks that divide the requests of attention, unknown models,
+        and a model or batch that does not fit into the replica's memory.
+    """
+    for name in ("pp", "attention_dp"):
+        if (values.get(name) or 1) > 1:
+            raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")
+    tp, chips = values["tp"] or values["chips"], values["chips"]
+    whole = machines_for(values["cluster"], chips or tp or 1, _engine_numbers(values, catalogue))
+    replica = _replica(
+        model_for(str(values["model"])),
+        whole,
+        tp,
+        (values["precision"] or "bf16").lower(),
+        chips if chips and tp > chips else None,
+        values.get("ep") or 1,
+        values.get("cache_precision"),
+    )
+    answer = _steady_state(replica, values, whole)
+    predicted = {
+        "ttft_s": answer.ttft_s,
+        "tpot_s": answer.tpot_s,
+        "tokens_per_s": answer.tokens_per_s,
+    }
+    return Outcome(predicted, provenance=_provenance(values))
+
+
+@lru_cache(REPLICAS)
+def _replica(
+    model: Model,
+    machine: Cluster,
+    tp: int,
+    precision: str,
+    chips: int | None,
+    ep: int,
+    cache_precision: str | None,
+) -> Profile:
+    """Return the profile of a replica; rows that differ in requests alone share it."""
+    return profile(
+        model,
+        machine,
+        tp=tp,
+        precision=precision,
+        chips=chips,
+        ep=ep,
+        cache_precision=cache_precision,
+    )
+
+
+def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> Catalogue:
+    """Catalogue with the variants of the software that a row was measured with."""
+    catalogue = catalogue or shipped_catalogue()
+    chip = machines_for(values["cluster"], 1, catalogue).chip
+    share = values.get("memory_share")
+    if share is not None:
+        catalogue = _with_share(catalogue, chip_family(chip, catalogue).serving, share)
+    return _with_variants(catalogue, tuple(sorted(engine(values, chip, catalogue).items())))
+
+
+@lru_cache(CATALOGUES)
+def _with_share(catalogue: Catalogue, part: str, share: float) -> Catalogue:
+    entry = catalogue.entry(part, "memory_share")
+    return catalogue.with_rows(
+        [replace(entry, value=share, exact=Fraction(share), source="the row")]
+    )
+
+
+@lru_cache(CATALOGUES)
+def _with_variants(catalogue: Catalogue, variants: tuple[tuple[str, str], ...]) -> Catalogue:
+    return catalogue.with_variants(dict(variants))
+
+
+def _steady_state(replica: Profile, values: Mapping[str, Any], cluster: Cluster) -> Steady:
+    """Simulate the steady state with the row's batching, or else of the chip's usual engine."""
+    prompt, output = values["prompt_tokens"], values["output_tokens"]
+    users = values["concurrency"] or 1
+    speculation = _speculation(values)
+    neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    static = neuron if values.get("batching") is None else values["batching"] == "static"
+    if static and speculation is not None:
+        raise InputError(f"speculate {values['speculate']}: a static batch has no proposals.")
+    if static:
+        _check_scheduler(values, "a static batch has no scheduler")
+        return static_batch(replica, prompt, output, users, BUCKETS if neuron else ())
+    batching = _batching(values, cluster, users, neuron=neuron)
+    if values.get("rounds") is not None:
+        shortest = values.get("shortest_lengths") or 1.0
+        longest, rounds = (prompt, output), values["rounds"]
+        return benchmark(replica, longest, shortest, rounds, batching, speculation)
+    return continuous(replica, prompt, output, users, batching, speculation)
+
+
+def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron: bool) -> Batching:
+    """Batching of a row's engine, or of pieces of prompts beside decode where it states none."""
+    scheduler = values.get("scheduler")
+    if scheduler is None:
+        _check_scheduler(values, "the row states no scheduler")
+        return Batching(
+            users, 0 if neuron else max(GPU_CHUNK, users + 1), BUCKETS if neuron else ()
+        )
+    overlapped = values.get("overlapped")
+    return engine_batching(
+        cluster,
+        scheduler,
+        users,
+        chunk_tokens=values.get("chunk_tokens"),
+        overlapped=None if overlapped is None else bool(overlapped),
+        poll_passes=values.get("poll_passes") or 1,
+        gather=values.get("gather"),
+    )
+
+
+def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
+    """Refuse settings of a scheduler that would change nothing."""
+    for name in SCHEDULER:
+        if values.get(name) is not None:
+            raise InputError(f"{name} {values[name]}: {why}. Leave it empty.")
+
+
+def _speculation(values: Mapping[str, Any]) -> Speculation | None:
+    """Proposals of a row, as ``--speculate`` writes them with a share of the model's time."""
+    text = values.get("speculate")
+    return parse_speculation(text, _no_draft) if text else None
+
+
+def _no_draft(name: str) -> Profile:
+    raise InputError(
+        f"speculate: the draft {name[:80]!r} is no share of the model's time. Write 3:0.7:0.03."
+    )
+
+
+def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
+    """Assumptions of a row: lengths and arrivals are always those of a closed loop."""
+    empty = [name for name in ("tp", "precision", "concurrency") if values[name] is None]
+    grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
+    return {**grades, "columns": f"assumed: {', '.join(empty)}"} if empty else grades

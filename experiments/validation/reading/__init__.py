@@ -1,0 +1,1 @@
+"""Files and shipped tables of measurements: columns, rows, and the machines that rows name."""

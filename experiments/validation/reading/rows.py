@@ -1,0 +1,134 @@
+"""Reader of files of measurements: every row is kept, and a bad cell is named, not fatal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.validation.reading.cells import read_cell
+from experiments.validation.reading.columns import Kind, Value
+from experiments.validation.reading.schema import kind_of
+from topologies.errors import InputError
+from topologies.files.reading import csv_lines, read_bytes
+
+LARGEST_FILE_BYTES = 50_000_000
+LONGEST_HEADER = 500
+SEPARATORS = (",", ";", "\t")
+"""Separators of cells; spreadsheets in some languages write the latter two in CSV files."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a file.
+
+    Attributes
+    ----------
+    line : int
+        Number of its last line in the file, from 1.
+    cells : mapping of str to str
+        As read, columns that are not ours included.
+    values : mapping of str to value
+        Values of our columns; None where a cell is empty or the file has no such column.
+    mistakes : tuple of str
+        Mistakes of the row: column, value, remedy.
+    """
+
+    line: int
+    cells: Mapping[str, str]
+    values: Mapping[str, Value]
+    mistakes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one file.
+
+    Attributes
+    ----------
+    kind : Kind
+    header : tuple of str
+    rows : tuple of Row
+    """
+
+    kind: Kind
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def read_file(path: Path | str) -> Rows:
+    """Read a CSV file of measurements.
+
+    Raises
+    ------
+    InputError
+        For any other file. A bad row raises nothing; it is kept with its mistakes.
+    """
+    name = str(path)
+    content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is not UTF-8 text. Save it as CSV in UTF-8.") from None
+    return read_text(text, name)
+
+
+def read_text(text: str, name: str) -> Rows:
+    """Read the text of such a file.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_file`.
+
+    Examples
+    --------
+    >>> text = "collective,cluster,chips,size_bytes,time_s\\nall-reduce,p5.48xlarge,8,1e6,x\\n"
+    >>> rows = read_text(text, "mine.csv")
+    >>> rows.kind.name, rows.rows[0].mistakes
+    ('collective', ("time_s 'x' is not a number. Write digits only.",))
+    """
+    all_lines = csv_lines(text, name, delimiter=_separator(text))
+    lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]
+    if not lines:
+        raise InputError(f"{name} is empty. The first line names the columns.")
+    header = [cell.strip() for cell in lines[0][1]]
+    _check_header(header, name)
+    kind = kind_of(header, name)
+    return Rows(kind, tuple(header), tuple(_row(kind, header, *line) for line in lines[1:]))
+
+
+def _separator(text: str) -> str:
+    """Return the most frequent separator of the first line."""
+    first = text.lstrip().partition("\n")[0]
+    return max(SEPARATORS, key=first.count)
+
+
+def _check_header(header: list[str], name: str) -> None:
+    if len(header) > LONGEST_HEADER:
+        raise InputError(f"{name} line 1 has {len(header)} columns, the limit is {LONGEST_HEADER}.")
+    twice = next((cell for cell in header if cell and header.count(cell) > 1), None)
+    if twice:
+        raise InputError(f"{name} line 1: the column {twice[:40]!r} stands twice. Remove one.")
+
+
+def _row(kind: Kind, header: list[str], line: int, cells: list[str]) -> Row:
+    mistakes = []
+    if len(cells) != len(header):
+        mistakes.append(f"it has {len(cells)} cells, the header names {len(header)}. Align it.")
+        cells = [*cells, *[""] * len(header)][: len(header)]
+    read = dict(zip(header, cells, strict=True))
+    values: dict[str, Value] = {}
+    for column in kind.columns:
+        values[column.name] = None
+        try:
+            values[column.name] = read_cell(column, read.get(column.name, ""))
+        except InputError as mistake:
+            mistakes.append(str(mistake))
+        else:
+            if column.required and values[column.name] is None:
+                mistakes.append(f"{column.name} is empty. State it.")
+    return Row(line, read, values, tuple(mistakes))

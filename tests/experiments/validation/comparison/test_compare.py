@@ -1,0 +1,111 @@
+"""Errors of predictions, their summaries, the constant predictor and the scatter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.figures.validation import scatter
+from experiments.validation.comparison.baseline import baseline, training_work, wire_bytes
+from experiments.validation.comparison.compare import compare, condensed, error, summary
+from experiments.validation.predictions.collectives import predict as predict_collective
+from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
+from tests.support.validation_rows import COLLECTIVES, rows_of
+from topologies.errors import InputError
+
+
+def test_errors_and_their_summary_are_exact():
+    text = COLLECTIVES + "".join(f"all-reduce,dgx-h100,8,1024,{t},x\n" for t in (1, 2, 4, 8))
+    answers = iter([Outcome({"time_s": v}) for v in (1.1, 2.0, 3.0)] + [infeasible("too big")])
+    compared = compare(rows_of(text), lambda values: next(answers))
+    assert [row["error"] for row in compared] == pytest.approx([0.1, 0.0, -0.25, None])
+    numbers = summary(compared)
+    counts = (numbers["rows"], numbers["ok"], numbers["unsupported"], numbers["infeasible"])
+    assert counts == (4, 3, 0, 1)
+    assert numbers["median_abs_error"] == pytest.approx(0.1)
+    assert numbers["mean_abs_error"] == pytest.approx(0.35 / 3)
+    assert numbers["p90_abs_error"] == pytest.approx(np.quantile([0.1, 0, 0.25], 0.9))
+    assert numbers["bias"] == pytest.approx(-0.05)
+    assert numbers["kendall_tau"] == pytest.approx(1.0)
+
+
+def test_other_columns_are_carried_through_unchanged():
+    compared = compare(
+        rows_of(COLLECTIVES + "all-reduce,dgx-h100,8,1024,1e-5, 007 é\n"),
+        lambda values: Outcome({"time_s": 1e-5}),
+    )
+    assert compared[0]["mine"] == " 007 é"
+    assert compared[0]["chips"] == 8
+    assert compared[0]["size_bytes"] == 1024
+
+
+def test_mistakes_of_rows_and_of_models_are_reported_by_line():
+    def fails(values):
+        if values["chips"] == 4:
+            raise InputError("4 chips are too few. Use 8.")
+        raise ZeroDivisionError("oops")
+
+    read = rows_of(
+        COLLECTIVES + "all-reduce,dgx-h100,4,1,1,\nall-reduce,dgx-h100,8,1,1,\n,dgx-h100,8,1,1,\n"
+    )
+    why = [row["why"] for row in compare(read, fails)]
+    assert why[0] == "line 2: 4 chips are too few. Use 8."
+    assert "line 3: internal fault, ZeroDivisionError" in why[1]
+    assert why[2] == "line 4: collective is empty. State it."
+
+
+def test_of_several_published_values_the_first_counts_and_the_others_stand_beside():
+    text = "model,cluster,prompt_tokens,output_tokens,ttft_s,tpot_s\nm,dgx-h100,10,10,2.0,0.1\n"
+    outcome = Outcome({"ttft_s": 3.0, "tpot_s": 0.11})
+    row = compare(rows_of(text), lambda values: outcome)[0]
+    assert row["quantity"] == "tpot_s"
+    assert row["error"] == pytest.approx(0.1)
+    assert row["error_ttft_s"] == pytest.approx(0.5)
+
+
+def test_a_row_without_a_measurement_is_predicted_without_an_error():
+    read = rows_of("collective,cluster,chips,size_bytes\nall-reduce,dgx-h100,8,1024\n")
+    row = compare(read, predict_collective)[0]
+    assert row["predicted"] > 0
+    assert row["published"] is None
+    assert row["error"] is None
+
+
+def test_small_pieces():
+    assert error(None, 1.0) is None
+    assert error(float("inf"), 1.0) is None
+    assert condensed(np.empty(0))["bias"] is None
+    assert unsupported("a\n b").why == "a b"
+
+
+def test_the_constant_predictor_is_right_at_the_median_of_its_own_table():
+    text = COLLECTIVES + "".join(
+        f"all-gather,dgx-h100,8,{8 * 2**20},{t},\n" for t in (1.0, 2.0, 4.0)
+    )
+    read = rows_of(text)
+    compared = compare(read, lambda values: Outcome({"time_s": 1.0}))
+    errors = baseline(read, compared)
+    assert errors["median_abs_error"] == pytest.approx(0.5)
+    assert errors["bias"] == pytest.approx((1.0 + 0.0 - 0.5) / 3)
+
+
+def test_work_is_counted_as_published():
+    dense = {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "vocab": 51200}
+    values = {**dense, "gated_mlp": 0, "global_batch": 1536, "chips": 1024}
+    narayanan = 72 * 1536 * 2048 * 96 * 12288**2 / 1024
+    assert training_work(values) == pytest.approx(narayanan * 1.05, rel=0.03)
+    experts = {**values, "experts": 8, "experts_per_token": 2, "moe_ffn": 49152}
+    assert training_work(experts) > 1.5 * training_work(values)
+    ring = {"collective": "all-reduce", "ranks": 8, "size_bytes": 800}
+    assert wire_bytes(ring) == 1400
+
+
+def test_the_scatter_draws_every_predicted_row():
+    compared = compare(
+        rows_of(COLLECTIVES + "all-reduce,dgx-h100,8,1024,1e-5,a\n,dgx-h100,8,1,1,b\n"),
+        lambda values: Outcome({"time_s": 2e-5}),
+    )
+    figure = scatter(compared, "title", group="mine")
+    plane = figure.axes[0]
+    assert plane.collections[0].get_offsets().tolist() == [[1e-5, 2e-5]]
+    assert scatter([], "nothing").axes

@@ -1,0 +1,76 @@
+"""Time that the tool of a measurement adds, and the interval of such a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.validation.conditions.timing_tool import collective_shown, kernel_shown
+from experiments.validation.reading.rows import read_text
+from experiments.validation.validate import validate
+from topologies.catalogue.catalogue import shipped_catalogue
+
+VIDUR = "github microsoft/vidur data/profiling/network/h100_dgx/all_reduce.csv"
+COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,source\n"
+KERNEL = "kernel,chip,precision,size_bytes,kernel_s,source\n"
+
+
+def test_calls_behind_one_another_show_at_least_their_distance() -> None:
+    call = shipped_catalogue().entry("nccl.pytorch", "call")
+    short, long = (
+        collective_shown("pytorch", seconds, shipped_catalogue()) for seconds in (1e-5, 1e-3)
+    )
+    assert short == (call.value, (1e-5, call.high))
+    assert long == (1e-3, (1e-3, 1e-3))
+
+
+def test_waiting_for_each_call_adds_the_wait() -> None:
+    waited = shipped_catalogue().entry("nccl.pytorch", "waited")
+    shown = collective_shown("pytorch-waited", 1e-3, shipped_catalogue())
+    assert shown.seconds == pytest.approx(1e-3 + waited.value)
+    assert shown.ends == pytest.approx([1e-3 + (end or 0.0) for end in (waited.low, waited.high)])
+
+
+def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
+    """Of its page, rows of Trn1 alone: their ends hold the range, and one chip waits less."""
+    page = "github aws-neuron/aws-neuron-sdk tools/neuron-sys-tools/nccom-test.rst"
+    rows = [f"all-reduce,trn1.32xlarge,{chips},{2 * chips},67108864,1e-3" for chips in (1, 32)]
+    text = "".join(f"{row},{source}\n" for row in rows for source in (page, "mine"))
+    compared = validate(read_text(COLLECTIVE + text, "rows.csv"), "rows.csv").rows
+    for (through, alone), quantity in zip(
+        (compared[:2], compared[2:]), ("within_server", "servers"), strict=True
+    ):
+        wait = shipped_catalogue().entry("nccom-test.first", quantity)
+        assert through["predicted"] == pytest.approx(alone["predicted"] + wait.value)
+        assert through["predicted_most"] == pytest.approx(alone["predicted"] + (wait.high or 0.0))
+        assert through["provenance"]["host"] == "assumed: timed through the first nccom-test"
+
+
+def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() -> None:
+    product, other = (
+        kernel_shown("pytorch-called", kernel, 1e-4, shipped_catalogue())
+        for kernel in ("gemm", "elementwise")
+    )
+    assert 1e-4 < product.seconds < other.seconds
+    assert kernel_shown("nccl", "elementwise", 1e-4, shipped_catalogue()).ends is None
+
+
+def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None:
+    """From the collective alone to the longest distance of two calls, each end with its error."""
+    text = f"{COLLECTIVE}all-reduce,dgx-h100,2,2,16384,4e-5,{VIDUR}\n"
+    (through,) = validate(read_text(text, "rows.csv"), "rows.csv").rows
+    (alone,) = validate(read_text(text.replace(VIDUR, "mine"), "rows.csv"), "rows.csv").rows
+    assert through["predicted_least"] == alone["predicted"] < through["predicted"]
+    assert through["low"] == pytest.approx(alone["low"])
+    assert through["high"] / through["predicted_most"] == pytest.approx(
+        alone["high"] / alone["predicted"]
+    )
+    assert "predicted_least" not in alone
+
+
+def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:
+    row = "elementwise,a100-80gb,bf16,536870912,3.73e-4,"
+    text = f"{KERNEL}{row}PrincetonUniversity/LLMCompass\n{row}mine\n"
+    called, alone = validate(read_text(text, "rows.csv"), "rows.csv").rows
+    more = shipped_catalogue().value("runtime.pytorch", "elementwise_called")
+    assert called["predicted"] == pytest.approx(alone["predicted"] + more)
+    assert abs(called["error"]) < abs(alone["error"])

@@ -1,0 +1,137 @@
+"""Predictors of training, layer, kernel and collective rows, and the machines they run on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.validation.comparison.compare import compare
+from experiments.validation.conditions.row_defaults import filled
+from experiments.validation.predictions import long_steps, training
+from experiments.validation.predictions.collectives import predict as predict_collective
+from experiments.validation.predictions.kernels import predict as predict_kernel
+from experiments.validation.predictions.layers import length_s
+from experiments.validation.predictions.predictors import predictor
+from experiments.validation.predictions.training import model_of, plan_of
+from experiments.validation.reading.machines import machines_for
+from tests.support.validation_rows import TRAINING, rows_of, training_row
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.training.iteration import iteration
+from workloads.training.layers.steps import CC, ENGINE, PREVIOUS, LayerOp
+
+
+def test_models_and_plans_follow_the_columns():
+    gpt = model_of(filled(training_row(gated_mlp=0, tied_embeddings=1)).values)
+    assert (gpt.norm, gpt.positions, gpt.tied_embeddings) == ("layer", 1024, True)
+    llama = model_of(filled(training_row()).values)
+    assert (llama.norm, llama.positions) == ("rms", 0)
+    moe = model_of(filled(training_row(experts=8, experts_per_token=2, moe_ffn=512)).values)
+    assert moe.experts is not None
+    assert (moe.experts.count, moe.experts.ffn) == (8, 512)
+    neuron = filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8, dp=4))
+    assert plan_of(neuron.values).ranks_per_chip == 2
+    with pytest.raises(InputError, match="not a multiple of chips 16"):
+        plan_of(filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8, dp=3)).values)
+
+
+def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
+    simulated = []
+
+    def counted(model, machine, plan, **changes):
+        simulated.append(plan)
+        return iteration(model, machine, plan, **changes)
+
+    monkeypatch.setattr(long_steps, "iteration", counted)
+    rows = [
+        training_row(chips=8, tp=2, dp=4, global_batch=batch, gated_mlp=0) for batch in (8, 16, 8)
+    ]
+    predict = predictor(rows_of(TRAINING).kind)
+    outcomes = [predict(values, None) for values in rows]
+    assert [plan.global_batch for plan in simulated] == [8, 16]
+    assert outcomes == [training.predict(values) for values in rows]
+
+
+def test_chips_become_machines_of_which_the_last_may_be_used_in_part():
+    assert machines_for("dgx-h100", 4).chips == 8
+    assert machines_for("dgx-h100", 32).domains == 4
+    assert machines_for("dgx-h100", 12).domains == 2
+
+
+def test_a_layer_takes_its_kernels_and_what_is_not_hidden_behind_them():
+    machine = cluster("dgx-a100")
+
+    def product(name, seconds, after=PREVIOUS):
+        return LayerOp(name, "compute", ENGINE, seconds, after=after)
+
+    gather = LayerOp("gather", "tp", CC, 0.0, 2**26, "tp", "all-gather")
+    wire = length_s([gather], machine, 8)
+    assert length_s([product("a", 1.0), product("b", 2.0)], machine, 8) == 3.0
+    between = [product("a", 1.0), gather, product("b", 2.0)]
+    assert length_s(between, machine, 8) == pytest.approx(3.0 + wire, rel=1e-12)
+    beside = [product("a", 1.0), gather, product("b", 2.0, after="a")]
+    assert length_s(beside, machine, 8) == 3.0
+
+
+def test_layer_rows_predict_both_passes():
+    read = rows_of(
+        "cluster,chips,layers,hidden,heads,seq,tp,microbatch,experts,forward_s,backward_s\n"
+        "dgx-a100,8,48,6144,64,2048,8,4,,0.0077,0.0119\ndgx-a100,8,48,6144,64,2048,8,4,8,1,1\n"
+    )
+    assert read.kind.name == "layer"
+    dense, sparse = compare(read, predictor(read.kind))
+    assert 1.3 < dense["predicted_backward_s"] / dense["predicted"] < 2.2
+    assert (sparse["status"], "experts" in sparse["why"]) == ("unsupported", True)
+
+
+def test_kernel_rows_say_what_they_need():
+    read = rows_of("kernel,chip,m,n,k,kernel_s\ngemm,h100,8,8,,1\ngemm,h100,8,8,8,1\n")
+    missing, whole = compare(read, predict_kernel)
+    assert "needs k" in missing["why"]
+    assert whole["status"] == "ok"
+
+
+def test_other_libraries_are_told_apart_by_source():
+    values = {
+        "collective": "all-reduce",
+        "cluster": "dgx-h100",
+        "chips": 2,
+        "ranks": 2,
+        "algorithm": None,
+        "size_bytes": 2**10,
+    }
+    own = predict_collective(values).predicted["time_s"]
+    torch = predict_collective({**values, "source": "microsoft/vidur data/profiling/network"})
+    assert torch.predicted["time_s"] > own
+    assert predict_collective({**values, "source": "NVSHMEM all-to-all"}).status == "unsupported"
+
+
+def test_slices_of_tables_are_machines_too():
+    slice_ = machines_for("tpu-v6e-128", 128)
+    assert (slice_.chip, slice_.chips) == ("tpu-v6e", 128)
+    assert [axis.wrap for axis in slice_.shape.axes] == [False, True]
+    with pytest.raises(InputError, match="unknown cluster 'tpu-v9-4'"):
+        machines_for("tpu-v9-4", 4)
+
+
+def test_a_cluster_file_keeps_its_case_and_is_read_again_after_an_edit(tmp_path: Path) -> None:
+    from experiments.validation.reading.machines import shipped
+
+    file, text = tmp_path / "Mine.yaml", Path(shipped()["tpu-v6e-16"]).read_text()
+    file.write_text(text)
+    assert machines_for(str(file), 4).chips == 16
+    file.write_text(text.replace("name: X, size: 4", "name: X, size: 8"))
+    assert machines_for(str(file), 4).chips == 32
+
+
+def test_slices_have_the_links_of_the_catalogue():
+    from experiments.validation.reading.machines import shipped
+
+    for name in shipped():
+        machine = machines_for(name, 1)
+        for axis in machine.shape.axes:
+            rate = shipped_catalogue().integer(machine.chip, "link_bandwidth")
+            assert axis.bandwidth_bytes_per_s == rate
+            assert axis.latency_ps == shipped_catalogue().ps(machine.chip, "link_latency")

@@ -1,0 +1,138 @@
+"""Serving rows that state how their requests were drawn and counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from experiments.validation.predictions import serving
+from experiments.validation.predictions.serving import predict
+from experiments.validation.reading.rows import read_text
+from experiments.validation.reading.tables import table
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.serving.profile import Profile, profile
+
+ROW: dict[str, Any] = {
+    "model": "llama-3.1-70b", "cluster": "dgx-h200", "chips": 8, "tp": 8, "pp": None,
+    "precision": "fp8", "prompt_tokens": 8192, "output_tokens": 1024, "concurrency": 16,
+}  # fmt: skip
+
+
+def test_a_row_that_states_its_rounds_is_run_so() -> None:
+    equal = predict(ROW).predicted
+    drawn = predict({**ROW, "rounds": 10, "shortest_lengths": 0.8}).predicted
+    burst = predict({**ROW, "rounds": 1}).predicted
+    assert drawn["ttft_s"] < equal["ttft_s"] < burst["ttft_s"]
+    assert drawn["tpot_s"] == pytest.approx(equal["tpot_s"], rel=0.2)
+
+
+def test_long_prompts_of_inferencemax_begin_when_measured() -> None:
+    """Nothing was fitted to them: half of the rows are within a ninth."""
+    rows = [
+        row.values
+        for row in table("silicon_serving").rows().rows
+        if row.values["rounds"] == 10 and row.values["prompt_tokens"] == 8192
+    ]
+    assert len(rows) == 21
+    errors = sorted(
+        abs(predict(values).predicted["ttft_s"] / float(str(values["ttft_s"])) - 1)
+        for values in rows
+    )
+    assert errors[len(errors) // 2] < 1 / 9
+
+
+def test_rows_that_differ_in_requests_share_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiled: list[str] = []
+
+    def counted(model: Model, *how: Any, **more: Any) -> Profile:
+        profiled.append(model.name)
+        return profile(model, *how, **more)
+
+    monkeypatch.setattr("experiments.validation.predictions.serving.profile", counted)
+    serving._replica.cache_clear()
+    first = predict(ROW | {"prompt_tokens": 1024}).predicted
+    predict(ROW | {"concurrency": 4})
+    assert len(profiled) == 1
+    predict(ROW | {"cache_precision": "bf16"})
+    predict(ROW | {"memory_share": 0.7})
+    assert len(profiled) == 3
+    serving._replica.cache_clear()
+    assert predict(ROW | {"prompt_tokens": 1024}).predicted == first
+
+
+def test_a_row_states_its_proposals_cache_and_memory() -> None:
+    plain = predict(ROW).predicted
+    proposed = predict({**ROW, "speculate": "3:0.7:0.03"}).predicted
+    assert 1.4 < plain["tpot_s"] / proposed["tpot_s"] < 2.5
+    assert predict({**ROW, "cache_precision": "bf16"}).predicted["tpot_s"] > plain["tpot_s"]
+    deepseek = {**ROW, "model": "deepseek-v3", "cluster": "dgx-b200", "chips": 4, "tp": 4}
+    waiting = predict(deepseek | {"concurrency": 32}).predicted["ttft_s"]
+    begun = predict(deepseek | {"concurrency": 32, "memory_share": 0.95}).predicted["ttft_s"]
+    assert begun < 0.5 * waiting
+
+
+def test_prompts_that_wait_for_others_come_when_measured() -> None:
+    """Eight rows of Llama-70B by TensorRT-LLM were 56 to 76 % too early; nothing was fitted."""
+    rows = [row.values for row in table("silicon_serving").rows().rows if row.values["gather"]]
+    assert len(rows) == 8
+    for values in rows:
+        measured_s = float(str(values["ttft_s"]))
+        assert abs(predict(values).predicted["ttft_s"] / measured_s - 1) < 0.15
+        assert predict({**values, "gather": None}).predicted["ttft_s"] < 0.6 * measured_s
+
+
+def test_scales_of_blocks_make_long_prompts_slower_in_one_engine() -> None:
+    """Products of TensorRT-LLM 1.2 on B200; nothing was fitted to the rows."""
+    rows = [
+        row.values
+        for row in table("silicon_moe_serving").rows().rows
+        if row.values["block_scaled"]
+        and row.values["scheduler"] == "tensorrt-llm"
+        and row.values["cluster"] == "dgx-b200"
+        and row.values["prompt_tokens"] == 8192
+    ]
+    assert len(rows) == 6
+    for values in rows:
+        measured_s = float(str(values["tpot_s"]))
+        assert abs(predict(values).predicted["tpot_s"] / measured_s - 1) < 0.1
+    longest = max(rows, key=lambda values: values["concurrency"] or 0)
+    whole = predict({**longest, "block_scaled": 0}).predicted
+    assert predict(longest).predicted["ttft_s"] > 1.2 * whole["ttft_s"]
+    elsewhere = {**longest, "cluster": "dgx-h200", "concurrency": 64}
+    assert predict(elsewhere) == predict({**elsewhere, "block_scaled": 0})
+
+
+def test_a_row_states_its_scheduler() -> None:
+    drawn = {**ROW, "prompt_tokens": 1024, "rounds": 4, "shortest_lengths": 0.8}
+    polled = {**drawn, "scheduler": "sglang", "poll_passes": 30}
+    plain = predict({**drawn, "scheduler": "sglang"}).predicted["ttft_s"]
+    assert predict(polled).predicted["ttft_s"] > 1.5 * plain
+    assert predict({**drawn, "scheduler": "sglang", "overlapped": 0}).predicted["ttft_s"] < plain
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"poll_passes": 30}, "poll_passes 30: the row states no scheduler"),
+        (
+            {"batching": "static", "scheduler": "vllm"},
+            "vllm: a static batch has no scheduler",
+        ),
+        ({"attention_dp": 2}, "attention_dp 2"),
+        ({"speculate": "3:0.7:llama-3.2-1b"}, "no share of the model's time"),
+        ({"speculate": "3:0.7", "batching": "static"}, "has no proposals"),
+    ],
+)
+def test_what_a_row_cannot_state_is_refused(column: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        predict(ROW | column)
+
+
+def test_columns_are_read_and_checked() -> None:
+    header = "model,cluster,chips,prompt_tokens,output_tokens,rounds,shortest_lengths,ttft_s\n"
+    read = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,10,0.8,0.1\n", "mine.csv").rows[0]
+    assert (read.values["rounds"], read.values["shortest_lengths"]) == (10, 0.8)
+    wrong = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,often,-1,0.1\n", "mine.csv").rows[0]
+    assert len(wrong.mistakes) == 2

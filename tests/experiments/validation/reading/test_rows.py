@@ -1,0 +1,106 @@
+"""Rows of a file: kinds by their columns, cells read, mistakes named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.validation.comparison.compare import compare
+from experiments.validation.predictions.outcome import Outcome
+from experiments.validation.reading.rows import read_file
+from tests.support.validation_rows import COLLECTIVES, TRAINING, rows_of, training_row
+from topologies.errors import InputError
+
+
+def test_kinds_are_told_by_their_columns():
+    assert rows_of(COLLECTIVES).kind.name == "collective"
+    assert rows_of(TRAINING).kind.name == "training"
+    assert rows_of("kernel,chip,m,n,k,kernel_s\n").kind.name == "kernel"
+    serving = "model,cluster,chips,tp,prompt_tokens,output_tokens,concurrency,tpot_s\n"
+    assert rows_of(serving).kind.name == "serving"
+
+
+def test_a_file_of_no_known_kind_says_what_the_nearest_lacks():
+    with pytest.raises(InputError, match=r"mine.csv line 1: .*collective file also needs size_"):
+        rows_of("collective,cluster,chips,sizebytes\n")
+
+
+def test_bad_cells_are_named_with_column_value_and_remedy_and_the_row_stays():
+    read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,eight,1024,1e-5,x\n,dgx-h100,8,1.5,-1,x\n")
+    assert len(read) == 2
+    assert read.rows[0].mistakes == ("chips 'eight' is not a number. Write digits only.",)
+    assert read.rows[1].mistakes == (
+        "collective is empty. State it.",
+        "size_bytes '1.5' is not a whole number. Write it as digits.",
+        "time_s '-1' is not above 0 and finite. State it in SI units.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("selectve", "is none of none, selective, full. Did you mean selective?"),
+        ("x" * 2000, "over 1000 characters"),
+    ],
+)
+def test_a_choice_must_be_one_of_its_words(cell, why):
+    read = rows_of(TRAINING.strip() + ",recompute\nm,dgx-h100,8,2,64,2,64,1,1,8,8,1.0," + cell)
+    assert why in read.rows[0].mistakes[0]
+
+
+def test_short_and_long_rows_are_mistakes_not_shifts():
+    read = rows_of(COLLECTIVES + "all-reduce,dgx-h100,8\n")
+    assert "3 cells, the header names 6" in read.rows[0].mistakes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is empty"),
+        (b"\xff\xfe\x00a", "not UTF-8"),
+        (b"a,a\n", "stands twice"),
+        (b"a,b\n1,2\n", "no known kind"),
+        (b'collective,"x\n' + b"y" * 200_000, "not CSV"),
+    ],
+)
+def test_other_files_are_refused_in_one_line(tmp_path, content, why):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=why) as refused:
+        read_file(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_file(tmp_path / "none.csv")
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reader(text):
+    try:
+        read = rows_of(COLLECTIVES + text)
+    except InputError:
+        return
+    compare(read, lambda values: Outcome({"time_s": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("recompute", "Selective (attention)", "selective"),
+        ("recompute", "core_attn", "selective"),
+        ("recompute", "off", "none"),
+        ("schedule", "Interleaved 1F1B", "interleaved"),
+        ("schedule", "zb-h1", "zero-bubble"),
+        ("overlap", "DP", "dp"),
+        ("overlap", "tp+dp", "all"),
+        ("sequence_parallel", "True", 1),
+        ("vocab", '"128,256"', 128256),
+        ("vpp", "0", None),
+        ("etp", "0", None),
+    ],
+)
+def test_cells_are_read_as_people_spell_them(name, text, expected):
+    assert training_row(**{name: text})[name] == expected
