@@ -39,10 +39,10 @@ def test_every_dependency_is_pinned_with_digests() -> None:
         for line in text.splitlines()
         if line.strip()
     }
-    known = pins()
-    assert wanted <= known.keys(), f"run make lock: {sorted(wanted - known.keys())}"
-    assert min(known.values()) >= 1
-    assert known["numpy"] > 10, "wheels of every supported Python, not of this one alone"
+    pinned = pins()
+    assert wanted <= pinned.keys(), f"run make lock: {sorted(wanted - pinned.keys())}"
+    assert min(pinned.values()) >= 1
+    assert pinned["numpy"] > 10, "wheels of every supported Python, not of this one alone"
 
 
 def test_set_up_installs_what_is_pinned_and_nothing_else() -> None:

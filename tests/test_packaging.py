@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[1]
 
 
 def _run(*words: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [str(word) for word in words],
         cwd=cwd,
-        env={**known, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -14,12 +14,12 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_commands_and_experiments_of_the_readme_exist() -> None:
-    known = {command.name for command in COMMANDS}
+    commands = {command.name for command in COMMANDS}
     named = set(re.findall(r"^cluster-sim ([a-z-]+)", README, re.MULTILINE))
     assert named
-    assert named <= known
-    asked = set(re.findall(r"python -m experiments ([a-z_]+)", README))
-    assert asked <= {experiment.name for experiment in EXPERIMENTS}
+    assert named <= commands
+    experiments = set(re.findall(r"python -m experiments ([a-z_]+)", README))
+    assert experiments <= {experiment.name for experiment in EXPERIMENTS}
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)", README))))

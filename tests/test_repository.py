@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
 @functools.cache
@@ -80,9 +81,11 @@ def _wide_functions(path: Path, tree: ast.Module) -> int:
     """Functions of more than eight parameters, without that for the object itself."""
     wide = 0
     for one in _functions(tree):
-        given = one.args
-        names = [item.arg for item in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-        count = len(names) + bool(given.vararg) + bool(given.kwarg)
+        arguments = one.args
+        names = [
+            item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        ]
+        count = len(names) + bool(arguments.vararg) + bool(arguments.kwarg)
         wide += count - (names[:1] in (["self"], ["cls"])) > 8
     return wide
 
@@ -123,8 +126,8 @@ def _vague_locals(path: Path, tree: ast.Module) -> int:
         for node in _nodes(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
-    given = (node.arg for node in _nodes(tree) if isinstance(node, ast.arg))
-    return sum(name in VAGUE for name in (*stored, *given))
+    parameters = (node.arg for node in _nodes(tree) if isinstance(node, ast.arg))
+    return sum(name in VAGUE for name in (*stored, *parameters))
 
 
 RULES = {
@@ -157,6 +160,17 @@ def test_no_module_breaks_a_rule(rule: str) -> None:
     counts = {path: RULES[rule](path, _tree(path)) for path in SOURCES}
     broken = {str(path.relative_to(ROOT)): count for path, count in counts.items() if count}
     assert broken == {}, rule
+
+
+def test_locals_of_tests_are_named_after_what_they_hold() -> None:
+    counts = {str(path.relative_to(ROOT)): _vague_locals(path, _tree(path)) for path in TESTS}
+    assert {path: count for path, count in counts.items() if count} == {}
+
+
+def test_helpers_of_several_tests_stand_in_support() -> None:
+    """A test module that another imports cannot be changed by itself."""
+    pattern = re.compile(r"^from tests\.[\w.]*\.test_\w+ import", re.MULTILINE)
+    assert [str(path.relative_to(ROOT)) for path in TESTS if pattern.search(path.read_text())] == []
 
 
 LATE_ROOMS = ("experiments/cli", "experiments/scripts")

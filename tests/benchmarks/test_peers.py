@@ -52,16 +52,16 @@ def our_sizes(work: Work) -> Counter[int]:
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Commands that a peer's preparation would run, none of which is; files to convert are kept."""
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def note(command: list[object], **_: object) -> None:
-        asked.append([str(word) for word in command])
-        for word in asked[-1]:
+        commands.append([str(word) for word in command])
+        for word in commands[-1]:
             if word.endswith(".goal"):
                 Path(word).with_suffix(".kept").write_text(Path(word).read_text())
 
     monkeypatch.setattr(subprocess, "run", note)
-    return asked
+    return commands
 
 
 @pytest.mark.parametrize("work", TOYS)
@@ -224,7 +224,7 @@ def test_simgrid_is_given_our_ring(tmp_path: Path, programs: list[list[str]]) ->
     assert (int(ranks), int(size)) == (work.ranks, message_bytes)
     assert int(bandwidth) == BANDWIDTH_BYTES_PER_S
     assert float(latency) == LATENCY_PS * 1e-12
-    assert [asked[0] for asked in programs] == ["smpicc", "c++"]
+    assert [command_words[0] for command_words in programs] == ["smpicc", "c++"]
 
 
 PRINTED = {

@@ -96,9 +96,9 @@ def test_tables_and_pictures_say_what_they_take_and_give(value: Callable[..., ob
 def test_every_name_says_what_it_takes_gives_and_refuses(name: str) -> None:
     value = getattr(cs, name)
     sections = _sections(value)
-    known = _described(sections)
+    described = _described(sections)
     if value is not cs.InputError:
-        assert set(inspect.signature(value).parameters) <= known
+        assert set(inspect.signature(value).parameters) <= described
     if not inspect.isclass(value):
         assert {"Returns", "Raises"} <= sections.keys()
     assert ">>> " in sections["Examples"]

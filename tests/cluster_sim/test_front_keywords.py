@@ -33,8 +33,8 @@ def _options(*kinds: Any) -> set[str]:
 
 
 def test_every_option_of_a_fleet_is_a_word() -> None:
-    asked = _options(FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
-    assert asked == (set(FleetKeywords.__annotations__) | set(TAKEN)) - set(OLDER)
+    options = _options(FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
+    assert options == (set(FleetKeywords.__annotations__) | set(TAKEN)) - set(OLDER)
     assert set(inspect.signature(cs.run_fleet).parameters) >= set(TAKEN) - {"peak", "compare"}
 
 
@@ -53,9 +53,9 @@ def test_every_option_of_lending_is_a_word() -> None:
 
 
 def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
-    asked = _options(RequestInputs, ReplicaInputs, DeploymentInputs)
+    options = _options(RequestInputs, ReplicaInputs, DeploymentInputs)
     stated = set(inspect.signature(cs.serve).parameters) | set(ServeKeywords.__annotations__)
-    assert asked <= stated
+    assert options <= stated
     assert _options(JobInputs) <= {*KEYWORDS, *_options(JobPlan)}
 
 
@@ -130,11 +130,13 @@ def test_words_about_names_need_names() -> None:
 
 
 def test_plain_numbers_are_seconds_and_shares() -> None:
-    known = list(FleetKeywords.__annotations__)
-    asked = question_of({"lease": 90, "notice": np.inf, "prefix_cache": 0.5, "noise": 0.1}, known)
-    assert (asked.policy.lease, asked.policy.notice) == ("90s", "inf")
-    assert (asked.fleet.prefix_cache, asked.demand.noise) == ("0.5", "0.1")
-    older = question_of({"unit_rate_per_s": 3.0}, known)
+    words = list(FleetKeywords.__annotations__)
+    question = question_of(
+        {"lease": 90, "notice": np.inf, "prefix_cache": 0.5, "noise": 0.1}, words
+    )
+    assert (question.policy.lease, question.policy.notice) == ("90s", "inf")
+    assert (question.fleet.prefix_cache, question.demand.noise) == ("0.5", "0.1")
+    older = question_of({"unit_rate_per_s": 3.0}, words)
     assert older.fleet.unit_rate == 3.0
 
 

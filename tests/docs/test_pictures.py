@@ -60,8 +60,8 @@ def test_an_experiment_is_drawn_with_its_finding_and_command(
 def test_the_gallery_of_the_documents_is_whole_and_small() -> None:
     docs = ROOT / DOCS
     drawn = {path.stem: path for path in (docs / PICTURES).glob("*.png")}
-    known = [one.name for one in EXPERIMENTS]
-    assert set(drawn) <= set(known)
+    experiments = [one.name for one in EXPERIMENTS]
+    assert set(drawn) <= set(experiments)
     assert len(drawn) >= 16
     for path in drawn.values():
         assert path.stat().st_size <= MOST_BYTES, path.name

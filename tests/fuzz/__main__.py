@@ -79,11 +79,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--seed", type=int, default=int(time.time()) * 10_000)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "fuzz")
-    given = parser.parse_args()
+    stated = parser.parse_args()
     options = every_option()
     kinds: collections.Counter[str] = collections.Counter()
     cases = 0
-    for seed, fault in failures(given.seconds, given.seed):
+    for seed, fault in failures(stated.seconds, stated.seed):
         cases += 1
         if not fault:
             continue
@@ -92,8 +92,8 @@ def main() -> int:
         if kinds[kind] > 3:
             continue
         case = draw(seed, options)
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / f"{seed}.json").write_text(case.as_json())
+        stated.out.mkdir(parents=True, exist_ok=True)
+        (stated.out / f"{seed}.json").write_text(case.as_json())
         print(f"{seed}: {fault}\n    cluster-sim {' '.join(map(repr, case.arguments))}", flush=True)
     print(f"{cases} cases, {sum(kinds.values())} failed in {len(kinds)} ways", flush=True)
     return 1 if kinds else 0

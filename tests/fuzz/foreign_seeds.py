@@ -11,9 +11,9 @@ from pathlib import Path
 
 import networkx as nx
 
+from tests.support.foreign_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
+from tests.support.request_logs import CHAT, MOONCAKE
 from tests.support.small_traces import GOAL, job, profile
-from tests.workloads.demand.test_request_logs import CHAT, MOONCAKE
-from tests.workloads.training.test_other_plans import DEEPSPEED, MEGATRON, NEMO, NXD, TITAN
 
 ASTRA = b"""topology: [Ring, Switch]
 npus_count: [8, 2]
@@ -46,10 +46,10 @@ def foreign_files() -> dict[str, bytes]:
         "ring.graphml": "\n".join(nx.generate_graphml(ring)),
         "mooncake.jsonl": "\n".join(map(json.dumps, MOONCAKE)), "chat.json": json.dumps(CHAT),
     }  # fmt: skip
-    given = {name: text.encode() for name, text in texts.items()}
-    given |= {"astra.yml": ASTRA, "kernels.csv": KERNELS, "policy.py": POLICY}
-    given |= {"causes.csv": CAUSES}
-    return given | _written()
+    contents = {name: text.encode() for name, text in texts.items()}
+    contents |= {"astra.yml": ASTRA, "kernels.csv": KERNELS, "policy.py": POLICY}
+    contents |= {"causes.csv": CAUSES}
+    return contents | _written()
 
 
 def _written() -> dict[str, bytes]:

@@ -135,8 +135,8 @@ def test_the_seeds_are_valid_as_they_stand(
 ) -> None:
     """A mutation of what is refused anyway finds little."""
     monkeypatch.setattr("experiments.sweeps.runner.process_pool", in_threads)
-    given = answer_of(Case(0, (*words, "--quiet"), files()), tmp_path)
-    assert (given.status, given.escaped) == (0, ""), given.errors
+    answer = answer_of(Case(0, (*words, "--quiet"), files()), tmp_path)
+    assert (answer.status, answer.escaped) == (0, ""), answer.errors
 
 
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "permute")

@@ -61,11 +61,11 @@ def run_row(_: Any, arguments: Sequence[str]) -> dict[str, Any]:
 
     The environment names the file to write to.
     """
-    given = dict(word.removeprefix("--").split("=") for word in arguments if "=" in word)
+    options = dict(word.removeprefix("--").split("=") for word in arguments if "=" in word)
     with Path(os.environ["PROBE_LOG"]).open("a") as log:
-        log.write(given["size"] + "\n")
-    if given["size"] == "666":
+        log.write(options["size"] + "\n")
+    if options["size"] == "666":
         os._exit(9)
     time.sleep(float(os.environ.get("PROBE_SLEEP_S", "0")))
-    document = json.loads(json.dumps({"double": 2 * int(given["size"])}))
+    document = json.loads(json.dumps({"double": 2 * int(options["size"])}))
     return {"status": "ok", "message": "", "document": document, "wall_s": 0.0}

@@ -23,12 +23,12 @@ UNHURRIED = settings(deadline=None)
 
 def torus(*sizes: int, rates: tuple[int, ...] = (), wrap: bool = True) -> Torus:
     """Torus of these sizes, slowest first; rates in GB/s, 100 where none is given."""
-    given = rates or (100,) * len(sizes)
+    gb_per_s = rates or (100,) * len(sizes)
     names = "UVWXYZ"[-len(sizes) :][::-1]
     return Torus(
         tuple(
             Axis(name, size, rate * GB, 1_000_000, wrap)
-            for name, size, rate in zip(names, sizes, given, strict=True)
+            for name, size, rate in zip(names, sizes, gb_per_s, strict=True)
         )
     )
 

@@ -111,9 +111,9 @@ def test_inf2_links_are_two_of_trn1_s(shipped: Catalogue) -> None:
 
 def test_inf2_runs_the_kernels_of_trn1(shipped: Catalogue) -> None:
     constants = shipped.quantities("kernels.trainium")
-    own = [name.removesuffix("_trn1") for name in constants if name.endswith("_trn1")]
-    assert own
-    for name in own:
+    names = [name.removesuffix("_trn1") for name in constants if name.endswith("_trn1")]
+    assert names
+    for name in names:
         as_trn1 = shipped.value("kernels.trainium", f"{name}_trn1")
         assert shipped.value("kernels.trainium", f"{name}_inf2") == as_trn1, name
     for name in shipped.quantities("serving.trn1"):

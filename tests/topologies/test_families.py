@@ -37,9 +37,13 @@ def test_every_chip_of_a_machine_has_a_family() -> None:
     ],
 )
 def test_families(chip: str, family: str, runtime: str, ranks: int, provenance: str) -> None:
-    known = chip_family(chip)
-    assert (known.name, known.runtime, known.ranks_per_chip) == (family, runtime, ranks)
-    assert known.provenance == provenance
+    chips_family = chip_family(chip)
+    assert (chips_family.name, chips_family.runtime, chips_family.ranks_per_chip) == (
+        family,
+        runtime,
+        ranks,
+    )
+    assert chips_family.provenance == provenance
 
 
 def test_a_variant_changes_the_ranks_of_a_chip() -> None:

@@ -30,9 +30,9 @@ CLUSTERS = [
 ]
 
 
-def by_add_edge(name: str, given: dict[str, str]) -> nx.MultiDiGraph[Node]:
+def by_add_edge(name: str, rates: dict[str, str]) -> nx.MultiDiGraph[Node]:
     multigraph: nx.MultiDiGraph[Node] = nx.MultiDiGraph()
-    table = edge_table(cluster(name, **given))
+    table = edge_table(cluster(name, **rates))
     names = node_names(table)
     multigraph.add_nodes_from(names)
     for src, dst, kind in zip(
@@ -42,9 +42,9 @@ def by_add_edge(name: str, given: dict[str, str]) -> nx.MultiDiGraph[Node]:
     return multigraph
 
 
-@pytest.mark.parametrize(("name", "given"), CLUSTERS)
-def test_graph_equals_one_made_with_add_edge(name: str, given: dict[str, str]) -> None:
-    fast, slow = graph(cluster(name, **given)), by_add_edge(name, given)
+@pytest.mark.parametrize(("name", "rates"), CLUSTERS)
+def test_graph_equals_one_made_with_add_edge(name: str, rates: dict[str, str]) -> None:
+    fast, slow = graph(cluster(name, **rates)), by_add_edge(name, rates)
     assert list(fast.nodes) == list(slow.nodes)
     assert nx.to_dict_of_dicts(fast) == nx.to_dict_of_dicts(slow)
     assert {(a, b, k) for a, b, k in fast.reverse().edges(keys=True)} == {
@@ -52,11 +52,11 @@ def test_graph_equals_one_made_with_add_edge(name: str, given: dict[str, str]) -
     }
 
 
-@pytest.mark.parametrize(("name", "given"), CLUSTERS)
+@pytest.mark.parametrize(("name", "rates"), CLUSTERS)
 def test_graph_has_the_nodes_and_edges_that_measures_count(
-    name: str, given: dict[str, str]
+    name: str, rates: dict[str, str]
 ) -> None:
-    multigraph, counted = graph(cluster(name, **given)), measure(cluster(name, **given))
+    multigraph, counted = graph(cluster(name, **rates)), measure(cluster(name, **rates))
     assert multigraph.number_of_edges() == counted.links + counted.scale_out_links
     kinds = [kind for _, kind in multigraph.nodes(data="kind")]
     assert kinds.count("chip") == counted.chips

@@ -97,8 +97,8 @@ def test_egress_of_trn3_is_512_512_128_by_tier(name: str) -> None:
     for fold in (True, False):
         links = domain_links(shape, fold=fold)
         for tier, rate in zip(range(3), (128, 512, 512), strict=True):
-            own = (links.tier == tier) & (links.src < shape.chips)
-            egress = np.bincount(links.src[own], links.bandwidth_bytes_per_s[own])
+            of_chips = (links.tier == tier) & (links.src < shape.chips)
+            egress = np.bincount(links.src[of_chips], links.bandwidth_bytes_per_s[of_chips])
             assert egress.tolist() == [rate * GB] * shape.chips
 
 

@@ -126,9 +126,9 @@ def test_uniform_all_to_all_of_full_closes(shape: Clos) -> None:
 @given(shapes())
 def test_degree_and_rate_are_means_over_the_chips(shape: Shape) -> None:
     links = domain_links(shape, fold=False)
-    own = links.src < shape.chips
-    assert links_per_chip(shape) == pytest.approx(np.count_nonzero(own) / shape.chips)
-    rate = links.bandwidth_bytes_per_s[own].sum() / shape.chips
+    from_chip = links.src < shape.chips
+    assert links_per_chip(shape) == pytest.approx(np.count_nonzero(from_chip) / shape.chips)
+    rate = links.bandwidth_bytes_per_s[from_chip].sum() / shape.chips
     assert scale_up_bytes_per_s(shape) == pytest.approx(rate, abs=1)
 
 

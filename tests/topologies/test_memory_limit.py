@@ -19,8 +19,8 @@ from topologies.errors import InputError
 def test_the_limits_of_the_process_count(monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
     usual = memory_limit.machine_bytes()
 
-    def limits(asked: int) -> tuple[int, int]:
-        return (10**6 if asked == kind else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    def limits(limit: int) -> tuple[int, int]:
+        return (10**6 if limit == kind else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
     monkeypatch.setattr(memory_limit.resource, "getrlimit", limits)
     assert memory_limit.machine_bytes() == 10**6 < usual

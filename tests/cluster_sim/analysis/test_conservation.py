@@ -10,7 +10,7 @@ from cluster_sim.analysis.conservation import violations
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import Trace
-from tests.cluster_sim.engine.test_engine import PS, fixed, flow_schedule
+from tests.support.engine_schedules import PS, fixed, flow_schedule
 
 
 def test_an_op_that_overtakes_is_found() -> None:

@@ -15,7 +15,7 @@ from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms
 from cluster_sim.hardware.communication_costs import communication_costs
 from experiments.cli.main import run
-from tests.cluster_sim.collectives.test_algorithm_fields import CALLS, check_fields
+from tests.support.algorithm_fields import CALLS, check_fields
 from topologies.clusters.names import cluster
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "add-an-algorithm.md"

@@ -44,11 +44,13 @@ def test_without_trees_an_all_reduce_goes_round_rings():
     """As with NCCL_ALGO=Ring: no tree between servers, and no reduction in their switches."""
     numbers = shipped_catalogue().with_variants({"nccl-tuner.trees": "none"})
     for machine in ("dgx-a100:2", "dgx-h100", "p5.48xlarge:4"):
-        usual, told = (whole(cluster(machine, catalogue=base)) for base in (None, numbers))
+        usual, without_trees = (whole(cluster(machine, catalogue=base)) for base in (None, numbers))
         for size in (2**20, 2**30):
             asked_for = load_of(Call("all-reduce", usual, size), rings=True)
-            assert load_of(Call("all-reduce", told, size)) == asked_for
-            gathered = (nccl_ps(Call("all-gather", group, size)) for group in (usual, told))
+            assert load_of(Call("all-reduce", without_trees, size)) == asked_for
+            gathered = (
+                nccl_ps(Call("all-gather", group, size)) for group in (usual, without_trees)
+            )
             assert len(set(gathered)) == 1
     two, rings = (whole(cluster("dgx-a100:2", catalogue=base)) for base in (None, numbers))
     # A ring of 16 ranks carries 30/16 of the buffer through the adapters, a tree all of it once.
@@ -200,9 +202,9 @@ def _file_cluster(folder: Path, **changes: object) -> Cluster:
 def test_a_file_with_the_numbers_of_a_machine_takes_as_long(
     tmp_path: Path, kind: str, domains: int
 ) -> None:
-    own, named = _file_cluster(tmp_path, domains=domains), cluster(f"dgx-h100:{domains}")
+    from_file, named = _file_cluster(tmp_path, domains=domains), cluster(f"dgx-h100:{domains}")
     for size in (1024, 2**26):
-        times = [nccl_ps(Call(kind, whole(each), size)) for each in (own, named)]
+        times = [nccl_ps(Call(kind, whole(each), size)) for each in (from_file, named)]
         assert times[0] == times[1]
 
 

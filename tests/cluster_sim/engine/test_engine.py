@@ -13,7 +13,6 @@ from cluster_sim.engine import (
     RUNNING,
     WAITING,
     HorizonError,
-    Times,
     reference,
     simulate,
 )
@@ -21,44 +20,12 @@ from cluster_sim.engine.fast.loop import advance
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import (
     FIXED,
-    FLOW,
     HORIZON_PS,
     JOIN,
     Edges,
-    Flows,
     Resources,
-    Schedule,
 )
-from tests.support.schedules import from_columns
-
-ENGINES = pytest.mark.parametrize("engine", ["reference", "fast"])
-
-
-def fixed(
-    duration: list[int],
-    resource: int | list[int] = 0,
-    edges: Edges | None = None,
-    slots: int | list[int] = 1,
-    priority: int | list[int] = 0,
-) -> Schedule:
-    """Fixed ops; by default on one engine with one slot, without edges."""
-    resources = 1 if isinstance(resource, int) else max(resource) + 1
-    return schedule(
-        OpColumns(
-            kind=[FIXED] * len(duration), duration_ps=duration, resource=resource, priority=priority
-        ),
-        edges=edges or no_edges(len(duration)),
-        resources=Resources.table("engine", np.arange(resources), slots=slots),
-    )
-
-
-def no_edges(ops: int) -> Edges:
-    return Edges.from_pairs(ops, np.empty(0, np.int64), np.empty(0, np.int32))
-
-
-def times_of(times: Times) -> list[tuple[int, int, int]]:
-    columns = (times.ready_ps, times.start_ps, times.end_ps)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+from tests.support.engine_schedules import ENGINES, PS, fixed, flow_schedule, no_edges, times_of
 
 
 @ENGINES
@@ -254,32 +221,6 @@ def test_any_layout_of_the_columns_gives_the_same(engine: str) -> None:
     odd.kind.setflags(write=False)
     assert times_of(simulate(odd, engine=engine)) == times_of(simulate(table, engine=engine))
     assert len(advance.by_types) <= 1  # compiled for one layout
-
-
-def flow_schedule(
-    size: list[int], path: list[list[int]], capacity: list[int], **columns: object
-) -> Schedule:
-    """Flows that hold no slot; the work in bytes, the path of each."""
-    ops = len(size)
-    cap = columns.pop("cap", [2**62] * ops)
-    weight = columns.pop("weight", [[1] * len(crossed) for crossed in path])
-    return from_columns(
-        kind=[FLOW] * ops,
-        size_bytes=size,
-        edges=columns.pop("edges", no_edges(ops)),
-        resources=Resources.table("hbm", np.arange(len(capacity)), slots=1, capacity=capacity),
-        flows=Flows(
-            np.arange(ops, dtype=np.int32),
-            np.array(cap, np.int64),
-            np.cumsum([0, *map(len, path)]),
-            np.concatenate(path).astype(np.int32),
-            np.concatenate(weight).astype(np.int32),
-        ),
-        **columns,
-    )
-
-
-PS = 10**12  # one byte a picosecond [B/s]
 
 
 @ENGINES

@@ -17,7 +17,7 @@ from cluster_sim.engine import (
 )
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, HORIZON_PS, JOIN, Edges, Resources
-from tests.cluster_sim.engine.test_engine import ENGINES, PS, fixed, flow_schedule, times_of
+from tests.support.engine_schedules import ENGINES, PS, fixed, flow_schedule, times_of
 
 
 def attempts_of(times: Times) -> list[tuple[int, int, int]]:

@@ -31,7 +31,7 @@ from topologies.files import kept_files
 
 ROOT = Path(__file__).parents[3]
 TWO = (
-    "from tests.cluster_sim.engine.test_engine import fixed;"
+    "from tests.support.engine_schedules import fixed;"
     "from cluster_sim.engine import simulate; import sys;"
     "print(simulate(fixed([1])).end_ps.tolist(), 'numba' in sys.modules)"
 )
@@ -97,7 +97,7 @@ def test_numbers_arrays_and_tuples_are_passed() -> None:
     assert out.tolist() == [[58, 3]]
 
 
-def made(function: Callable[..., Any], *arguments: Any) -> Code:
+def code_of(function: Callable[..., Any], *arguments: Any) -> Code:
     """Machine code of a function for these arguments, made anew."""
     assert isinstance(function, Entry)
     words: list[Any] = []
@@ -108,7 +108,7 @@ def made(function: Callable[..., Any], *arguments: Any) -> Code:
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="LLVM loads")
 def test_code_is_laid_out_without_llvm_and_computes_the_same() -> None:
     values = np.arange(5.0)
-    code = made(total, Pair(values, 0.5), (1, 4))
+    code = code_of(total, Pair(values, 0.5), (1, 4))
     words: list[Any] = []
     _flatten((Pair(values, 0.5), (1, 4)), [], words, total.plain)
     passed = [ctypes.c_double if isinstance(word, float) else ctypes.c_int64 for word in words]
@@ -121,7 +121,7 @@ def test_code_is_laid_out_without_llvm_and_computes_the_same() -> None:
 
 
 def test_object_files_that_need_a_linker_are_left_to_llvm() -> None:
-    code = made(total, Pair(np.arange(5.0), 0.5), (1, 4))
+    code = code_of(total, Pair(np.arange(5.0), 0.5), (1, 4))
     for_another_processor = code.binary[:18] + b"\xb7\0" + code.binary[20:]
     for binary in (b"", b"\x7fELF", code.binary[:100], for_another_processor):
         with pytest.raises(Unsuited):
@@ -186,14 +186,14 @@ def seven(value: int) -> int:
 def test_a_function_is_compiled_once_for_all_constants() -> None:
     assert seven(2) == 7
     assert isinstance(added, Part)
-    made(seven, 2)
+    code_of(seven, 2)
     assert len(added.dispatcher.overloads) == 1
 
 
 def test_numba_compiles_other_code_of_the_process_as_ever() -> None:
     from numba import njit
 
-    made(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
+    code_of(seven, 2)  # leaves numba's functions of its own, such as max, not ready to run
 
     @njit
     def highest(values: np.ndarray[Any, Any]) -> int:

@@ -32,11 +32,11 @@ def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, in
     Each op leads to itself in the round that follows, and ``across`` to others there.
     """
     ops, edges = len(body), body.edges
-    own = np.stack([edges.sources(), edges.dst, edges.lag_ps, edges.start_mask()])
+    body_edges = np.stack([edges.sources(), edges.dst, edges.lag_ps, edges.start_mask()])
     same = np.arange(ops)
     ahead = np.array(across, np.int64).reshape(-1, 2).T
     src, to = np.concatenate([same, ahead[0]]), np.concatenate([same, ahead[1]])
-    pairs = [own + np.array([[k * ops], [k * ops], [k], [0]]) for k in range(count)]
+    pairs = [body_edges + np.array([[k * ops], [k * ops], [k], [0]]) for k in range(count)]
     for k in range(count):
         there = (k + 1) * ops + (to if k < count - 1 else to % final)
         pairs.append(np.stack([k * ops + src, there, src % 3, 0 * src]))

@@ -49,8 +49,8 @@ def chains(body: Schedule, delays: list[list[int]]) -> tuple[Schedule, Routines]
         "priority": [0] * outside,
     }
     whole = {
-        name: np.concatenate([own, *[np.append(getattr(body, name), end)] * len(delays)])
-        for (name, own), end in zip(columns.items(), (JOIN, -1, 0, 0, 0), strict=True)
+        name: np.concatenate([column, *[np.append(getattr(body, name), end)] * len(delays)])
+        for (name, column), end in zip(columns.items(), (JOIN, -1, 0, 0, 0), strict=True)
     }
     pairs = [np.stack([op[leads], op[leads] + 1, 0 * op[leads], 0 * op[leads]])]
     pairs += [_body(body) + np.array([[at], [at], [0], [0]]) for at in first[:-1].tolist()]

@@ -104,7 +104,7 @@ def test_every_third_lane_is_named_when_there_are_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"window_s": (5.0, 6.0)}, "nothing to draw"),
         ({"window_s": (2e-12, 1e-12)}, "it must grow"),
@@ -113,9 +113,9 @@ def test_every_third_lane_is_named_when_there_are_many() -> None:
         ({"ranks": 9}, "nothing to draw"),
     ],
 )
-def test_an_impossible_timeline_is_refused(asked: dict, message: str) -> None:
+def test_an_impossible_timeline_is_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        timeline(_overlapping(), **asked)
+        timeline(_overlapping(), **options)
 
 
 def test_colours_are_known_or_in_order_and_never_twice_while_they_last() -> None:

@@ -311,6 +311,6 @@ def test_a_report_of_fewer_than_two_ranks_is_refused(
     report.write_text(f'{{"op": "allr", "nworkers": {ranks}, "results": {results}}}')
     kernels.write_bytes(KERNEL_ROWS)
     assert run(["calibrate", str(kernels), str(report), "--cluster=trn2.48xlarge"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "rank" in told
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "rank" in printed

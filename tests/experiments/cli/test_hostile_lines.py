@@ -206,13 +206,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file below a folder with its size and the time of its last change."""
-    known = {}
+    entries = {}
     for base, names, others in os.walk(folder):
         for name in (*names, *others):
             status = os.lstat(os.path.join(base, name))
             size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-            known[os.path.join(base, name)] = (size, status.st_mtime_ns if size else 0)
-    return known
+            entries[os.path.join(base, name)] = (size, status.st_mtime_ns if size else 0)
+    return entries
 
 
 def test_every_command_has_hostile_lines() -> None:

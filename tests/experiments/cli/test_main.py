@@ -179,7 +179,7 @@ def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_a_fault_of_the_system_is_words_not_a_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*given: object, **named: object) -> None:
+    def full(*arguments: object, **named: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("topologies.clusters.names.cluster", full)

@@ -46,7 +46,7 @@ def test_streams_that_are_closed_full_or_left(words: str, status: int, message: 
 def test_running_out_of_memory_is_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*given: object, **named: object) -> None:
+    def full(*arguments: object, **named: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("topologies.clusters.names.cluster", full)
@@ -56,11 +56,11 @@ def test_running_out_of_memory_is_a_line(
     assert message.count("\n") == 1
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("wants_traceback", [False, True])
 def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
-    asked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    wants_traceback: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*given: object, **named: object) -> None:
+    def broken(*arguments: object, **named: object) -> None:
         raise KeyError("x")
 
     def left(status: int) -> None:
@@ -71,13 +71,13 @@ def test_a_fault_of_the_program_is_a_line_and_a_traceback_for_who_asks(
     monkeypatch.setattr(MAIN, "open_streams", lambda: True)
     monkeypatch.setattr(MAIN, "leave", left)
     monkeypatch.setattr(sys, "argv", ["cluster-sim", "topology", "trn2.48xlarge"])
-    if asked:
+    if wants_traceback:
         monkeypatch.setenv("CLUSTER_SIM_TRACEBACK", "1")
     with pytest.raises(SystemExit, match="1"):
         main_function()
     message = capsys.readouterr().err
-    assert ("Traceback" in message) is asked
-    if not asked:
+    assert ("Traceback" in message) is wants_traceback
+    if not wants_traceback:
         assert message.startswith("cluster-sim: internal fault, not yours: KeyError: 'x', at ")
         assert message.count("\n") == 1
 

@@ -66,8 +66,8 @@ def test_numerals_cover_neither_circles_nor_each_other() -> None:
 
 def test_a_plan_that_is_fastest_and_cheapest_is_said_to_be_both() -> None:
     machine = cluster("trn2.48xlarge")
-    found = search(model("gpt2"), machine, 32, stated={"seq": 1024}, finalists=2, objective="cost")
-    assert "the fastest plan is also the one of least cost" in worth(found, 2).axes[0].get_title(
+    plans = search(model("gpt2"), machine, 32, stated={"seq": 1024}, finalists=2, objective="cost")
+    assert "the fastest plan is also the one of least cost" in worth(plans, 2).axes[0].get_title(
         "left"
     )
 

@@ -13,9 +13,9 @@ from workloads.serving.requests import Requests
 def served(ttft_s: list[float]) -> Served:
     """Requests that arrive together and take eleven tokens, a tenth of a second each."""
     count, first = len(ttft_s), np.array(ttft_s)
-    asked = Requests(np.zeros(count), np.full(count, 10), np.full(count, 11))
+    requests = Requests(np.zeros(count), np.full(count, 10), np.full(count, 11))
     none = np.zeros(0)
-    return Served(asked, first, first + 1.0, none, none, 1.0, 1.0, 0, 1.0, 1)
+    return Served(requests, first, first + 1.0, none, none, 1.0, 1.0, 0, 1.0, 1)
 
 
 def test_each_request_is_a_step_and_limits_stand_beside() -> None:

@@ -45,10 +45,13 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
-        given = dict(attrs)
-        self.policy += str(given.get("content")) if given.get("http-equiv") else ""
-        self.alts = [*getattr(self, "alts", []), *([str(given["alt"])] if "alt" in given else [])]
-        self.kind = str(given.get("type", "script")) if tag == "script" else ""
+        attributes = dict(attrs)
+        self.policy += str(attributes.get("content")) if attributes.get("http-equiv") else ""
+        self.alts = [
+            *getattr(self, "alts", []),
+            *([str(attributes["alt"])] if "alt" in attributes else []),
+        ]
+        self.kind = str(attributes.get("type", "script")) if tag == "script" else ""
         self.sources += [str(value) for name, value in attrs if name in ("src", "href")]
         assert not [name for name, _ in attrs if name.startswith("on")]
         if tag not in VOID:

@@ -17,9 +17,9 @@ def test_a_template_is_compiled_once_for_all_runs(
     compiled = []
     compile_template = jinja2.Environment.compile
 
-    def count(environment: jinja2.Environment, *given: object, **named: object) -> object:
-        compiled.append(given)
-        return compile_template(environment, *given, **named)
+    def count(environment: jinja2.Environment, *arguments: object, **named: object) -> object:
+        compiled.append(arguments)
+        return compile_template(environment, *arguments, **named)
 
     monkeypatch.setattr(jinja2.Environment, "compile", count)
     monkeypatch.setattr(kept_files, "folders", lambda: (tmp_path,))

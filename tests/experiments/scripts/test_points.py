@@ -64,7 +64,7 @@ class Watched:
 
 
 def frame_of(name: str, watch: Watched) -> pd.DataFrame:
-    module = next(known for known in EXPERIMENTS if known.name == name).load()
+    module = next(experiment for experiment in EXPERIMENTS if experiment.name == name).load()
     frame: pd.DataFrame = module.run(**SMALL[name], watch=watch)
     return frame.drop(columns=MEASURED, errors="ignore")
 

@@ -164,7 +164,7 @@ def test_out_is_a_run_directory_with_rows_and_figure(
     hop: types.SimpleNamespace, tmp_path: Path
 ) -> None:
     extra: list[dict] = []
-    hop.save = lambda run, frame, **given: extra.append(given)
+    hop.save = lambda run, frame, **options: extra.append(options)
     assert main(["hop_time", "--seed", "5", "--out", str(tmp_path / "out")]) == 0
     record = read_record(tmp_path / "out")
     assert (record["command"], record["seed"]) == ("experiment hop_time", 5)

@@ -221,11 +221,11 @@ def test_a_result_that_repeats_its_parameter_is_left_out() -> None:
 
 def test_parameters_of_several_kinds_are_text_and_can_be_stored(tmp_path: Path) -> None:
     outcome = {"status": "ok", "message": "", "document": {"t": 1}}
-    asked = [Row({"size": text}, (text,), text) for text in ("1KiB", "nan", "-1", "1e3")]
-    frame = results([(row, outcome) for row in asked])
+    rows = [Row({"size": text}, (text,), text) for text in ("1KiB", "nan", "-1", "1e3")]
+    frame = results([(row, outcome) for row in rows])
     assert frame["size"].tolist() == ["1KiB", "nan", "-1", "1000.0"]
     frame.to_parquet(tmp_path / "frame.parquet")
-    assert results([(asked[2], outcome)])["size"].tolist() == [-1]
+    assert results([(rows[2], outcome)])["size"].tolist() == [-1]
 
 
 def test_finished_runs_are_not_run_again(log: Path, tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def _two_tables() -> Residuals:
 
 def test_every_table_has_the_same_weight() -> None:
     residuals = _two_tables()
-    own = score_quantile(TENSOR, residuals, 0.8)
-    assert own == pytest.approx(0.3)
+    quantile = score_quantile(TENSOR, residuals, 0.8)
+    assert quantile == pytest.approx(0.3)
     assert score_quantile(TENSOR, residuals, 0.5) == pytest.approx(0.1)
 
 

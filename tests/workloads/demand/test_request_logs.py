@@ -9,27 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.request_logs import CHAT, MOONCAKE
 from topologies.errors import InputError
 from workloads.demand import read_demand
 from workloads.demand.request_logs import read_json_log
 from workloads.serving import read_requests
 from workloads.serving.prefix_cache import with_prefix_cache
-
-MOONCAKE = [
-    {"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1]},
-    {"timestamp": 3052, "input_length": 2287, "output_length": 316, "hash_ids": [0, 42]},
-]
-CHAT = [
-    {
-        "id": "a",
-        "conversations": [
-            {"from": "human", "value": "x" * 400},
-            {"from": "gpt", "value": "y" * 80},
-            {"from": "human", "value": "thanks"},
-        ],
-    },
-    {"id": "b", "conversations": [{"from": "human", "value": "alone"}]},
-]
 
 
 def _lines(path: Path, entries: list[dict[str, Any]]) -> Path:

@@ -61,16 +61,16 @@ ECONOMICS = Economics(500.0, 100.0, usd_per_million_tokens=2.0, batch_discount=0
 
 def _work(requests_per_minute: float, minutes: int, hours: float = 24.0) -> BatchWork:
     """Requests of 1,100 tokens, of which a unit answers two a second, or 120 a minute."""
-    asked = constant(requests_per_minute, minutes=minutes)
-    return BatchWork(asked, np.full(minutes, 2.0), int(hours * 60))
+    demand = constant(requests_per_minute, minutes=minutes)
+    return BatchWork(demand, np.full(minutes, 2.0), int(hours * 60))
 
 
-def _run(batch: BatchWork, units: int = 10, serve: int = 4, **given: Any) -> FleetRun:
+def _run(batch: BatchWork, units: int = 10, serve: int = 4, **options: Any) -> FleetRun:
     """Serve one request a minute on some units, and lend the others."""
     minutes = batch.demand.minutes
-    jobs = given.pop("jobs", (evaluation_job(units),))
-    policy = given.pop("policy", static(serve))
-    fleet = Fleet(units, costs=given.pop("costs", FREE), **given)
+    jobs = options.pop("jobs", (evaluation_job(units),))
+    policy = options.pop("policy", static(serve))
+    fleet = Fleet(units, costs=options.pop("costs", FREE), **options)
     return simulate(
         constant(1.0, minutes=minutes), [SERVICE], fleet, policy, jobs=jobs, batch=batch
     )
@@ -161,8 +161,8 @@ def test_requests_tokens_and_time_are_conserved(
     share: float, hours: float, reclaim: str, seed: int
 ) -> None:
     tier = BatchTier(share, deadline_s=hours * 3600)
-    asked = azure_code().between(0, 1440)
-    demand = scaled_to_fleet(interactive(asked, tier), [SERVICE], 24, peak_share=0.8)
+    arrivals = azure_code().between(0, 1440)
+    demand = scaled_to_fleet(interactive(arrivals, tier), [SERVICE], 24, peak_share=0.8)
     work = batch_work(demand, None, [SERVICE], tier)
     run = simulate(
         demand,
@@ -184,8 +184,8 @@ def test_requests_tokens_and_time_are_conserved(
 
 
 def test_a_share_leaves_the_interactive_service() -> None:
-    tier, asked = BatchTier(0.2), constant(100.0, minutes=10)
-    rest = interactive(asked, tier)
+    tier, demand = BatchTier(0.2), constant(100.0, minutes=10)
+    rest = interactive(demand, tier)
     work = batch_work(rest, None, [SERVICE], tier)
     assert work is not None
     assert rest.requests[0, 0] == 80.0
@@ -228,9 +228,9 @@ def test_two_models_and_a_short_demand_are_refused() -> None:
     two = [SERVICE, Service("code", fixed_rate(1.0), 1e9)]
     with pytest.raises(InputError, match="Give one --model"):
         batch_work(constant(1.0, minutes=9), None, two, BatchTier(0.1))
-    own = constant(1.0, minutes=5)
+    short = constant(1.0, minutes=5)
     with pytest.raises(InputError, match="as long"):
-        batch_work(constant(1.0, minutes=9), own, [SERVICE], BatchTier(demand=own))
+        batch_work(constant(1.0, minutes=9), short, [SERVICE], BatchTier(demand=short))
 
 
 def test_a_saturated_unit_answers_as_many_as_the_token_level_replica() -> None:

@@ -79,8 +79,8 @@ def test_a_unit_keeps_the_slo_at_its_rate_and_saturates_at_its_most_as_its_repli
     lengths = LENGTHS.with_means(*_mean_lengths())
 
     def at(rate_per_s: float) -> float:
-        asked = poisson(rate_per_s, 6000, lengths, np.random.default_rng(11))
-        return float(attained(serve_apart(served, asked, group, batching).served, SLO).mean())
+        requests = poisson(rate_per_s, 6000, lengths, np.random.default_rng(11))
+        return float(attained(serve_apart(served, requests, group, batching).served, SLO).mean())
 
     table = service.capacity
     assert at(table.rate_slo_per_s) > SLO.share - 0.01
@@ -93,13 +93,13 @@ def test_first_tokens_of_a_unit_come_when_those_of_its_pools_do(
     service: Service, served: Profile
 ) -> None:
     load, table = 0.6, service.capacity
-    asked = poisson(
+    requests = poisson(
         load * table.rate_max_per_s,
         6000,
         LENGTHS.with_means(*_mean_lengths()),
         np.random.default_rng(3),
     )
-    alone = serve_apart(served, asked, pools(UNIT, served, 1, 3), batching_from(UNIT)).served
+    alone = serve_apart(served, requests, pools(UNIT, served, 1, 3), batching_from(UNIT)).served
     for level, within in ((0.5, 0.05), (0.99, 0.2)):
         fluid = float(table.ttft_quantile_s(load, level))
         assert fluid == pytest.approx(np.quantile(alone.ttft_s, level), rel=within)
@@ -229,8 +229,8 @@ def test_an_slo_that_no_replica_keeps_says_how_near_the_best_comes() -> None:
 
 
 def _mean_lengths() -> tuple[float, float]:
-    asked = _demand()
-    return float(asked.prompt_tokens[0, 0]), float(asked.output_tokens[0, 0])
+    demand = _demand()
+    return float(demand.prompt_tokens[0, 0]), float(demand.output_tokens[0, 0])
 
 
 def test_both_commands_answer_for_groups(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def base() -> Scenario:
 
 
 def _simulated(built: Scenario) -> float:
-    told = summary(run(built, policy_of("oracle", built)), built.economics)
-    return float(told["training_chip_hours"] / told["chip_hours"])
+    simulated = summary(run(built, policy_of("oracle", built)), built.economics)
+    return float(simulated["training_chip_hours"] / simulated["chip_hours"])
 
 
 def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
@@ -51,14 +51,14 @@ def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
 
 
 def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:
-    told = expected(base)
-    asked = base.demand
-    tokens = float((asked.requests * (asked.prompt_tokens + asked.output_tokens)).sum())
-    usd = base.economics.usd_per_chip_s * asked.minutes * 60 * UNITS * 64
-    assert told.usd_per_million_tokens == pytest.approx(
-        usd * (1 - told.lendable_share) / tokens * 1e6
+    forecast = expected(base)
+    demand = base.demand
+    tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
+    usd = base.economics.usd_per_chip_s * demand.minutes * 60 * UNITS * 64
+    assert forecast.usd_per_million_tokens == pytest.approx(
+        usd * (1 - forecast.lendable_share) / tokens * 1e6
     )
-    assert at(base, base.cluster, base.fleet.change_costs) == told
+    assert at(base, base.cluster, base.fleet.change_costs) == forecast
 
 
 def test_changes_without_end_leave_what_the_peak_does_not_need() -> None:

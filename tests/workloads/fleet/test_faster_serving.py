@@ -87,8 +87,8 @@ def test_a_cold_cache_costs_what_a_cold_replica_loses(served: Profile, lengths: 
     ends = []
     for cold_tokens in (small.kv_tokens, 0):
         held = share_hits(prompt, SHARE, cold_tokens=cold_tokens)
-        asked = Requests(np.zeros(count), prompt, output, cached=held)
-        ends.append(serve(small, asked, runs.batching).end_s.max())
+        requests = Requests(np.zeros(count), prompt, output, cached=held)
+        ends.append(serve(small, requests, runs.batching).end_s.max())
     assert expected > 10
     assert ends[0] - ends[1] == pytest.approx(expected, rel=0.15)
 

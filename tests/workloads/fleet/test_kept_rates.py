@@ -53,10 +53,10 @@ def test_every_process_names_a_rate_alike() -> None:
         "print(rate_name(named('llama-3.1-8b'), cluster('trn2.48xlarge'), 'bf16'))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert told.stdout.strip() == rate_name(MODEL, cluster("trn2.48xlarge"), "bf16")
+    assert process.stdout.strip() == rate_name(MODEL, cluster("trn2.48xlarge"), "bf16")
 
 
 def test_other_inputs_have_other_names() -> None:

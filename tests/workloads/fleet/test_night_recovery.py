@@ -95,8 +95,8 @@ def test_jobs_of_a_file_state_copies_and_spares(tmp_path: Path) -> None:
     file.write_text(
         "name,units,checkpoint,standby,peer_recovery\na,2,peer,warm,\nb,2,,,1\nc,2,peer,,\nd,2,,,\n"
     )
-    told = [(job.checkpoint, job.standby) for job in read_jobs(file)]
-    assert told == [("peer", "warm"), ("peer", "warm"), ("peer", "cold"), ("async", "cold")]
+    settings = [(job.checkpoint, job.standby) for job in read_jobs(file)]
+    assert settings == [("peer", "warm"), ("peer", "warm"), ("peer", "cold"), ("async", "cold")]
     file.write_text("name,units,checkpoint\na,2,pear\n")
     with pytest.raises(InputError, match=r"checkpoint is 'pear'; .* Did you mean peer\?"):
         read_jobs(file)

@@ -149,5 +149,5 @@ def test_what_a_users_policy_prints_stays_off_standard_output(
     path = tmp_path / "mine.py"
     path.write_text("print('loaded')\ndef policy(view):\n    print('asked')\n    return 2\n")
     assert load_policy(path)(_view()) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "loaded\nasked\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "loaded\nasked\n")

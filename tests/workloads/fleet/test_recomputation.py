@@ -163,8 +163,8 @@ def test_serving_hours_of_free_changes(name: str, days: int, trace: str) -> None
 
     A forecast looks back on earlier days; the others see a day as they see three.
     """
-    asked = TRACES[trace]().between(0, days * DAY)
-    demand = scaled_to_fleet(asked, [SERVICE], UNITS, peak_share=0.7)
+    arrivals = TRACES[trace]().between(0, days * DAY)
+    demand = scaled_to_fleet(arrivals, [SERVICE], UNITS, peak_share=0.7)
     need = _need(demand.requests[0])
     expected = _expected_units(name, need, int(demand.index[0].weekday()))
     serving = _serving_units(_run(demand, name))

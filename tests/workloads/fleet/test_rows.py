@@ -16,13 +16,13 @@ from workloads.options.fleet import FleetInputs, Question
 def test_no_row_about_fleets_is_read_by_nothing() -> None:
     numbers = noting(shipped_catalogue())
     cluster = machine("trn2-ultraserver:20", catalogue=numbers)
-    asked = Question(
+    question = Question(
         fleet=FleetInputs(model="llama-3.1-8b", failures="domains", post_training="lockstep"),
         demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
     )
-    models = models_of(asked.fleet.model)
-    built = scenario_on(cluster, demand_of(asked.demand), models, asked, 0)
-    summary(run_under(built, "static", asked.policy, 0), built.economics)
+    models = models_of(question.fleet.model)
+    built = scenario_on(cluster, demand_of(question.demand), models, question, 0)
+    summary(run_under(built, "static", question.policy, 0), built.economics)
     for source in SOURCES:
         ChangeCosts.of(cluster, source=source)
     rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.small_decoders import small
 from topologies import cluster
 from topologies.errors import InputError
 from workloads.models.flops import all_attention_flops, forward_flops, keys_seen
 from workloads.models.huggingface import from_fields, named
-from workloads.models.model import Layer, Model
+from workloads.models.model import Layer
 from workloads.serving import profile
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -20,15 +21,6 @@ from workloads.training.plan.plan import ParallelPlan
 HUB = json.loads((Path(__file__).parent / "data" / "hub_models.json").read_text())
 """Fields and numbers of parameters of public models, without vision towers and layers that predict
 several tokens. ``source`` is the document in which the number was read."""
-
-
-def small(**fields: Any) -> Model:
-    """A small decoder with these fields."""
-    usual = {
-        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
-        "num_attention_heads": 4, "num_hidden_layers": 4,
-    }  # fmt: skip
-    return from_fields({**usual, **fields}, "small")
 
 
 @pytest.mark.parametrize("repository", HUB)
@@ -47,7 +39,7 @@ def test_every_count_names_the_document_it_was_read_in() -> None:
 
 def test_most_counts_are_exact() -> None:
     counts = [from_fields(row["config"], name).parameters for name, row in HUB.items()]
-    exact = [own == row["parameters"] for own, row in zip(counts, HUB.values(), strict=True)]
+    exact = [count == row["parameters"] for count, row in zip(counts, HUB.values(), strict=True)]
     assert len(exact) >= 65
     assert sum(exact) >= 62
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.workloads.models.test_families import small
+from tests.support.small_decoders import small
 from topologies.errors import InputError
 from workloads.models.huggingface import from_config, from_fields
 

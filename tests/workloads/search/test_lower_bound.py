@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.pipeline_lines import line
 from tests.support.toy_training import SPARSE, TOY, sixteen
-from tests.workloads.search.test_pipeline_model import line
 from workloads.models.model import Model
 from workloads.search import best_estimates, candidates, estimate, search
 from workloads.search.estimate import _Shared
@@ -125,12 +125,12 @@ def test_the_best_are_found_without_most_estimates(count: int, walks: list[Line]
     assert len(walks) == len(plans)
     walks.clear()
     best = best_estimates(TOY, sixteen(), plans, count)
-    known = np.isfinite(best)
-    assert known.sum() == len(walks) < len(plans) / 2
-    assert (best[known] == every[known]).all()
+    is_estimated = np.isfinite(best)
+    assert is_estimated.sum() == len(walks) < len(plans) / 2
+    assert (best[is_estimated] == every[is_estimated]).all()
     order = np.argsort(every, kind="stable")[:count]
     assert np.argsort(best, kind="stable")[:count].tolist() == order.tolist()
-    assert every[~known].min() > every[order[-1]]
+    assert every[~is_estimated].min() > every[order[-1]]
 
 
 def test_all_are_estimated_where_all_are_needed(walks: list[Line]) -> None:

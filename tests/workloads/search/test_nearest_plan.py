@@ -29,19 +29,19 @@ BAD: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("stated", "changes"), BAD)
 def test_the_nearest_plan_is_near_and_runs(stated: dict[str, Any], changes: Any) -> None:
-    known = {"seq": 1024, **stated}
+    fields = {"seq": 1024, **stated}
     with pytest.raises(InputError):
-        iteration(TOY, sixteen(), complete(known, TOY, sixteen()))
-    assert nearest_plan(known, TOY, sixteen()) == changes
-    plan = complete({**known, **changes}, TOY, sixteen())
+        iteration(TOY, sixteen(), complete(fields, TOY, sixteen()))
+    assert nearest_plan(fields, TOY, sixteen()) == changes
+    plan = complete({**fields, **changes}, TOY, sixteen())
     assert iteration(TOY, sixteen(), plan).iteration_s > 0
 
 
 def test_the_nearest_plan_of_an_oversized_one_fits() -> None:
-    model, known = named("llama-3.1-70b"), {"tp": 2, "seq": 2048, "global_batch": 16}
-    changes = nearest_plan(known, model, sixteen())
+    model, fields = named("llama-3.1-70b"), {"tp": 2, "seq": 2048, "global_batch": 16}
+    changes = nearest_plan(fields, model, sixteen())
     assert changes is not None
-    plan = complete({**known, **changes}, model, sixteen())
+    plan = complete({**fields, **changes}, model, sixteen())
     assert iteration(model, sixteen(), plan).memory.total > 0
 
 

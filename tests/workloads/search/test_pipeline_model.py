@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
+from tests.support.pipeline_lines import line
+from workloads.search.pipeline_model import EACH, ONCE, walk_s
 from workloads.search.stage_times import span
 from workloads.training.layers.steps import CC, ENGINE, NOTHING, LayerOp
-from workloads.training.plan.schedules import BACKWARD, WEIGHT, pipeline_schedule
 from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
-from workloads.training.plan.stage_layers import chunk_numbers
 from workloads.training.program.ops import Catalog
 
 
@@ -28,37 +27,6 @@ def test_a_block_of_ops_is_followed_exactly() -> None:
     catalog = Catalog()
     span_ps = span(catalog.ops(steps), catalog.steps, lambda step: 3.0)
     assert span_ps == 6.0
-
-
-def line(
-    stages: int, microbatches: int, schedule: str = "1f1b", *, vpp: int = 1, **changes: Any
-) -> Line:
-    """A pipeline of one layer a chunk: 1 s forward, 2 s backward, half of it weights."""
-    chunks, splits = stages * vpp, pipeline_schedule(schedule).splits_weights
-    number, stage = chunk_numbers(schedule, stages, vpp)
-    pipeline = Line(
-        passes=orders(schedule, stages, microbatches, vpp),
-        number=number,
-        stage=stage,
-        first=np.arange(chunks + 1),
-        kind=np.zeros(chunks, np.int64),
-        sparse=np.zeros(chunks, np.int64),
-        layer_s=np.array([[1.0] * 2, [1.0 if splits else 2.0] * 2, [1.0] * 2]),
-        ends_s=np.zeros((2, 3)),
-        hop_s=np.zeros(stages),
-        gather_s=np.zeros(chunks),
-        reduce_s=np.zeros(chunks),
-        gather_rest_s=np.zeros(stages),
-        reduce_rest_s=np.zeros(chunks),
-        after_s=np.zeros(stages),
-        tie_s=0.0,
-        gathers=NOT,
-        reduces=NOT,
-        reduced_in=WEIGHT if splits else BACKWARD,
-        sends_beside=True,
-        dp_beside=True,
-    )
-    return pipeline._replace(**changes)
 
 
 @given(st.integers(1, 12), st.integers(1, 24), st.sampled_from(["gpipe", "1f1b"]))

@@ -54,13 +54,13 @@ def test_only_what_there_is_is_simulated_and_progress_is_told() -> None:
 
 
 def test_overlap_is_compared_when_asked_and_told_otherwise() -> None:
-    machine, asked = cluster("trn2.48xlarge"), {"tp": 8, "pp": 1, "recompute": "selective"}
-    plain = search(named("qwen3-8b"), machine, 32, stated=asked, finalists=1)
+    machine, stated = cluster("trn2.48xlarge"), {"tp": 8, "pp": 1, "recompute": "selective"}
+    plain = search(named("qwen3-8b"), machine, 32, stated=stated, finalists=1)
     best = plain.finalists[0]
     assert best.plan.overlap == "dp"
     alone = iteration(named("qwen3-8b"), machine, replace(best.plan, overlap="all"))
     assert plain.overlapped_s == alone.iteration_s
-    every = search(named("qwen3-8b"), machine, 32, stated=asked, each=["overlap"])
+    every = search(named("qwen3-8b"), machine, 32, stated=stated, each=["overlap"])
     assert {one.plan.overlap for one in every.finalists} == {"none", "dp", "all"}
     assert every.candidates == 3 * plain.candidates
     assert every.overlapped_s is None

@@ -89,11 +89,13 @@ def test_buckets_shared_by_alike_chunks_are_those_of_each_chunk(plan):
     shares = kind_shares(MODEL, plan)
     for stage in range(plan.pp):
         for chunk, layers in enumerate(chunk_layers(MODEL, plan, stage)):
-            own = [shares[kind] for kind in layer_kinds(MODEL, layers)]
-            for run in buckets([one.total for one in own], least):
-                gathered = gather_parameters(shapes, "bucket", total(own[run.start : run.stop]))
+            layer_shares = [shares[kind] for kind in layer_kinds(MODEL, layers)]
+            for run in buckets([one.total for one in layer_shares], least):
+                gathered = gather_parameters(
+                    shapes, "bucket", total(layer_shares[run.start : run.stop])
+                )
                 gather[layers[run.start]] = sum(map(talk, gathered))
-            rest, back = [], own[::-1]
+            rest, back = [], layer_shares[::-1]
             for run in buckets([one.total for one in back], least):
                 bucket = total(back[run.start : run.stop])
                 if bucket.total < least:

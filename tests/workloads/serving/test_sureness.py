@@ -48,12 +48,12 @@ def test_serve_prints_the_ends_of_what_follows(
     rate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge"]
-    asked = [*command, f"--requests=poisson:{rate}", *LOAD, "--quiet"]
-    assert run(asked) == 0
+    line = [*command, f"--requests=poisson:{rate}", *LOAD, "--quiet"]
+    assert run(line) == 0
     text = capsys.readouterr().out
     assert "TTFTs between" in text
     assert "TPOTs between" in text
-    assert run([*asked, "--json"]) == 0
+    assert run([*line, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     price, tokens = (
         document[f"{name}_interval"] for name in ("usd_per_million_tokens", "tokens_per_s")

@@ -131,8 +131,8 @@ def refused(folder: Path, change: str) -> None:
     elif change == "groups":
         (folder / "comm_group.json").write_text('{"0": [0, 1],')
         nodes = ([node(1, schema.COMPUTE, us=1)], [])
-    for rank, own in enumerate(nodes):
-        et(folder / f"job.{rank}.et", *own)
+    for rank, rank_nodes in enumerate(nodes):
+        et(folder / f"job.{rank}.et", *rank_nodes)
 
 
 @pytest.mark.parametrize(

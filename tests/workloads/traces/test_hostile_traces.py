@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.fuzz.structure import LEFT_OUT, places, replaced
+from tests.support.kineto_profiles import exchange
 from tests.support.small_traces import GOAL, RING, job, profile
-from tests.workloads.traces.test_kineto_ranks import exchange
 from topologies import cluster
 from topologies.errors import InputError
 from workloads.traces import chakra_schema as schema

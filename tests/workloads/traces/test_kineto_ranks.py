@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from cluster_sim.collectives import CollectiveCall, Group, duration_ps
+from tests.support.kineto_profiles import SENDRECV, STREAM, Profile, exchange
 from topologies import cluster
 from topologies.errors import InputError
 from workloads.traces.kineto import read_kineto
@@ -20,72 +18,6 @@ from workloads.traces.replay import replay
 DGX = cluster("dgx-h100")
 US = 10**6
 """Picoseconds of a microsecond."""
-SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-STREAM = 20
-
-
-class Profile:
-    """A profile of one rank, written call by call; its clock begins with the first launch."""
-
-    def __init__(self, rank: int, world: int = 2) -> None:
-        self.rank, self.world, self.correlation = rank, world, 0
-        self.events: list[dict[str, Any]] = []
-
-    def add(self, category: str, name: str, ts: float, dur: float, **args: Any) -> None:
-        """Add a complete event; kernels lie on the track of their stream."""
-        tid = args["stream"] if category == "kernel" else 4037
-        self.events.append(
-            {"ph": "X", "cat": category, "name": name, "pid": 4037, "tid": tid, "ts": ts,
-             "dur": dur, "args": args}
-        )  # fmt: skip
-
-    def kernel(
-        self, name: str, launched: float, ts: float, dur: float, stream: int = 7, **args: Any
-    ) -> None:
-        """Add a launch and its kernel."""
-        self.correlation += 1
-        self.add("cuda_runtime", "cudaLaunchKernelExC", launched, 4, correlation=self.correlation)
-        self.add(
-            "kernel", name, ts, dur, stream=stream, device=0, correlation=self.correlation, **args
-        )
-
-    def facts(self, name: str, elements: int, peer: int | None = None) -> dict[str, Any]:
-        """Metadata that PyTorch writes into ``record_param_comms`` and into its kernel."""
-        ends = {"send": "Dst Rank", "recv": "Src Rank"}
-        return {
-            "Collective name": name, "dtype": "BFloat16", "In msg nelems": elements,
-            "Out msg nelems": elements, "In split size": "[]", "Out split size": "[]",
-            "Group size": self.world, "Process Group Name": "0",
-            "Process Group Description": "default_pg",
-            "Process Group Ranks": str(list(range(self.world))),
-            **({ends[name]: peer} if name in ends else {}),
-        }  # fmt: skip
-
-    def call(self, name: str, at: float, elements: int, peer: int | None = None) -> dict[str, Any]:
-        """Add the host's call alone; returns its facts."""
-        facts = self.facts(name, elements, peer)
-        place = {} if peer is None else {"Rank": peer}
-        self.add("cpu_op", "record_param_comms", at, 8, **facts, **place)
-        return facts
-
-    def document(self) -> dict[str, Any]:
-        """Return the profile as its file holds it."""
-        return {
-            "schemaVersion": 1,
-            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
-            "distributedInfo": {
-                "backend": "nccl", "rank": self.rank, "world_size": self.world, "pg_count": 1,
-                "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": self.world,
-                               "ranks": str(list(range(self.world)))}],
-            },
-            "traceEvents": self.events,
-        }  # fmt: skip
-
-    def write(self, folder: Path) -> Path:
-        """Write the profile, compressed."""
-        path = folder / f"rank{self.rank}.json.gz"
-        path.write_bytes(gzip.compress(json.dumps(self.document()).encode()))
-        return path
 
 
 def message_ps(size_bytes: int, source: int = 0, target: int = 1) -> int:
@@ -146,17 +78,6 @@ def test_a_stage_alone_keeps_its_wait_for_the_stage_before(tmp_path: Path) -> No
     played = replay([second], DGX)
     assert played.trace.total_ps == (8 + 150 + 80) * US
     assert played.unmapped == {SENDRECV: 1}
-
-
-def exchange(rank: int, elements: int = 10**6) -> Profile:
-    """A ring's step: ``batch_isend_irecv`` of one send and one receive, in one kernel."""
-    profile, peer = Profile(rank), 1 - rank
-    profile.kernel("flash_fwd_kernel", 1000, 1010, 100)
-    profile.call("send", 1020, elements, peer)
-    profile.call("recv", 1030, elements, peer)
-    profile.kernel(SENDRECV, 1045, 1110, 60, STREAM)  # launched as the group ends: no facts
-    profile.kernel("flash_fwd_kernel", 1060, 1170, 100)
-    return profile
 
 
 def test_a_kernel_without_facts_carries_the_calls_before_it(tmp_path: Path) -> None:

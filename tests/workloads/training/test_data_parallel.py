@@ -83,11 +83,11 @@ def test_the_norm_is_summed_over_all_different_gradients(changes, ranks, what) -
 def test_nobody_updates_before_the_norm_is_known() -> None:
     step = iteration(TOY, cluster("trn2.48xlarge"), plan(tp=2, pp=2, dp=4), folded=False)
     frame = step.trace.frame()
-    known = frame[frame["name"] == "norm.sum"].end_ps
+    norm_end_ps = frame[frame["name"] == "norm.sum"].end_ps
     updates = frame[frame["name"] == "optimizer.step"].start_ps
-    assert len(known) == len(updates) == 16
-    assert known.nunique() == 1
-    assert (updates == known.iloc[0]).all()
+    assert len(norm_end_ps) == len(updates) == 16
+    assert norm_end_ps.nunique() == 1
+    assert (updates == norm_end_ps.iloc[0]).all()
 
 
 def test_latency_of_the_norm_grows_with_the_logarithm_of_servers() -> None:

@@ -83,8 +83,8 @@ def test_every_kernel_of_a_pair_is_done_once_and_waits_for_its_own_pass() -> Non
         names = np.array([beside.steps[number].name for number in ops.step.tolist()])
         for layer in np.concatenate(chunk_layers(SPARSE, how, stage)).tolist():
             for microbatch in range(10):
-                own = (ops.layer == layer) & (ops.microbatch == microbatch)
-                done = names[own].tolist()
+                of_pass = (ops.layer == layer) & (ops.microbatch == microbatch)
+                done = names[of_pass].tolist()
                 assert done.count("attention.core") == done.count("attention.core.data") == 1
                 assert done.index("attention.qkv") < done.index("attention.out.data")
                 assert done.index("attention.qkv.data") < done.index("attention.qkv.weight")

@@ -69,11 +69,11 @@ def test_stages_of_unequal_length_wait_for_the_longest() -> None:
 def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None:
     folded = fold(toy_program(plan(dp=16, zero=3, overlap="dp"), sixteen()))
     frame = run(lower(folded)).frame()
-    own = frame[(frame["kind"] != "join") & (frame["microbatch"] == 2)]
-    names = own["name"].astype(str)
-    gathers = own[names == "parameters.bucket"]
+    ops = frame[(frame["kind"] != "join") & (frame["microbatch"] == 2)]
+    names = ops["name"].astype(str)
+    gathers = ops[names == "parameters.bucket"]
     assert len(gathers) == 2 * TOY.layers
-    compute = own[(own["what"] == "compute") & (own["layer"] >= 0)]
+    compute = ops[(ops["what"] == "compute") & (ops["layer"] >= 0)]
     starts = compute.groupby("layer", observed=True)["start_ps"]
     for layer, start, end in zip(
         gathers["layer"], gathers["start_ps"], gathers["end_ps"], strict=True
@@ -82,7 +82,7 @@ def test_fully_sharded_parameters_are_gathered_beside_the_layer_before() -> None
         assert used["start_ps"].min() >= end
     forward = gathers.head(TOY.layers).set_index("layer")["start_ps"]
     assert forward[5] >= starts.min()[3]
-    assert len(own[names == "gradients.bucket"]) == TOY.layers + 1
+    assert len(ops[names == "gradients.bucket"]) == TOY.layers + 1
 
 
 PIPELINES: list[dict[str, Any]] = [

@@ -97,11 +97,11 @@ def test_pipelines_that_cross_switches_anywhere_take_few_rounds(
 
 def test_distinct_rows() -> None:
     rows = np.random.default_rng(0).integers(0, 3, (50, 2))
-    for given in (rows, rows[:1], np.tile(rows[:1], (5, 1)), rows[:0]):
-        first, which = distinct_rows(given)
-        np.testing.assert_array_equal(given[first][which], given)
-        assert given[first].tolist() == [
-            list(row) for row in dict.fromkeys(map(tuple, given.tolist()))
+    for sample in (rows, rows[:1], np.tile(rows[:1], (5, 1)), rows[:0]):
+        first, which = distinct_rows(sample)
+        np.testing.assert_array_equal(sample[first][which], sample)
+        assert sample[first].tolist() == [
+            list(row) for row in dict.fromkeys(map(tuple, sample.tolist()))
         ]
 
 

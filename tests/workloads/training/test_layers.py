@@ -82,15 +82,15 @@ def test_a_split_backward_pass_does_the_same_work(model: Model, overlap: str) ->
 @pytest.mark.parametrize("way", ["ring", "all-gather"])
 def test_context_parallelism_moves_keys_and_values_round(way: Any) -> None:
     shapes = counted(TOY, cp=4, cp_exchange=way)
-    own = 2 * 2 * TOY.kv_heads * TOY.head_dim * 1024 // 4
+    shard_bytes = 2 * 2 * TOY.kv_heads * TOY.head_dim * 1024 // 4
     there = [(s.collective, s.size_bytes) for s in forward(shapes) if s.axis == "cp"]
     back = Counter((s.collective, s.size_bytes) for s in backward(shapes) if s.axis == "cp")
     if way == "ring":
-        assert there == [("permute", own)] * 3
-        assert back == {("permute", own): 3 + 4}
+        assert there == [("permute", shard_bytes)] * 3
+        assert back == {("permute", shard_bytes): 3 + 4}
     else:
-        assert there == [("all-gather", 4 * own)]
-        assert back == {("all-gather", 4 * own): 1, ("reduce-scatter", 4 * own): 1}
+        assert there == [("all-gather", 4 * shard_bytes)]
+        assert back == {("all-gather", 4 * shard_bytes): 1, ("reduce-scatter", 4 * shard_bytes): 1}
 
 
 @pytest.mark.parametrize("direction", [forward, backward])

@@ -86,13 +86,16 @@ def test_zero_shards_over_data_and_context(zero: int, shares: tuple[int, ...]) -
 
 
 def test_stages_of_a_pipeline_hold_shards_unless_they_keep_what_is_gathered() -> None:
-    def found(**how: Any) -> Memory:
+    def memory_of(**how: Any) -> Memory:
         return memory(TOY, plan(pp=2, dp=4, **how), 0, shipped_catalogue(), "trn2")
 
-    usual = found(zero=1)
-    assert found(zero=3, reshard=False) == usual
-    assert found(zero=2).gradients == found(zero=3).gradients == usual.gradients // 4
-    assert (found(zero=2).weights, found(zero=3).weights) == (usual.weights, usual.weights // 4)
+    usual = memory_of(zero=1)
+    assert memory_of(zero=3, reshard=False) == usual
+    assert memory_of(zero=2).gradients == memory_of(zero=3).gradients == usual.gradients // 4
+    assert (memory_of(zero=2).weights, memory_of(zero=3).weights) == (
+        usual.weights,
+        usual.weights // 4,
+    )
 
 
 def test_experts_are_sharded_over_those_that_hold_the_same() -> None:

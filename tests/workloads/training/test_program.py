@@ -244,14 +244,14 @@ def _layer_ps(whole: Any, work: Any) -> int:
 def test_streams_keep_program_order_and_gradients_are_awaited() -> None:
     whole = fold(toy_program(plan(tp=4, dp=4, overlap="all"), sixteen()))
     frame = run(lower(whole)).frame()
-    own = frame[frame["kind"] != "join"]
-    assert (own.groupby("resource", observed=True)["start_ps"].diff().dropna() >= 0).all()
-    optimizer = own[own["what"] == "optimizer"].start_ps.iloc[0]
-    reduced = own[own["name"].astype(str).str.startswith("gradients")]
-    gathered = own[own["name"].astype(str).str.startswith("parameters")]
+    ops = frame[frame["kind"] != "join"]
+    assert (ops.groupby("resource", observed=True)["start_ps"].diff().dropna() >= 0).all()
+    optimizer = ops[ops["what"] == "optimizer"].start_ps.iloc[0]
+    reduced = ops[ops["name"].astype(str).str.startswith("gradients")]
+    gathered = ops[ops["name"].astype(str).str.startswith("parameters")]
     assert optimizer >= reduced.end_ps.max()
     for layer, end in zip(gathered["layer"], gathered["end_ps"], strict=True):
-        used = own[(own["layer"] == layer) & (own["microbatch"] == 0) & (own["what"] != "dp")]
+        used = ops[(ops["layer"] == layer) & (ops["microbatch"] == 0) & (ops["what"] != "dp")]
         assert used.start_ps.min() >= end
 
 

@@ -32,13 +32,13 @@ def run(*arguments: str) -> int:
     return status if isinstance(status, int) else 0
 
 
-def asked(config: str, *more: str) -> list[str]:
+def arguments(config: str, *more: str) -> list[str]:
     """Arguments of a small run."""
     return ["--model", config, "--cluster", "trn2.48xlarge", "--tp", "4", "--pp", "2", *more]
 
 
 def test_json_has_every_key(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(*asked(config, "--seq", "1024", "--json"))
+    run(*arguments(config, "--seq", "1024", "--json"))
     document = json.loads(capsys.readouterr().out)
     assert set(document) >= KEYS
     assert set(document["breakdown_s"]) == set(PARTS)
@@ -52,7 +52,7 @@ def test_json_has_every_key(config: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_an_option_without_effect_is_named(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    stated = asked(config, "--seq", "1024", "--cp-exchange", "all-gather")
+    stated = arguments(config, "--seq", "1024", "--cp-exchange", "all-gather")
     run(*stated)
     assert "--cp-exchange changes nothing here: cp is 1.\n" in capsys.readouterr().out
     run(*stated, "--json")
@@ -60,7 +60,7 @@ def test_an_option_without_effect_is_named(config: str, capsys: pytest.CaptureFi
 
 
 def test_the_table_says_what_was_folded(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run(*asked(config, "--seq", "1024", "--explain"))
+    run(*arguments(config, "--seq", "1024", "--explain"))
     printed = capsys.readouterr().out
     assert "2 of 16 ranks, which stand for all equal ones" in printed
     assert "attention.qkv" in printed
@@ -70,7 +70,7 @@ def test_the_table_says_what_was_folded(config: str, capsys: pytest.CaptureFixtu
 def test_unfolded_runs_all_ranks(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     both = []
     for more in ([], ["--unfolded"]):
-        run(*asked(config, "--seq", "1024", "--json", *more))
+        run(*arguments(config, "--seq", "1024", "--json", *more))
         both.append(json.loads(capsys.readouterr().out))
     assert [one["simulated_ranks"] for one in both] == [2, 16]
     assert both[0]["iteration_s"] == both[1]["iteration_s"]
@@ -79,7 +79,7 @@ def test_unfolded_runs_all_ranks(config: str, capsys: pytest.CaptureFixture[str]
 
 def test_a_run_directory_holds_trace_metrics_and_figures(config: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run(*asked(config, "--seq", "1024", "--global-batch", "8", "--out", str(out)))
+    run(*arguments(config, "--seq", "1024", "--global-batch", "8", "--out", str(out)))
     names = {path.name for path in out.iterdir()}
     wanted = {"trace.parquet", "metrics.csv", "step_time_breakdown.png", "timeline.png", "run.json"}
     assert names >= wanted
@@ -117,7 +117,7 @@ def test_options_go_before_the_plans_file(
 def test_mistakes_write_nothing(config: str, tmp_path: Path, more: list[str], message: str) -> None:
     out = tmp_path / "run"
     with pytest.raises(InputError, match=message):
-        run(*asked(config, "--out", str(out), *more))
+        run(*arguments(config, "--out", str(out), *more))
     assert not out.exists()
 
 

@@ -30,10 +30,10 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         chip, several = catalogue.name(name, "chip"), catalogue.has(name, "fabric")
         fabric = catalogue.name(name, "fabric") if several else ""
         family = catalogue.name(chip, "family")
-        known = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
+        parts = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
         chips = chip_family(chip, catalogue)
-        known += (f"nccl.{fabric}", chips.serving, f"{chips.runtime}-tuner")
-        if part not in known and not part.startswith(("neuron", "rainier", "reliability")):
+        parts += (f"nccl.{fabric}", chips.serving, f"{chips.runtime}-tuner")
+        if part not in parts and not part.startswith(("neuron", "rainier", "reliability")):
             continue
         if chip.startswith("tpu"):
             continue

@@ -102,9 +102,9 @@ def test_other_libraries_are_told_apart_by_source():
         "algorithm": None,
         "size_bytes": 2**10,
     }
-    own = predict_collective(values).predicted["time_s"]
+    nccl_s = predict_collective(values).predicted["time_s"]
     torch = predict_collective({**values, "source": "microsoft/vidur data/profiling/network"})
-    assert torch.predicted["time_s"] > own
+    assert torch.predicted["time_s"] > nccl_s
     assert predict_collective({**values, "source": "NVSHMEM all-to-all"}).status == "unsupported"
 
 

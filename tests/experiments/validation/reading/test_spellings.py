@@ -51,7 +51,7 @@ def validated(path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) ->
     return document
 
 
-def told(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+def outcomes(document: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [(row["predicted"], row["error"], row["status"]) for row in document["rows"]]
 
 
@@ -73,7 +73,7 @@ def test_however_a_spreadsheet_writes_them_rows_say_the_same(content, tmp_path, 
     file = tmp_path / "rows.csv"
     plain = validated(file, text_of(ROWS).encode(), capsys)
     again = validated(file, content.encode(), capsys)
-    assert told(again) == told(plain)
+    assert outcomes(again) == outcomes(plain)
     assert [row["status"] for row in plain["rows"]] == ["ok", "ok"]
     assert [row["note"] for row in again["rows"]] == [row["note"] for row in ROWS]
 
@@ -82,7 +82,7 @@ def test_however_a_spreadsheet_writes_them_rows_say_the_same(content, tmp_path, 
 def test_an_operation_is_known_by_every_tools_name(spelled, tmp_path, capsys):
     rows = [{**ROWS[0], "collective": spelled}, ROWS[0]]
     document = validated(tmp_path / "rows.csv", text_of(rows).encode(), capsys)
-    first, second = told(document)
+    first, second = outcomes(document)
     assert first == second
     assert document["rows"][0]["collective"] == spelled
 

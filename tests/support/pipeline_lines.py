@@ -1,0 +1,42 @@
+"""Pipelines of equal stages for the model of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from workloads.search.pipeline_model import NOT, Line, orders
+from workloads.training.plan.schedules import BACKWARD, WEIGHT, pipeline_schedule
+from workloads.training.plan.stage_layers import chunk_numbers
+
+
+def line(
+    stages: int, microbatches: int, schedule: str = "1f1b", *, vpp: int = 1, **changes: Any
+) -> Line:
+    """A pipeline of one layer a chunk: 1 s forward, 2 s backward, half of it weights."""
+    chunks, splits = stages * vpp, pipeline_schedule(schedule).splits_weights
+    number, stage = chunk_numbers(schedule, stages, vpp)
+    pipeline = Line(
+        passes=orders(schedule, stages, microbatches, vpp),
+        number=number,
+        stage=stage,
+        first=np.arange(chunks + 1),
+        kind=np.zeros(chunks, np.int64),
+        sparse=np.zeros(chunks, np.int64),
+        layer_s=np.array([[1.0] * 2, [1.0 if splits else 2.0] * 2, [1.0] * 2]),
+        ends_s=np.zeros((2, 3)),
+        hop_s=np.zeros(stages),
+        gather_s=np.zeros(chunks),
+        reduce_s=np.zeros(chunks),
+        gather_rest_s=np.zeros(stages),
+        reduce_rest_s=np.zeros(chunks),
+        after_s=np.zeros(stages),
+        tie_s=0.0,
+        gathers=NOT,
+        reduces=NOT,
+        reduced_in=WEIGHT if splits else BACKWARD,
+        sends_beside=True,
+        dp_beside=True,
+    )
+    return pipeline._replace(**changes)
