@@ -235,12 +235,12 @@ def _refuse_faults(faults: Sequence[Fault], why: str) -> None:
 def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of NCCL's time; groups that run at once share no port, so each takes
     as long as alone."""
-    from cluster_sim.collectives.duration.nccl import judged
+    from cluster_sim.collectives.duration.nccl import steps_and_bound
     from cluster_sim.collectives.duration.nccl.times import nccl_ps
 
-    bound = judged.bound_with_switch(calls[0], frame.bound)
+    bound = steps_and_bound.bound_with_switch(calls[0], frame.bound)
     frame = replace(frame, bound=bound)
-    return _measure_timed(frame, calls, nccl.NAME, judged.steps(calls[0]), nccl_ps)
+    return _measure_timed(frame, calls, nccl.NAME, steps_and_bound.steps(calls[0]), nccl_ps)
 
 
 def _is_streamed(

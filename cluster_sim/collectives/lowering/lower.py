@@ -21,9 +21,9 @@ from cluster_sim.collectives.lowering.op_loop import (
     JOINED,
     REDUCE,
     WHAT,
+    MessageColumns,
+    OpsAndEdges,
     Routes,
-    Sends,
-    Written,
     write_ops,
 )
 from cluster_sim.collectives.messages import Messages
@@ -155,7 +155,7 @@ class _Layout:
         return np.repeat(whole, np.append(self.width, np.ones(ranks, np.int64)))
 
 
-def _room_for(messages: Messages, ops: int) -> Written:
+def _room_for(messages: Messages, ops: int) -> OpsAndEdges:
     """Allocate columns for the ops of messages and the final joins, and fill in the joins."""
     # Ops of a message lead to the next; its last op to the messages that wait, or to a join.
     waiting = np.diff(messages.edges.ptr)
@@ -168,7 +168,7 @@ def _room_for(messages: Messages, ops: int) -> Written:
 
     ptr = np.empty(ops + messages.ranks + 1, np.int64)
     ptr[ops:] = edges
-    return Written(
+    return OpsAndEdges(
         kind=column(np.uint8, JOIN),
         what=column(np.uint8, DONE),
         resource=column(np.int32, NO_RESOURCE),
@@ -188,13 +188,13 @@ def _columns(
     size: IntArray,
     size_index: IntArray,
     before_wire_ps: IntArray,
-) -> Sends:
+) -> MessageColumns:
     """Return the columns of the messages in the types that the compiled loop takes."""
     arrives = np.where(messages.reduce, np.uint8(REDUCE), np.uint8(COPY))
     joins = messages.channels.joins
     if joins.any():
         arrives[joins[messages.channel]] = JOINED
-    return Sends(
+    return MessageColumns(
         first=layout.first,
         channel=np.ascontiguousarray(messages.channel, np.int32),
         priority=np.ascontiguousarray(messages.priority, np.int32),

@@ -19,7 +19,7 @@ to it. ``join``: a rank has what its next messages need. ``done``: a rank has re
 ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
 
 
-class Sends(NamedTuple):
+class MessageColumns(NamedTuple):
     """Columns of the messages, one element a message.
 
     Attributes
@@ -89,7 +89,7 @@ class Routes(NamedTuple):
     forwards: BoolArray
 
 
-class Written(NamedTuple):
+class OpsAndEdges(NamedTuple):
     """Columns of the ops, and of the edges that lead from them; see :class:`Schedule`.
 
     Attributes
@@ -116,7 +116,7 @@ class Written(NamedTuple):
 
 
 @lean
-def write_ops(sends: Sends, routes: Routes, ops: Written) -> int:
+def write_ops(messages: MessageColumns, routes: Routes, ops: OpsAndEdges) -> int:
     """Write the ops of all messages; returns how many edges count from the start of their op.
 
     A message of h hops is one op that issues it, if issuing takes time, then h ops. A node that
@@ -125,14 +125,15 @@ def write_ops(sends: Sends, routes: Routes, ops: Written) -> int:
     never sent on before it has arrived.
     """
     edge, cut_through = 0, 0
-    for send in range(len(sends.channel)):
-        channel, size, alike = sends.channel[send], sends.size[send], sends.alike[send]
-        op = sends.first[send]
+    for number in range(len(messages.channel)):
+        channel, size = messages.channel[number], messages.size[number]
+        alike = messages.alike[number]
+        op = messages.first[number]
         if routes.issue_ps > 0 and not routes.join[channel]:
             ops.kind[op], ops.what[op] = FIXED, ISSUE
             ops.resource[op], ops.duration_ps[op] = routes.core[channel], routes.issue_ps
-            ops.priority[op], ops.size[op], ops.edge[op] = sends.priority[send], size, edge
-            ops.dst[edge], ops.lag_ps[edge] = op + 1, sends.before_wire_ps[send]
+            ops.priority[op], ops.size[op], ops.edge[op] = messages.priority[number], size, edge
+            ops.dst[edge], ops.lag_ps[edge] = op + 1, messages.before_wire_ps[number]
             op += 1
             edge += 1
         hop, last = routes.ptr[channel], routes.ptr[channel + 1] - 1
@@ -143,7 +144,7 @@ def write_ops(sends: Sends, routes: Routes, ops: Written) -> int:
             ops.kind[op] = FIXED if lasts else JOIN
             ops.resource[op] = resource if lasts else NO_RESOURCE
             ops.duration_ps[op], ops.size[op] = duration_ps, size
-            ops.priority[op], ops.edge[op] = sends.priority[send], edge
+            ops.priority[op], ops.edge[op] = messages.priority[number], edge
             lag_ps = routes.latency_ps[hop]
             if hop == last:
                 break
@@ -159,13 +160,13 @@ def write_ops(sends: Sends, routes: Routes, ops: Written) -> int:
             op += 1
             ops.dst[edge], ops.lag_ps[edge] = op, lag_ps
             edge += 1
-        ops.what[op] = sends.arrives[send]
-        begin, end = sends.edge[send], sends.edge[send + 1]
+        ops.what[op] = messages.arrives[number]
+        begin, end = messages.edge[number], messages.edge[number + 1]
         if begin == end:
             ops.dst[edge], ops.lag_ps[edge] = routes.receiver[channel], lag_ps
             edge += 1
         for row in range(begin, end):
-            ops.dst[edge], ops.lag_ps[edge] = sends.first[sends.waiting[row]], lag_ps
+            ops.dst[edge], ops.lag_ps[edge] = messages.first[messages.waiting[row]], lag_ps
             edge += 1
     return cut_through
 
