@@ -10,10 +10,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, wraps
 from numbers import Integral, Real
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
+    Annotated,
     Any,
     Literal,
     ParamSpec,
@@ -33,6 +35,17 @@ R = TypeVar("R")
 NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number")}
 WORDS = {bool: "True or False", str: "text", NoneType: "None"}
 """Words for types that a message names."""
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """Mark of a type whose values have a smallest one."""
+
+    least: int
+
+
+Seed = Annotated[int, AtLeast(0)]
+"""Type of a seed; numpy draws no random numbers from a negative one."""
 
 
 def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -109,35 +122,19 @@ def check_fields(kind: type, values: Mapping[str, object]) -> None:
     _check_each(values, hints, {})
 
 
-def check_seed(seed: int) -> None:
-    """Refuse a negative seed, of which numpy makes no random numbers.
-
-    Raises
-    ------
-    InputError
-    """
-    if seed < 0:
-        raise InputError(f"seed is {seed}; it must be 0 or more.")
-
-
 def _check_each(
     values: Mapping[str, object], hints: Mapping[str, Any], remedies: Mapping[str, str]
 ) -> None:
-    """Check values by the types of the same names; a name without a type may have any value.
-
-    A ``seed`` must not be negative either, as numpy makes no random numbers of such a seed.
-    """
+    """Check values by the types of the same names; a name without a type may have any value."""
     for name, value in values.items():
         _check(name, value, hints.get(name, Any), remedies.get(name))
-        if name == "seed" and isinstance(value, Integral):
-            check_seed(int(value))
 
 
 def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
     """Return the type of an annotation; any where it is imported for type checkers only."""
     annotated = SimpleNamespace(__annotations__={name: annotation})
     try:
-        return get_type_hints(annotated, globalns=dict(scope))[name]
+        return get_type_hints(annotated, globalns=dict(scope), include_extras=True)[name]
     except NameError:
         return Any
 
@@ -151,7 +148,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         hint = _resolved(name, parameter.annotation, scope)
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             keywords = get_args(hint)[0] if get_origin(hint) is Unpack else None
-            hint = get_type_hints(keywords) if is_typeddict(keywords) else {}
+            hint = get_type_hints(keywords, include_extras=True) if is_typeddict(keywords) else {}
         hints[name] = hint
     return hints
 
@@ -159,11 +156,26 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _check(name: str, value: object, hint: Any, remedy: str | None) -> None:
     if not _matches(value, hint):
         raise wrong_type(name, value, remedy or f"Pass {_in_words(hint)}.")
+    least = _least(hint)
+    if least is not None and isinstance(value, Real) and value < least:
+        raise InputError(f"{name} is {value}; it must be {least} or more.")
+
+
+def _least(hint: Any) -> int | None:
+    """Smallest value of a type, also where None may stand in its place; None without a limit."""
+    parts = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return next((mark.least for mark in parts[1:] if isinstance(mark, AtLeast)), None)
+    if get_origin(hint) in (Union, UnionType):
+        return next((least for part in parts if (least := _least(part)) is not None), None)
+    return None
 
 
 def _matches(value: object, hint: Any) -> bool:
     """Return whether a value is of a type."""
     origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _matches(value, parts[0])
     if origin in (Union, UnionType):
         return any(_matches(value, part) for part in parts)
     if origin is Literal:
@@ -206,6 +218,8 @@ def _items(value: object) -> Sequence[object] | None:
 def _in_words(hint: Any) -> str:
     """Names of the types that an argument may have."""
     origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _in_words(parts[0])
     if origin in (Union, UnionType):
         words = list(dict.fromkeys(_in_words(part) for part in parts))
         return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

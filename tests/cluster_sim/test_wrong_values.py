@@ -132,6 +132,7 @@ def test_a_wrong_value_is_taken_or_refused_in_one_line(name: str, tmp_path: Path
         (lambda: cs.plot.timeline(3), r"^trace is 3 \(int\)\. Pass a Trace\.$"),
         (lambda: cs.Group(MACHINE, [0]), r"^cluster is 'trn2\.48xlarge' \(str\)\. Pass a Cluster"),
         (lambda: cs.serve("gpt2", MACHINE, seed=-1), r"^seed is -1; it must be 0 or more\.$"),
+        (lambda: cs.run_fleet(FLEET, seed=-1), r"^seed is -1; it must be 0 or more\.$"),
         (lambda: cs.serve("gpt2", MACHINE, slots="9"), r"^slots is '9' \(str\)\. Pass a whole num"),
         (lambda: cs.run_fleet(FLEET, policy=5), r"^policy is 5 \(int\)\. Pass a"),
         (lambda: cs.replay([], MACHINE), r"^no trace is given\. Pass a file"),

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import pandas as pd
 
 from topologies import display
-from topologies.arguments import checked
+from topologies.arguments import Seed, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, shown
@@ -109,7 +109,7 @@ def run_fleet(
     model: Model | str | None = None,
     days: float | None = None,
     scale_to_peak: float | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     **keywords: Unpack[FleetKeywords],
 ) -> FleetResult:
     """Run a fleet that serves by day and trains by night.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from topologies.arguments import check_seed
+from topologies.arguments import Seed, check_fields
 from topologies.errors import InputError
 from workloads.job.causes import FailureRates
 
@@ -63,11 +63,11 @@ class JobPlan:
     peers: bool = False
     warm: bool = False
     stragglers: bool = True
-    seed: int = 0
+    seed: Seed = 0
     runs: int = RUNS
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
+        check_fields(JobPlan, {"seed": self.seed})
         for name in ("interval_s", "repair_s", "restart_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:

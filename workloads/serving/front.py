@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from topologies import display
-from topologies.arguments import checked
+from topologies.arguments import Seed, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, suggestion
@@ -154,7 +154,7 @@ def serve(
     tp: int | None = None,
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
-    seed: int = 0,
+    seed: Seed = 0,
     **keywords: Unpack[ServeKeywords],
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
