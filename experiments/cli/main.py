@@ -63,7 +63,8 @@ app = LazyGroup(
             is_eager=True,
             expose_value=False,
             callback=_print_completion,
-            help="Print the script that completes commands and options in a shell.",
+            help="Print the script that completes commands and options in a shell, as for bash: "
+            'eval "$(cluster-sim --show-completion bash)".',
         ),
     ],
 )

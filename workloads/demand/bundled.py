@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -52,7 +54,9 @@ def burstgpt() -> Demand:
 
 
 def servegen(model: str = "m-large") -> Demand:
-    """Alibaba Cloud Model Studio in windows of 10 minutes: ``m-large``, ``m-mid``, ``m-small``.
+    """Load of a model of Alibaba Cloud's Model Studio, 14 days, in windows of 10 minutes.
+
+    The models are ``m-large``, ``m-mid`` and ``m-small``.
 
     Origin: ServeGen (Apache-2.0; Xiang et al., arXiv:2505.09999), rates of all clients summed.
     Size: 14 days each (``deepseek-r1``: one day). Columns: requests; mean tokens of the clients
@@ -95,14 +99,14 @@ def azure_mix() -> Demand:
     return mix([azure_conv(), azure_code()])
 
 
-BUNDLED = {
+BUNDLED: Mapping[str, Callable[[], Demand]] = {
     "azure-code": azure_code,
     "azure-conv": azure_conv,
     "azure-mix": azure_mix,
     "burstgpt": burstgpt,
     "servegen-large": servegen,
-    "servegen-mid": lambda: servegen("m-mid"),
-    "servegen-small": lambda: servegen("m-small"),
+    "servegen-mid": partial(servegen, "m-mid"),
+    "servegen-small": partial(servegen, "m-small"),
     "deepseek-day": deepseek_day,
 }
 

@@ -88,9 +88,14 @@ def demands(catalogue: Catalogue) -> Rows:
     from workloads.demand.bundled import BUNDLED
 
     return [
-        {"name": name, "about": (inspect.getdoc(read) or "").partition("\n")[0]}
+        {"name": name, "about": _first_line(read).replace("``", "")}
         for name, read in BUNDLED.items()
     ]
+
+
+def _first_line(read: Callable[..., Any]) -> str:
+    """First line of the docstring of a function, or of the function whose argument is bound."""
+    return (inspect.getdoc(getattr(read, "func", read)) or "").partition("\n")[0]
 
 
 def policies(catalogue: Catalogue) -> Rows:

@@ -12,7 +12,7 @@ import click
 from cluster_sim.progress import progress
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from topologies.options import option
 
 if TYPE_CHECKING:
@@ -24,6 +24,13 @@ SHOWN = (
     *("rows", "ok", "unsupported", "infeasible", "median_abs_error", "p90_abs_error", "bias"),
     *("coverage", "median_half_width"),
 )
+
+LEGEND = (
+    "median, p90, bias: of predicted / published - 1, the first two without sign. in 80 %: rows "
+    "within their interval, of ± at the median. tau: Kendall's rank correlation. constant: errors "
+    "of one efficiency for all rows."
+)
+"""Meaning of the columns of the table of errors."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +179,8 @@ def _print_summaries(results: Sequence[Result]) -> None:
     cells = [line for result in results for line in _lines(result)]
     heads = (*SHOWN[:4], "median", "p90", "bias", "in 80 %", "±", "tau")
     columns = ("table", "kind", *heads, "constant: median", "p90")
-    title = "Absolute errors, intervals and coverage, and errors of one constant efficiency"
-    print_table(title, columns, cells, left=2)
+    print_table("Errors of predictions against published values", columns, cells, left=2)
+    print_text(LEGEND)
     for result in results:
         if fits := result.summary.get("fits"):
             counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())

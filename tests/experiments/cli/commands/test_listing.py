@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from experiments.cli.commands.listing import KINDS
+from experiments.cli.main import run
 
 LARGE = {"matplotlib", "networkx", "numba", "pandas", "pyarrow", "scipy", "simpy"}
 """Libraries that take longer to load than a list takes to print."""
@@ -24,3 +25,10 @@ def test_a_list_loads_no_large_library(kind: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stderr.split()) & LARGE == set()
     assert json.loads(done.stdout)["rows"]
+
+
+def test_every_bundled_demand_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "demands", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 8
+    assert all(len(row["about"].split()) > 4 for row in rows)

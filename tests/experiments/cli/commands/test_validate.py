@@ -137,7 +137,7 @@ def test_calibrate_refuses_what_it_cannot_use(tmp_path, capsys):
 def test_the_summary_comes_first_and_long_tables_show_their_furthest_rows(capsys):
     assert run(["validate", "--table", "attention"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("Absolute errors")
+    assert shown.startswith("Errors of predictions")
     before, _, rows = shown.partition("attention: predicted beside published")
     assert "rows that are furthest off" in " ".join(rows.split())
     assert "Source:" in before
