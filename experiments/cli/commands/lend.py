@@ -132,7 +132,7 @@ def _write(run: Run, loan: Loan, scenario: Scenario) -> None:
 
     run.json("summary", loan.summary(), title="Results")
     run.figure("lend", loan_figure(loan), title="Units that can be lent")
-    leads = lead_times_on(scenario, loan.question)
+    leads = lead_times_on(scenario, loan)
     run.figure("lead_times", lead_figure(leads), title="Lendable chips by lead time and confidence")
     run.table("lead_times", leads, title="Lendable chips by lead time and confidence")
     run.table("backtest", loan.frame(), title="Every night of the history")

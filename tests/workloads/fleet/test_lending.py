@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from workloads.confidence.poisson import fewest_of_sizes
 from workloads.demand import burstgpt
 from workloads.fleet.lending import Night, Terms, lend
 from workloads.fleet.lending.answer import at_confidence
+from workloads.fleet.lending.on_cluster import with_shared_return
 from workloads.fleet.lending.windows import largest_return, whole_loans, without_short_loans
 from workloads.fleet.setup.failure_domains import failures_from
 
@@ -48,6 +50,22 @@ TRACES = {
 
 def _units(trace: FloatArray, units: int = 1000) -> FloatArray:
     return trace / trace.max() * 0.9 * units
+
+
+@pytest.mark.parametrize("each_s", [0.0, 20.0, 45.0, 70.0, 200.0, 2000.0])
+def test_units_that_share_a_store_are_back_in_time_and_no_others_count(each_s: float) -> None:
+    day = np.repeat([30.0, 10.0, 20.0, 5.0, 100.0], [240, 45, 90, 120, 945])
+    plain = lend(np.tile(day, 14), "2024-01-01T00:00", Night("08:15"), Terms(100, start_s=60.0))
+    shared = with_shared_return(plain, lambda units: units * each_s)
+    together = largest_return(shared.runs)
+    assert shared.terms.reclaim_s == max(together, 1) * each_s
+    for run in shared.runs:
+        assert (run.last - run.first) * 60 > 60.0 + together * each_s
+    # Lending for one unit more than return would leave units out for nothing.
+    fewer_s = max(together - 1, 1) * each_s
+    freer = replace(plain, terms=replace(plain.terms, reclaim_s=fewer_s))
+    assert freer.unit_hours >= shared.unit_hours
+    assert with_shared_return(plain, lambda _: 0.0).unit_hours >= shared.unit_hours
 
 
 @pytest.mark.parametrize("name", sorted(TRACES))

@@ -83,6 +83,10 @@ class Terms:
         Fewest units that serve.
     block : int
         Units that are lent together.
+    shortest_s : float
+        Time that a loan has to outlast, where that is more than a change to training and back [s]:
+        units that share a store come back later the more of them there are, so that a short loan
+        may have to be left out for the others' sake.
     """
 
     units: int
@@ -94,6 +98,7 @@ class Terms:
     usd_per_chip_s: float = 0.0
     floor_units: int = 0
     block: int = 1
+    shortest_s: float = 0.0
 
     @property
     def most_units(self) -> float:
@@ -107,8 +112,8 @@ class Terms:
 
     @property
     def least_minutes(self) -> float:
-        """Time of a change to training and back, which a loan has to outlast [minutes]."""
-        return (self.start_s + self.reclaim_s) / 60.0
+        """Time that a loan has to outlast: at least a change to training and back [minutes]."""
+        return max(self.start_s + self.reclaim_s, self.shortest_s) / 60.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -39,15 +41,59 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     terms = terms_on(scenario, confidence=question.confidence)
     loan = lend(need, scenario.demand.start, question, terms)
-    # The units of a loan come back together, and share the store from which they load weights.
-    together = max(largest_return(loan.runs), 1)
-    reclaim_s = to_serving_s(scenario.fleet.change_costs, scenario.services, together)
-    answered = replace(loan, terms=replace(terms, reclaim_s=reclaim_s))
+    costs, services = scenario.fleet.change_costs, scenario.services
+    answered = with_shared_return(loan, lambda units: to_serving_s(costs, services, units))
     if scenario.batch is None:
         return answered
     days_back = len(loan.nights) - loan.tested.number
     lent, _ = answered.lent_and_hindsight()
     return replace(answered, batch=batch_need(scenario.batch, days_back, lent))
+
+
+def with_shared_return(loan: Loan, reclaim_s: Callable[[int], float]) -> Loan:
+    """Return a loan whose units come back as late as the number that returns together allows.
+
+    The units of a loan share the store from which they load weights. The more of them return at the
+    same time, the longer that takes, and the more short loans are left out, which leaves fewer that
+    return. The number for which all this agrees is the smallest that no fewer units than return
+    need; units that are left out for it are not counted in the time of the others.
+
+    Parameters
+    ----------
+    loan : Loan
+        Answer whose terms state the time of a single unit.
+    reclaim_s : function of an int
+        Time until so many units, ordered back together, serve [s]; it never falls.
+
+    Examples
+    --------
+    Of 100 units 70 are free for seven hours, and 29 more for the last two of them. Back after a
+    minute each, all would take 99 of these 120 minutes. After 1.5 minutes each they would be late,
+    so that the 70 are lent alone:
+
+    >>> from workloads.fleet.lending.answer import lend
+    >>> day = np.repeat([30.0, 0.0, 100.0], [300, 120, 1020])
+    >>> loan = lend(np.tile(day, 14), "2024-01-01T00:00", Night("07:00"), Terms(100))
+    >>> for each_s in (60.0, 90.0):
+    ...     shared = with_shared_return(loan, lambda units: units * each_s)
+    ...     print([window.units for window in shared.windows], shared.terms.reclaim_s)
+    [70, 99] 5940.0
+    [70] 6300.0
+    """
+
+    def for_units(units: int) -> Loan:
+        return replace(loan, terms=replace(loan.terms, reclaim_s=reclaim_s(units)))
+
+    def returning(answered: Loan) -> int:
+        return max(largest_return(answered.runs), 1)
+
+    counts = range(1, returning(for_units(1)) + 1)
+    enough = bisect_left(counts, True, key=lambda units: returning(for_units(units)) <= units)
+    answered = for_units(counts[enough])
+    exact_s = reclaim_s(returning(answered))
+    shortest_s = answered.terms.least_minutes * 60.0
+    terms = replace(answered.terms, reclaim_s=exact_s, shortest_s=shortest_s)
+    return replace(answered, terms=terms)
 
 
 def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
@@ -60,14 +106,13 @@ def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
     return replace(capacity, low=low, high=high)
 
 
-def lead_times_on(scenario: Scenario, question: Night) -> pd.DataFrame:
-    """Chips that can be lent on a scenario's fleet by lead time and confidence.
+def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:
+    """Chips that can be lent on a scenario's fleet by lead time and confidence, on a loan's terms.
 
     See :func:`workloads.fleet.lending.lead_times.lead_times`.
     """
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
-    terms = terms_on(scenario, confidence=question.confidence)
-    return lead_times(need, scenario.demand.start, question, terms)
+    return lead_times(need, scenario.demand.start, loan.question, loan.terms)
 
 
 def terms_on(scenario: Scenario, *, confidence: float = 0.95) -> Terms:
