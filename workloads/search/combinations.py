@@ -18,7 +18,7 @@ from topologies.errors import InputError
 from workloads.models.flops import layer_flops
 from workloads.models.model import Model
 from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
-from workloads.search.refusals import no_batch, no_degrees
+from workloads.search.refusals import no_batch, no_degrees, no_pipeline
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.fields import ORDER, Overlap, Recompute
 from workloads.training.plan.plan import ParallelPlan
@@ -64,7 +64,10 @@ def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stat
     columns = _microbatches(columns, base, fixed)
     if not rows(columns):
         raise InputError(no_batch(base, int(dp.min()), fixed))
-    return _memory_savings(_pipelines(columns, model, base, fixed), base, fixed)
+    columns = _pipelines(columns, model, base, fixed)
+    if not rows(columns):
+        raise InputError(no_pipeline(model, cluster, fixed, ranks))
+    return _memory_savings(columns, base, fixed)
 
 
 def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Columns:
@@ -162,21 +165,23 @@ def _pairs(fixed: Stated) -> list[tuple[str, int]]:
 
     Examples
     --------
-    >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4})
-    ([('gpipe', 1)], [('interleaved', 4)])
+    >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})
+    ([('gpipe', 1)], [('interleaved', 4)], [('interleaved', 5)])
     """
     stated, chunks = fixed.get("schedule"), fixed.get("vpp")
-    pairs = []
-    for name in schedule_names() if stated is None else (stated,):
-        schedule = pipeline_schedule(name)
-        if stated is None and not schedule.searched:
-            continue
-        tried = schedule.chunks_searched if stated is None else schedule.chunks_allowed
-        if chunks is None:
-            pairs += [(name, number) for number in schedule.chunks_searched]
-        elif chunks in tried:
-            pairs.append((name, chunks))
-    return pairs or [(stated or DEFAULT, 1)]
+    names = schedule_names() if stated is None else (stated,)
+    schedules = {name: pipeline_schedule(name) for name in names}
+    if stated is None:
+        schedules = {name: each for name, each in schedules.items() if each.searched}
+    if chunks is None:
+        return [(name, each) for name in schedules for each in schedules[name].chunks_searched]
+    usual = [(name, chunks) for name in schedules if chunks in schedules[name].chunks_searched]
+    if usual:
+        return usual
+    # A number that is not tried by default is kept all the same, by a schedule that can have it.
+    able = [name for name in schedules if chunks in schedules[name].chunks_allowed]
+    able.sort(key=lambda name: len(schedules[name].chunks_searched))
+    return [(name, chunks) for name in able[-1:]] or [(stated or DEFAULT, 1)]
 
 
 def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:

@@ -91,3 +91,20 @@ def no_batch(base: ParallelPlan, fewest: int, fixed: Mapping[str, Any]) -> str:
         f"the fewest replicas are dp {fewest:,} with microbatch {microbatch} = {sequences:,}. "
         f"Use {near}."
     )
+
+
+def no_pipeline(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: int) -> str:
+    """Return the message for stated chunks that no number of stages leaves a layer each."""
+    chunks = fixed.get("vpp", 1)
+    stages = fixed.get("pp") or next((degree for degree in divisors(ranks) if degree > 1), 1)
+    stated = f"vpp {chunks} with pp {stages}" if "pp" in fixed else f"vpp {chunks}"
+    if stages == 1 or model.layers < 2 * stages:
+        return (
+            f"{stated} divides the stages of a pipeline, and {model.name} with {model.layers} "
+            f"layers has none to divide on the {ranks:,} ranks of {cluster.name}. Leave vpp out."
+        )
+    return (
+        f"{stated} cannot divide the {model.layers} layers of {model.name} on the {ranks:,} ranks "
+        f"of {cluster.name}: the fewest stages are {stages}, and each chunk needs a layer. Use vpp "
+        f"{model.layers // stages} or less."
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -139,6 +139,15 @@ def test_stated_fields_are_not_varied() -> None:
     assert {one.zero for one in plans} == {1, 2, 3}
 
 
+@pytest.mark.parametrize("chunks", [2, 4, 5, 6, 16])
+def test_a_stated_number_of_chunks_is_kept_whether_it_is_tried_by_default_or_not(
+    chunks: int,
+) -> None:
+    deep = replace(TOY, layers=32)
+    plans = candidates(deep, sixteen(), 32, stated={**SHORT, "vpp": chunks}).plans
+    assert {(each.vpp, each.schedule) for each in plans} == {(chunks, "interleaved")}
+
+
 REFUSED: list[tuple[int, dict[str, Any], str]] = [
     (32, {"tp": 3}, "16 attention heads of toy are not divisible by tp 3. Use tp 2"),
     (32, {"pp": 16}, "pp 16 × vpp 1 = 16 stages, but toy has 8 layers. Use pp 8 or less"),
@@ -151,6 +160,7 @@ REFUSED: list[tuple[int, dict[str, Any], str]] = [
     (32, {"recompute": "ful"}, r"Did you mean full\?"),
     (32, {"order": "tp-dp"}, "rank order tp-dp does not name each"),
     (32, {"tp": 0}, "tp is 0"),
+    (32, {"vpp": 5}, "vpp 5 cannot divide the 8 layers of toy .* Use vpp 4 or less"),
     (32, {"tp": 16, "seq": 1000, "sequence_parallel": True}, "1,000 tokens"),
 ]
 

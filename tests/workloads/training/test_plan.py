@@ -51,6 +51,7 @@ DIVIDES: list[tuple[dict[str, Any], str]] = [
     ({"cp": 3}, "1,024 tokens of a sequence of toy are not divisible by 2 × cp 6"),
     ({"pp": 2, "stage_layers": (4, 5)}, "stage_layers sum to 9, but toy has 8 layers"),
     ({"pp": 16}, "16 stages, but toy has 8 layers. Use pp 8 or less"),
+    ({"pp": 4, "vpp": 4}, "16 stages, but toy has 8 layers. Use vpp 2 or less"),
     ({"tp": 16, "seq": 1000}, "1,000 tokens .* are not divisible by tp 16. Use tp 8"),
 ]
 

@@ -30,9 +30,13 @@ def check_model(plan: ParallelPlan, model: Model) -> None:
     _check_model_experts(plan, model)
     stages = plan.pp * plan.vpp
     if stages > model.layers + CHUNKS_WITHOUT_LAYERS:
+        fits = plan.vpp > 1 and plan.pp <= model.layers
+        remedy = (
+            f"vpp {model.layers // plan.pp}" if fits else f"pp {nearest(plan.pp, model.layers)}"
+        )
         raise InputError(
             f"pp {plan.pp} × vpp {plan.vpp} = {stages} stages, but {model.name} has "
-            f"{model.layers} layers. Use pp {nearest(plan.pp, model.layers)} or less."
+            f"{model.layers} layers. Use {remedy} or less."
         )
     if plan.stage_layers and sum(plan.stage_layers) != model.layers:
         raise InputError(
