@@ -2,7 +2,9 @@
 
 Every rank has a file with its kernels and their durations, collectives with their size and process
 group, and messages to other ranks. The members of the groups stand in ``comm_group.json`` beside
-the files.
+the files. ASTRA-sim reads the name of a group as a whole number, by ``std::stoi`` in
+``Workload::initialize_comm_groups`` and ``extract_comm_group``, and takes 0 for the group of all
+ranks; groups are therefore numbered from 1, and nodes have the name as ``pg_desc`` beside it.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
     )
     for src, dst, lag in rows:
         before[dst].append((src, lag))
-    names = _group_names(recording)
+    names = _group_numbers(recording)
     members = {
         names[k]: list(group.ranks) for k, group in enumerate(recording.groups) if group.ranks
     }
@@ -74,12 +76,19 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
     return [folder / file for file in files]
 
 
-def _group_names(recording: Recording) -> list[str]:
-    """Name for each group: its own, with a number if another group has the same name."""
+def _group_numbers(recording: Recording) -> list[str]:
+    """Number of each group as text; empty for the group of all ranks that a trace leaves unnamed.
+
+    Names that are such numbers already, as those of a trace for ASTRA-sim are, stay as they are.
+    """
     stated = [group.name for group in recording.groups]
+    named = [name for name in stated if name]
+    numbered = all(name.isascii() and name.isdigit() and int(name) > 0 for name in named)
+    if numbered and len(set(named)) == len(named):
+        return stated
     return [
-        name if stated.count(name) == 1 else f"{name or 'group'}.{place}"
-        for place, name in enumerate(stated)
+        str(place) if group.name or group.ranks else ""
+        for place, group in enumerate(recording.groups, start=1)
     ]
 
 
@@ -138,6 +147,7 @@ def _facts(recording: Recording, node: int, names: Sequence[str]) -> dict[str, A
         facts["comm_size"] = size
         if names[group]:
             facts["pg_name"] = names[group]
+            facts["pg_desc"] = recording.groups[group].name
     elif kind in (SEND, RECEIVE):
         rank, peer = int(recording.rank[node]), int(recording.peer[node])
         ends = (rank, peer) if kind == SEND else (peer, rank)

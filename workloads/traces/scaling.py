@@ -16,7 +16,7 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
 from workloads.traces.recording import COMPUTE, MEMORY, Recording
 
 PRODUCT = re.compile(
@@ -77,6 +77,11 @@ def scaled(
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)
     target = cluster.chip or ""
+    if recorded_on and not target:
+        raise InputError(
+            f"--recorded-on {shown(recorded_on)} scales kernels to another chip, and "
+            f"{cluster.name} has none. Leave it out, or name a machine such as trn2.48xlarge."
+        )
     recording = _timed(recording, catalogue, target)
     if compute == "scaled" and not (source and target):
         missing = "--recorded-on CHIP" if not source else "a cluster with chips of the catalogue"

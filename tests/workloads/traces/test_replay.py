@@ -186,6 +186,29 @@ def test_written_chakra_traces_read_back(tmp_path: Path) -> None:
         write_chakra(recording, tmp_path / "again")
 
 
+def test_groups_have_the_numbers_that_astra_sim_reads(tmp_path: Path) -> None:
+    """Its ``Workload.cc`` reads each name with ``std::stoi``, and takes 0 for all ranks."""
+    model = from_fields(
+        {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000,
+         "num_attention_heads": 8, "num_hidden_layers": 2}, "toy")  # fmt: skip
+    plan = ParallelPlan(tp=4, dp=4, global_batch=16, seq=512)
+    done = iteration(model, cluster("trn2.48xlarge"), plan, folded=False)
+    write_chakra(training_recording(done), tmp_path / "out")
+    members = json.loads((tmp_path / "out" / "comm_group.json").read_text())
+    assert sorted(map(int, members)) == list(range(1, len(members) + 1))
+    again = read_traces([tmp_path / "out"])
+    for group in again.groups:
+        assert list(group.ranks) == members[group.name]
+    write_chakra(again, tmp_path / "twice")
+    assert json.loads((tmp_path / "twice" / "comm_group.json").read_text()) == members
+
+
+def test_a_chip_of_the_recording_is_refused_where_nothing_can_be_scaled(tmp_path: Path) -> None:
+    job(tmp_path)
+    with pytest.raises(InputError, match=r"--recorded-on trn1 .* and ring:4 has none"):
+        replay([tmp_path], RING, recorded_on="trn1")
+
+
 def test_a_training_step_goes_out_and_comes_back(tmp_path: Path) -> None:
     model = from_fields(
         {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000,
