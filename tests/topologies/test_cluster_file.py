@@ -11,7 +11,7 @@ import pytest
 from tests.support.small_shapes import GB
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.clusters.names import cluster
+from topologies.clusters.names import cluster, machine
 from topologies.clusters.yaml_file import LARGEST_FILE_BYTES, cluster_from_file
 from topologies.errors import InputError
 from topologies.shapes.basic import FullMesh, Switch, Torus
@@ -128,6 +128,20 @@ def test_other_shapes(tmp_path: Path) -> None:
     tiered = read(tmp_path, f"scale_up: {{shape: tiered, tiers: {tiers}}}").shape
     assert isinstance(tiered, Tiered)
     assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
+
+
+def test_a_name_beside_like_is_refused_as_nothing_reads_it(tmp_path: Path) -> None:
+    text = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
+    assert text != POD
+    with pytest.raises(InputError, match=r"chip.name mine changes nothing beside like: trn2"):
+        read(tmp_path, text)
+
+
+def test_nothing_is_computed_on_a_file_without_a_chip(tmp_path: Path) -> None:
+    path = tmp_path / "mesh.yaml"
+    path.write_text("scale_up: {shape: mesh, size: 4, bandwidth: 10GB/s, latency: 1us}")
+    with pytest.raises(InputError, match="states no chip, so nothing can be computed"):
+        machine(str(path))
 
 
 def test_a_fabric_like_one_of_the_catalogue(tmp_path: Path) -> None:

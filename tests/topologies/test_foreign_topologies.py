@@ -86,6 +86,16 @@ def test_a_star_is_a_switch_and_rates_may_come_from_the_command(tmp_path: Path) 
         cluster(str(path))
 
 
+def test_a_rate_that_no_link_needs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ring.json"
+    graph = nx.cycle_graph(4)
+    nx.set_edge_attributes(graph, "10GB/s", "bandwidth")
+    path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    assert cluster(str(path), latency="1us").chips == 4
+    with pytest.raises(InputError, match="every link states its bandwidth; leave --bandwidth 1GB"):
+        cluster(str(path), bandwidth="1GB/s", latency="1us")
+
+
 def test_nothing_is_computed_on_a_graph(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"states no chips, so nothing can be computed on it"):
         machine(str(tmp_path / "pod.graphml"))

@@ -124,6 +124,15 @@ def _sketch(graph: nx.Graph[Hashable], bandwidth: str | None, latency: str | Non
             links.setdefault(pair, []).extend(cables)
     if not links:
         raise InputError("it has no links; a cluster's chips are joined. Add them.")
+    for name, unit, stated in (
+        ("bandwidth", "_bytes_per_s", bandwidth),
+        ("latency", "_s", latency),
+    ):
+        every = (name in edge or name + unit in edge for *_, edge in graph.edges(data=True))
+        if stated is not None and all(every):
+            raise InputError(
+                f"every link states its {name}; leave --{name} {shown(stated, 30)} out."
+            )
     fixed = {pair: tuple(sorted(cables)) for pair, cables in links.items()}
     return Sketch(tuple(graph.nodes), frozenset(switches), fixed)
 

@@ -148,7 +148,13 @@ def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
             f"{shown(text, 80)} is a graph and states no chips, so nothing can be computed "
             f"on it; name a machine such as {RAINIER_MACHINE}, or describe it in a YAML file."
         )
-    return cluster(text, catalogue=catalogue)
+    named = cluster(text, catalogue=catalogue)
+    if not named.chip:
+        raise InputError(
+            f"{shown(text, 80)} states no chip, so nothing can be computed on it; add one, such as "
+            "chip: trn2."
+        )
+    return named
 
 
 def _has_rates(text: str) -> str:

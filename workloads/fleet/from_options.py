@@ -29,7 +29,11 @@ from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving import Serving
 from workloads.fleet.setup.sureness import serving_notes
-from workloads.fleet.unread_options import unread_options, unread_with_unit_rate
+from workloads.fleet.unread_options import (
+    unread_discount,
+    unread_options,
+    unread_with_unit_rate,
+)
 from workloads.models.huggingface import model
 from workloads.models.model import Model
 from workloads.options.demand import DemandInputs
@@ -212,6 +216,7 @@ def notes(built: Scenario, question: Question) -> list[str]:
         *serving_notes(built.cluster, built.services),
         *unread_options(question.policy, priced=built.prices is not None),
         *unread_with_unit_rate(question.fleet, question.limits),
+        *unread_discount(question.money, batch=built.batch is not None),
     ]
     if policy == "forecast" and history_minutes < MINUTES_PER_DAY:
         remarks.append(

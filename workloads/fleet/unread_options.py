@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from workloads.fleet.policies.registry import KINDS, bound_of
 from workloads.options.fleet import FleetInputs
+from workloads.options.money import MoneyInputs
 from workloads.options.policy import LimitInputs, PolicyInputs
+from workloads.serving import parse_slo
 
 SETTINGS = {
     "headroom": "headroom",
@@ -76,6 +78,11 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
             for name in ("tp", "precision", "prefill", "chunk", "cache")
             if getattr(fleet, name) != getattr(default, name)
         ]
+        if _latencies(fleet.slo) != _latencies(default.slo):
+            remarks.append(
+                f"--slo {fleet.slo} changes nothing by its limits of latency beside --unit-rate, "
+                "which states what a unit serves."
+            )
     if limits.weights != LimitInputs().weights:
         if limits.change_time is not None:
             remarks.append(
@@ -88,6 +95,30 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
                 "unit has no weights to load."
             )
     return remarks
+
+
+def unread_discount(money: MoneyInputs, *, batch: bool) -> list[str]:
+    """Return a sentence for a discount of batch requests that no request gets.
+
+    Examples
+    --------
+    >>> unread_discount(MoneyInputs(batch_discount=0.3, token_price=2.0), batch=False)
+    ['--batch-discount 0.3 changes nothing without a batch tier; add --batch-share 20%.']
+    """
+    if money.batch_discount is None or (batch and money.token_price):
+        return []
+    missing = (
+        "a price of tokens; add --token-price 2"
+        if batch
+        else ("a batch tier; add --batch-share 20%")
+    )
+    return [f"--batch-discount {money.batch_discount:g} changes nothing without {missing}."]
+
+
+def _latencies(slo: str) -> tuple[float, float]:
+    """Limits of latency of an SLO [s], without the share of requests that keep them."""
+    limits = parse_slo(slo)
+    return limits.ttft_s, limits.tpot_s
 
 
 def _listed(readers: list[str]) -> str:

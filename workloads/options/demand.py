@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from topologies.errors import InputError
 from topologies.options import option
 from workloads.options.bounds import MOST, MOST_DAYS
 
@@ -85,6 +86,13 @@ class DemandInputs:
         default="24h",
         metadata=option("Time after which a batch request that was not answered expires"),
     )
+
+    def __post_init__(self) -> None:
+        if self.peak is not None and self.scale_to_peak is not None:
+            raise InputError(
+                f"--peak {self.peak:g} and --scale-to-peak {self.scale_to_peak:g} are two names of "
+                "one option; give one of them."
+            )
 
     @property
     def peak_share(self) -> float | None:

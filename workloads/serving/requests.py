@@ -256,10 +256,12 @@ def _csv_log(file: Path) -> pd.DataFrame:
 
 def _with_outputs(table: pd.DataFrame, output_tokens: int | None, file: Path) -> pd.DataFrame:
     """Table in which every request has output tokens."""
-    if not is_json_log(file):
-        return table
-    unknown = table["output_tokens"].isna()
+    unknown = table["output_tokens"].isna() if is_json_log(file) else np.zeros(len(table), bool)
     if not unknown.any():
+        if output_tokens is not None:
+            raise InputError(
+                f"{file} states the tokens of every answer; leave --output {output_tokens} out."
+            )
         return table
     if output_tokens is None:
         raise InputError(

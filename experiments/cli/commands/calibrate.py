@@ -15,6 +15,7 @@ from topologies.options import option
 if TYPE_CHECKING:
     from experiments.calibration.overlay.constants import ConstantsFit
     from experiments.calibration.overlay.group import Group
+    from experiments.calibration.overlay.measurements import Measurements
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
@@ -119,19 +120,50 @@ def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> N
     from experiments.calibration.overlay.constants import overlay_text
     from experiments.calibration.overlay.measurements import read_measurements
     from topologies.files.writing import whole_file
+    from workloads.training.plan.without_effect import sentences
 
-    measured = read_measurements(inputs.file, inputs.collective)
-    measured = measured.named(inputs.collective, inputs.ranks)
+    stated = read_measurements(inputs.file, inputs.collective)
+    idle = _without_effect(inputs, stated)
+    measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
     text = overlay_text([entry for group in groups for entry in group.fit.entries])
     if inputs.overlay:
         with whole_file(inputs.overlay) as part:
             part.write_text(text, encoding="utf-8")
     call.answer(
-        lambda: _groups_document(groups, len(measured)),
+        lambda: {
+            **_groups_document(groups, len(measured)),
+            **({"without_effect": idle} if idle else {}),
+        },
         lambda: _print_groups(groups, "" if inputs.overlay else text),
         lambda run: _write(run, _groups_document(groups, len(measured))),
+        notes=sentences(idle),
     )
+
+
+def _without_effect(inputs: MeasurementInputs, measured: Measurements) -> dict[str, str]:
+    """Return each stated option about collectives that no measurement needs, with the reason."""
+    series = [each for _, each in measured.collectives]
+    reasons = {}
+    if not series:
+        names = ("collective", "ranks", "chips")
+        reasons = dict.fromkeys(names, "no measurement is of a collective")
+    elif all(each.ranks for each in series):
+        reasons["ranks"] = "every measurement of a collective states its ranks"
+    if series and all(each.collective for each in series) and not _chooses(inputs, measured):
+        reasons["collective"] = "every measurement of a collective names it"
+    return {name: why for name, why in reasons.items() if getattr(inputs, name) is not None}
+
+
+def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
+    """Return whether ``--collective`` chooses among several tables of a file."""
+    from experiments.calibration.overlay.measurements import read_measurements
+    from topologies.errors import InputError
+
+    try:
+        return len(read_measurements(inputs.file)) != len(measured)
+    except InputError:
+        return True
 
 
 def _print(measured: Measured, fitted: ConstantsFit, *, alone: bool) -> None:

@@ -158,6 +158,8 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
     )
 }
 """Kinds of names that can be listed, with the function that returns their rows."""
+CATALOGUED = ("clusters", "variants", "prices")
+"""Kinds whose rows come from the catalogue."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,15 @@ class ListInputs:
 
 def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocation) -> None:
     """List models, clusters, algorithms and other names."""
+    stated = {"--variant": catalogue_inputs.variant, "--catalogue": catalogue_inputs.catalogue}
+    for option_name, value in stated.items():
+        if value and inputs.kind not in CATALOGUED:
+            from topologies.errors import InputError
+
+            raise InputError(
+                f"{option_name} changes the catalogue, and the list of {inputs.kind} is not from "
+                f"it. Leave it out, or list {', '.join(CATALOGUED)}."
+            )
     rows = KINDS[inputs.kind](catalogue_inputs.read())
     call.answer(
         lambda: {"kind": inputs.kind, "rows": rows},

@@ -99,6 +99,7 @@ def replay(inputs: TraceInputs, catalogue_inputs: CatalogueInputs, call: Invocat
         latency=inputs.latency,
         catalogue=catalogue_inputs.read(),
     )
+    catalogue_inputs.check_used(machine)
     played = run(
         inputs.trace,
         machine,

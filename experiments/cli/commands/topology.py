@@ -92,6 +92,7 @@ def topology(
 
     assumed = _assumed(machine)
     cluster = replace(machine, **assumed).read(catalogue_inputs.read())
+    catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
     timed = _is_built(cluster.name, sizes.links + sizes.scale_out_links, graph.graph)
     document: dict[str, Any] = asdict(sizes) | {

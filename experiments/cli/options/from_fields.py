@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import click
 
 from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.option_names import by_option_names
 from experiments.cli.options.parameters import (
     REQUIRED,
     CommandWithArguments,
@@ -106,6 +107,10 @@ def as_options(
             key: list(value) or None if isinstance(value, tuple) else value
             for key, value in stated.items()
         }
+        with by_option_names(parameters, values):
+            return answer(values)
+
+    def answer(values: Mapping[str, Any]) -> int | None:
         arguments = {key: group.build(values) for key, group in groups.items()}
         inputs = {key: values[key] for key in recorded}
         for key, value in arguments.items():

@@ -43,6 +43,24 @@ class CatalogueInputs:
 
         return choose(self.variant, self.catalogue)
 
+    def check_used(self, cluster: Cluster) -> None:
+        """Check that a cluster has numbers of the catalogue, which a plain shape has not.
+
+        Raises
+        ------
+        InputError
+        """
+        from topologies.errors import InputError
+
+        if not cluster.plain or cluster.scale_out is not None:
+            return
+        for name, value in {"--variant": self.variant, "--catalogue": self.catalogue}.items():
+            if value:
+                raise InputError(
+                    f"{name} changes the catalogue, and all numbers of {cluster.name} stand in its "
+                    "own description. Leave it out."
+                )
+
 
 @dataclass(frozen=True)
 class MachineInputs:

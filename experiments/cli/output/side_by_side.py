@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,7 @@ def show_collectives(title: str, rows: Rows) -> None:
         for row in good
     ]
     print_table(title, [*(heading for _, heading in COLLECTIVE), "of the first"], cells, left=2)
+    _tell_idle({row["cluster"]: row for row in rows}.values())
     _tell_refused(rows)
 
 
@@ -137,7 +138,6 @@ def show_steps(title: str, rows: Rows) -> None:
     """Print a table with a column for each cluster."""
     from experiments.figures.training import NAMES
     from experiments.reports.formatting import value_text
-    from workloads.training.plan.without_effect import sentences
 
     flat = [flat_step(row) for row in rows if row["status"] == "ok"]
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
@@ -147,10 +147,17 @@ def show_steps(title: str, rows: Rows) -> None:
         for name, heading in lines
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells)
+    _tell_idle(rows)
+    _tell_refused(rows)
+
+
+def _tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print the options that change nothing on each cluster."""
+    from workloads.training.plan.without_effect import sentences
+
     for row in rows:
         for line in sentences(row.get("without_effect", {})):
             click.echo(f"{row['cluster']}: {line}")
-    _tell_refused(rows)
 
 
 def _tell_refused(rows: Rows) -> None:
@@ -165,7 +172,7 @@ def write_collectives(run: Run, title: str, rows: Rows) -> None:
 
     from experiments.figures.comparison import lines
 
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows).drop(columns="without_effect", errors="ignore")
     run.table("metrics", frame, title="Results")
     good = frame[frame.status == "ok"].assign(busbw=lambda table: table.busbw_bytes_per_s / 1e9)
     labels = ("size of the buffer [B]", "bus bandwidth [GB/s]")

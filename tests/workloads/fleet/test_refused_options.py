@@ -65,3 +65,42 @@ def test_no_name_of_several_models_is_empty() -> None:
     assert len(models_of("gpt2=20%,llama-3.1-8b=80%")) == 2
     with pytest.raises(cs.InputError, match="has an empty name"):
         models_of("gpt2,")
+
+
+def test_limits_of_latency_beside_a_rate_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*FLEET, "--slo", "ttft=1s,tpot=9ms"]) == 0
+    note = "--slo ttft=1s,tpot=9ms changes nothing by its limits of latency beside --unit-rate"
+    assert note in capsys.readouterr().err
+    assert run([*FLEET, "--slo", "ttft=6s,tpot=175ms,share=90%"]) == 0
+    assert "--slo" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ([], "changes nothing without a batch tier"),
+        (["--batch-share", "20%"], "changes nothing without a price of tokens"),
+        (["--batch-share", "20%", "--token-price", "2"], ""),
+    ],
+)
+def test_a_discount_that_no_request_gets_is_named(
+    more: list[str], note: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*FLEET, "--batch-discount", "0.3", *more]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "--batch-discount" in line]
+    assert bool(told) == bool(note)
+    assert all(note in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--peak", "0.5", "--scale-to-peak", "0.4"], "--peak 0.5 and --scale-to-peak 0.4 are two"),
+        (["--start-day", "900"], "day 900 is not before the end of a demand of"),
+    ],
+)
+def test_contradictions_about_the_demand_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*FLEET, *options]) == 2
+    assert message in capsys.readouterr().err

@@ -66,6 +66,11 @@ def cut_to_period(demand: Demand, period: Period) -> Horizon:
     whole_weeks = demand.minutes % MINUTES_PER_WEEK == 0 and length % MINUTES_PER_WEEK == 0
     if length > MINUTES_PER_WEEK and whole_weeks and first + length > demand.minutes:
         demand = demand.repeated(first + length)
+    if first >= demand.minutes:
+        raise InputError(
+            f"day {start_day:g} is not before the end of a demand of "
+            f"{demand.minutes / MINUTES_PER_DAY:g} days; choose an earlier start."
+        )
     if length < 1 or first < 0 or first + length > demand.minutes:
         raise InputError(
             f"{length / MINUTES_PER_DAY:g} days from day {start_day:g} of a demand of "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
+from experiments.cli.commands.collective.idle import check_issued, without_effect
 from experiments.cli.commands.collective.inputs import CollectiveInputs, CompareInputs, RankInputs
 from experiments.cli.commands.collective.switches import beside_best, tell_switches
 from experiments.cli.options.inputs import CatalogueInputs, SeveralMachines
@@ -79,6 +80,7 @@ def collective(
         _side_by_side(inputs, machine, ranks, catalogue, (compared, sure), call)
         return
     cluster, groups = _groups(inputs, machine, ranks, catalogue)
+    catalogue_inputs.check_used(cluster)
     measured = _read(compared.compare, inputs.op, groups[0].ranks)
     watched = call.out is not None
     sizes, measure = _how_to_measure(inputs, groups, call.engine, watched=watched)
@@ -101,11 +103,13 @@ def collective(
         _, measure = _how_to_measure(inputs, groups, call.engine)
         return float(measure(wanted[0])[0]["time_s"])
 
+    idle = without_effect(inputs, ranks, cluster, groups)
     ranking = sure.rank(first_s, catalogue, call)
     extras = ranking.document() if ranking else {}
+    named = {"without_effect": idle} if idle else {}
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **extras},
-        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, ranking),
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **extras, **named},
+        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, ranking, idle),
         write=lambda run: _write(run, rows, results[-1][1], cluster, ranking),
     )
 
@@ -141,7 +145,10 @@ def _side_by_side(
         ]
         rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
         ends = [_interval(inputs, cluster, groups[0].ranks, row) for row in rows]
-        return [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
+        idle = without_effect(inputs, ranks, cluster, groups)
+        named = {"without_effect": idle} if idle else {}
+        both = zip(rows, ends, strict=True)
+        return [{**row, "low": e.low, "high": e.high, **named} for row, e in both]
 
     rows = beside.each(machine.names, answer)
     title = f"{inputs.op} on {len(machine.names)} clusters"
@@ -162,9 +169,14 @@ def _show(
     rows: list[dict[str, Any]],
     summary: Mapping[str, Any],
     ranking: Ranking | None,
+    idle: Mapping[str, str],
 ) -> None:
+    from workloads.training.plan.without_effect import sentences
+
     _print(title, rows, **summary)
     tell_switches(rows)
+    for line in sentences(idle):
+        click.echo(line)
     if ranking:
         ranking.show()
 
@@ -220,6 +232,7 @@ def _groups(
 
     check_op(inputs)
     cluster = machine.read(catalogue)
+    check_issued(cluster, inputs.runtime)
     groups = groups_for(cluster, ranks)
     if not ranks.unrestricted:
         groups = [along_ring(group) for group in groups] if inputs.op == "permute" else groups

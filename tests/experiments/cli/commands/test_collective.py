@@ -239,6 +239,7 @@ def test_a_popular_rank_slows_the_exchange_down(capsys):
         (on(group="0-3", order="0,1,2,4"), "names chip 4, which is not in the group"),
         (on(order="no-such-file.txt"), "--order no-such-file.txt cannot be read"),
         (on(compare=Path("no-such.txt")), "no-such.txt cannot be read"),
+        (on(cluster="dgx-h100", runtime="eager"), "--runtime eager is a way to issue"),
         (on(skew=1.0), "--skew is for all-to-all-v, not for all-reduce"),
         (on(matrix=Path("m.csv")), "--bytes is for all-to-all-v, not for all-reduce"),
         (uneven(), "all-to-all-v needs --bytes FILE, or --size with --skew"),

@@ -149,7 +149,7 @@ def test_the_best_plan_is_a_file_that_train_reads(
 
 REFUSED: list[tuple[list[str], str]] = [
     (["--tp", "3"], "16 attention heads of tiny are not divisible by tp 3"),
-    (["--global-batch", "0"], "global_batch is 0"),
+    (["--global-batch", "0"], "--global-batch is 0"),
     (["--top", "0"], "--top"),
     (["--each", "tpp"], "a plan has no 'tpp'. Did you mean tp?"),
     (["--cluster", "trn2.48xlarg"], "Did you mean trn2.48xlarge?"),

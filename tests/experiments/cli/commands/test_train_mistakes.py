@@ -24,7 +24,7 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_a_degree_of_nothing_is_refused_by_name(name, capsys):
     message = refusal([*TRAIN, f"--{name}", "0"], capsys)
-    assert f"{name.replace('-', '_')} is 0; it must be a whole number of at least 1." in message
+    assert f"--{name} is 0; it must be a whole number of at least 1." in message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,128 @@
+"""Every option of every command changes the answer, is named as idle, or is refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from experiments.cli.main import app
+from experiments.cli.options.parameters import DescribedOption
+from tests.fuzz.option_sweep import Verdict, judge, options_of, verdicts
+from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
+from tests.fuzz.sweep_bases import NOT_SWEPT, QUICK, SLOW, write_files
+from topologies.options import Option
+
+NOT_BINDING = {
+    "algorithm": "auto may take the algorithm that is stated, or there is a single one",
+    "allow-oversized": "only a plan that does not fit needs it",
+    "cap": "a fleet may never need as many units",
+    "compute": "recorded times are the default where no other chip is known",
+    "communication": "a trace may have no communication",
+    "count": "a log may be shorter",
+    "chips": "one rank a chip is the default",
+    "failures": "a small fleet may have none in half a day",
+    "fp8-exchange": "short exchanges are latencies alone",
+    "headroom": "rounding to whole units may leave the number as it is",
+    "memory-margin": "small models leave more than that free",
+    "noise": "rounding to whole units may leave the number as it is",
+    "notice": "a policy may reclaim nothing that has to be saved first",
+    "objective": "the fastest plan may also be the cheapest",
+    "order": "on a symmetric torus two orders may take the same time",
+    "poll": "requests that never overlap wait for no pass",
+    "quantile": "a forecast without history has no errors",
+    "sbuf": "links may be slower than HBM",
+    "slo": "limits far away may be kept by all requests or by none",
+    "slots": "requests that never overlap need one slot",
+    "stragglers": "a short run on few chips may have none",
+    "token-price": "revenue is stated once tokens are served",
+    "variant": "alternatives of other machines change nothing on this one",
+}
+"""Options that are read and yet may change nothing where something else decides."""
+
+
+def defects(base: tuple[str, ...]) -> list[str]:
+    """Options of a base command that are read by nothing, or that crash it."""
+    found = _by_option(verdicts(base))
+    return [
+        f"{' '.join(base)} {words}: {verdict.kind} {verdict.detail}"
+        for name, outcomes in found.items()
+        for words, verdict in outcomes
+        if verdict.kind == "crashed" or (_is_idle(outcomes) and name not in NOT_BINDING)
+    ]
+
+
+def _by_option(
+    outcomes: Iterable[tuple[tuple[str, ...], Verdict]],
+) -> dict[str, list[tuple[str, Verdict]]]:
+    by_option = defaultdict[str, list[tuple[str, Verdict]]](list)
+    for words, verdict in outcomes:
+        name = words[0].partition("=")[0].removeprefix("--").removeprefix("no-")
+        by_option[name].append((words[0], verdict))
+    return by_option
+
+
+def _is_idle(outcomes: list[tuple[str, Verdict]]) -> bool:
+    kinds = {verdict.kind for _, verdict in outcomes}
+    return "nothing" in kinds and "changes" not in kinds
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("base", QUICK, ids=" ".join)
+def test_no_option_is_read_by_nothing(base: tuple[str, ...]) -> None:
+    assert not defects(base)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", SLOW, ids=" ".join)
+def test_no_option_is_read_by_nothing_in_longer_runs(base: tuple[str, ...]) -> None:
+    assert not defects(base)
+
+
+def test_every_command_is_swept() -> None:
+    assert {base[0] for base in (*QUICK, *SLOW)} == set(app.list_commands(None)) - set(NOT_SWEPT)
+
+
+def test_every_option_has_values() -> None:
+    """A new option fails here until it has choices, a number's limits, or values in the table."""
+    for command in set(app.list_commands(None)) - set(NOT_SWEPT):
+        for name, described in options_of(command).items():
+            assert values_of(described), f"{command} --{name}"
+
+
+def test_exceptions_are_options_and_none_is_excused_twice() -> None:
+    every = {
+        flag.removeprefix("--")
+        for command in app.list_commands(None)
+        for item in app.get_command(None, command).params
+        for flag in item.opts
+    }
+    assert set(NOT_BINDING) <= every
+    assert not set(NOT_BINDING) & set(CANNOT_CHANGE_THE_ANSWER)
+
+
+def test_an_option_that_nothing_reads_is_found() -> None:
+    usual = {"status": "ok", "document": {"time_s": 1.0, "build_s": 0.1, "skew": None}}
+    echoed = {"status": "ok", "document": {"time_s": 1.0, "build_s": 0.2, "skew": 3.0}}
+    noted = {"status": "ok", "document": {"notes": ["--skew 3 changes nothing here."]}}
+    named = {"status": "ok", "document": {"without_effect": {"skew": "it is even"}}}
+    slower = {"status": "ok", "document": {"time_s": 2.0, "build_s": 0.1, "skew": 3.0}}
+    refused = {"status": "refused", "message": "leave it out"}
+    kinds = [judge("skew", usual, each).kind for each in (echoed, noted, named, slower, refused)]
+    assert kinds == ["nothing", "named", "named", "changes", "refused"]
+
+
+def test_an_option_of_a_new_kind_needs_values() -> None:
+    from experiments.cli.options.parameters import click_parameter
+
+    made_up = click_parameter("pace", str, Option("Pace of the run"), None)
+    assert isinstance(made_up, DescribedOption)
+    with pytest.raises(LookupError, match="--pace: write values of it"):
+        values_of(made_up)
