@@ -45,10 +45,10 @@ NOT_BINDING = {
 
 def defects(base: tuple[str, ...]) -> list[str]:
     """Options of a base command that are read by nothing, or that crash it."""
-    found = _by_option(verdicts(base))
+    by_option = _by_option(verdicts(base))
     return [
         f"{' '.join(base)} {words}: {verdict.kind} {verdict.detail}"
-        for name, outcomes in found.items()
+        for name, outcomes in by_option.items()
         for words, verdict in outcomes
         if verdict.kind == "crashed" or (_is_idle(outcomes) and name not in NOT_BINDING)
     ]

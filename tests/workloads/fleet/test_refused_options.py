@@ -87,9 +87,9 @@ def test_a_discount_that_no_request_gets_is_named(
     more: list[str], note: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*FLEET, "--batch-discount", "0.3", *more]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "--batch-discount" in line]
-    assert bool(told) == bool(note)
-    assert all(note in line for line in told)
+    notes = [line for line in capsys.readouterr().err.splitlines() if "--batch-discount" in line]
+    assert bool(notes) == bool(note)
+    assert all(note in line for line in notes)
 
 
 @pytest.mark.parametrize(
