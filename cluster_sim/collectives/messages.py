@@ -91,6 +91,8 @@ class Messages:
     chunks : Chunks
     ranks : int
         Number of ranks.
+    cycles : int
+        Directed cycles that run at once, each of which the DMA engines of a chip serve by itself.
     """
 
     channel: IntArray
@@ -103,6 +105,7 @@ class Messages:
     channels: Channels
     chunks: Chunks
     ranks: int
+    cycles: int = 1
 
     def __len__(self) -> int:
         return len(self.channel)
@@ -210,6 +213,7 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
         channels=_join_channels([table.channels for table in tables], offsets.ranks),
         chunks=_join_chunks([table.chunks for table in tables], offsets.ranks),
         ranks=sum(table.ranks for table in tables),
+        cycles=max(table.cycles for table in tables),
     )
 
 

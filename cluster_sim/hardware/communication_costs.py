@@ -16,6 +16,8 @@ RUNTIME = "neuron-runtime"
 """Part of the catalogue that holds what is known of the Neuron runtime."""
 COSTS_KEPT = 64
 """Results that are kept: every collective of a cluster asks for the same ones."""
+DMA_SHARES = 60
+"""Shares of a chip's DMA engines that a byte takes which one cycle copies between its ranks."""
 PACKET_BYTES = 2**16
 """Packet of collective copies, for chips of which the catalogue states none [B]."""
 
@@ -49,8 +51,10 @@ class CommunicationCosts:
     hbm_peak_bytes_per_s : int
         Nominal rate of the memory [B/s].
     copy_bytes_per_s, dma_bytes_per_s : int
-        Rate at which DMA engines copy to a rank from another rank of its chip, and rate of all DMA
-        engines of the chip together [B/s].
+        Rate at which DMA engines copy to a rank from another rank of its chip, and rate at which
+        they copy to all ranks of the chip for one cycle [B/s].
+    engines_bytes_per_s : int
+        Rate of all DMA engines of the chip together, for any number of cycles [B/s].
     copy_accesses, reduce_accesses : int
         Number of times that a byte of a message is read or written in memory, for a copy and for a
         sum.
@@ -74,6 +78,7 @@ class CommunicationCosts:
     hbm_peak_bytes_per_s: int = 0
     copy_bytes_per_s: int = 1
     dma_bytes_per_s: int = 1
+    engines_bytes_per_s: int = 1
     copy_accesses: int = 0
     reduce_accesses: int = 0
     fused_copy_accesses: int = 0
@@ -86,6 +91,20 @@ class CommunicationCosts:
         part, whole = self.efficiency.numerator, self.efficiency.denominator
         usable = [max(1, int(rate) * part // whole) for rate in rates.tolist()]
         return np.array(usable, np.int64)[where]
+
+    def dma_shares(self, cycles: int) -> int:
+        """Return the shares of the DMA engines that a byte copied inside a chip takes.
+
+        Each cycle of a collective has queues of its own on the engines, so that several copy
+        several times as fast as one, up to the rate of all engines.
+
+        Parameters
+        ----------
+        cycles : int
+            Directed cycles that run at once.
+        """
+        least = -(-DMA_SHARES * self.dma_bytes_per_s // self.engines_bytes_per_s)
+        return min(DMA_SHARES, max(least, -(-DMA_SHARES // cycles)))
 
 
 @lru_cache(maxsize=COSTS_KEPT)
@@ -183,11 +202,19 @@ def _with_memory(costs: CommunicationCosts, catalogue: Catalogue, chip: str) -> 
         hbm_peak_bytes_per_s=max(1, int(peak)),
         copy_bytes_per_s=max(1, int(copy)),
         dma_bytes_per_s=max(1, int(copy * catalogue.integer(chip, "ranks_per_chip"))),
+        engines_bytes_per_s=max(1, int(_engines(catalogue, chip))),
         copy_accesses=ring[0] // 2,
         reduce_accesses=ring[1] // 2,
         fused_copy_accesses=pair[0] - ring[0] // 2,
         fused_reduce_accesses=pair[1] - ring[1] // 2,
     )
+
+
+def _engines(catalogue: Catalogue, chip: str) -> Fraction:
+    """Return the rate of all DMA engines [B/s], 1 where unknown: cycles then add nothing."""
+    if not catalogue.has(chip, "dma_bandwidth"):
+        return Fraction(1)
+    return catalogue.entry(chip, "dma_bandwidth").exact
 
 
 def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:

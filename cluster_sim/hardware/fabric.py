@@ -11,7 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
+from cluster_sim.hardware.communication_costs import (
+    DMA_SHARES,
+    CommunicationCosts,
+    communication_costs,
+)
 from cluster_sim.hardware.uplinks import Uplinks, uplinks
 from cluster_sim.schedule.table import NO_RESOURCE, Resources
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -249,7 +253,7 @@ def fabric(
     if costs.hbm_bytes_per_s:
         tables += [
             Resources.table("hbm", chips, slots=0, capacity=costs.hbm_bytes_per_s),
-            Resources.table("dma", chips, slots=0, capacity=costs.dma_bytes_per_s),
+            Resources.table("dma", chips, slots=0, capacity=DMA_SHARES * costs.dma_bytes_per_s),
         ]
     shared = uplinks(cluster, chips, costs.scale_out_bytes_per_s)
     resources = Resources.concat([*tables, *shared.tables])

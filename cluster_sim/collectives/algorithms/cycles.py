@@ -17,6 +17,7 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms import cycle_search
 from cluster_sim.collectives.algorithms.cycle_search import BoxCycles, Grid
+from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
 from cluster_sim.collectives.group import Box, Group, box
 from topologies.arrays import IntArray
 from topologies.files import kept_files
@@ -25,6 +26,8 @@ from topologies.shapes.basic import FullMesh
 
 LARGEST_UNIT = 4
 """Largest ratio of the rates of two axes; larger ones are treated as this one."""
+THREE_CABLES = 3
+"""Cables of a chip of which a cycle uses two, and no second cycle can use the third."""
 SEARCH_LIMIT = 4096
 """Chips of the largest box that is searched for cycles; a larger one gets a snake."""
 
@@ -77,12 +80,17 @@ def one_ring(group: Group) -> Cycles:
 def all_rings(group: Group) -> Cycles:
     """Return directed cycles that together use the fabric of a group as fully as they can.
 
-    For a group whose chips do not ascend, these are the ring in their order, and its reverse.
+    For a group whose chips do not ascend, these are the ring in their order, and its reverse. The
+    Neuron runtime runs cycles that share no cable, each both ways, so a chip with three cables to
+    others of its group has one: measured with nccom-test on 16 ranks of Trn1 (8 chips), which are
+    as fast as 8 ranks (4 chips) and half as fast as 32.
     """
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         return _with_cores(_strides(len(group.chips)), group)
     filled = box(group) if group.ascending else None
     if filled is None:
+        return one_ring(group).both_ways
+    if is_trainium(group.cluster) and _has_one_cycle(filled):
         return one_ring(group).both_ways
     best = _hamiltonian(filled)
     orders = _with_cores(filled.chip_at[best.orders], group)
@@ -94,6 +102,13 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
     ranks_per_chip = group.ranks_per_chip
     ranks = order[..., None] * ranks_per_chip + np.arange(ranks_per_chip)
     return cycles(ranks.reshape(len(order), -1))
+
+
+def _has_one_cycle(box: Box) -> bool:
+    """Return whether a chip has three equal cables to others of a box: two along a side of four,
+    one along a side of two."""
+    cables = sum(1 if size == 2 else 2 for size in box.sizes)
+    return cables == THREE_CABLES and len(set(box.rates)) == 1
 
 
 def _strides(chips: int) -> IntArray:

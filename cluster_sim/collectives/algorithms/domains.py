@@ -118,6 +118,13 @@ def drives_pairs_inside(call: CollectiveCall) -> bool:
     return drives_pairs(inside) and not halved
 
 
+def cycles_inside(call: CollectiveCall) -> int:
+    """Return the directed cycles that run at once inside a domain; halving and doubling is one."""
+    inside = inside_first(call.group)
+    halved = is_cube(inside) and halves_and_doubles(inside, call.size_bytes)
+    return 1 if halved or inside.ranks_per_chip == 1 else len(inner_parts(call))
+
+
 def over_domains(lines: IntArray, ranks: IntArray) -> IntArray:
     """Repeat the lines of the first domain in all domains, with the ranks of each."""
     return np.concatenate([ranks[domain][lines] for domain in range(len(ranks))]).astype(np.int32)

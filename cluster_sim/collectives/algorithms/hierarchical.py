@@ -7,12 +7,14 @@ so that the slower scale-out fabric carries only shards; an all-gather runs the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.domains import (
+    cycles_inside,
     drives_pairs_inside,
     inner_parts,
     is_symmetric,
@@ -51,7 +53,7 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
         Part((*(over_domains(lines, ranks) for lines in part.lines), *across), part.weight)
         for part in inner_parts(call)
     ]
-    messages = staged(call, parts, slices)
+    messages = replace(staged(call, parts, slices), cycles=cycles_inside(call))
     return fuse_pairs(messages) if drives_pairs_inside(call) else messages
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cluster_sim.collectives.algorithms.domains import (
+    cycles_inside,
     drives_pairs_inside,
     inner_parts,
     over_domains,
@@ -127,6 +129,7 @@ def _simulated_ps(alike: _Alike) -> int:
     def schedule_of(outer: list[Leg], slices: int) -> Schedule:
         parts = [([*legs, *outer], weight) for legs, weight in inner]
         messages = staged_by_few(call, ranks.size, parts, slices)
+        messages = replace(messages, cycles=cycles_inside(call))
         messages = fuse_pairs(messages) if drives_pairs_inside(call) else messages
         return schedule_of_few(messages, alike.cluster, chips, alike.costs)
 

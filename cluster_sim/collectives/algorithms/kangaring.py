@@ -28,7 +28,8 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 
 def kangaring(call: CollectiveCall, slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
-    return fuse_pairs(staged(call, kangaring_parts(call.group), slices))
+    parts = kangaring_parts(call.group)
+    return replace(fuse_pairs(staged(call, parts, slices)), cycles=len(parts))
 
 
 def kangaring_parts(group: Group) -> list[Part]:

@@ -9,6 +9,7 @@ same cycles from rank 0 on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def ring_rounds(
     channels = Channels.table(rings.order, np.roll(rings.order, -1, axis=1))
     round_ = np.arange(rounds, dtype=np.int32)[:, None, None]
     channel = np.repeat(np.arange(count * ranks, dtype=np.int32).reshape(count, ranks), slices, 0)
-    return one_chunk_messages(
+    messages = one_chunk_messages(
         channel=np.broadcast_to(channel, (rounds, parts, ranks)),
         first=_blocks(rounds, parts, ranks, reducing > 0),
         reduce=round_ < reducing,
@@ -111,6 +112,7 @@ def ring_rounds(
         chunks=chunks,
         ranks=ranks,
     )
+    return replace(messages, cycles=count)
 
 
 def _blocks(rounds: int, parts: int, ranks: int, reduces: bool) -> IntArray:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.collectives.messages import Messages
-from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.hardware.communication_costs import DMA_SHARES, CommunicationCosts
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.table import Flows
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -115,6 +115,11 @@ class _Ends:
         inside: BoolArray = self.sends & (self.src == self.dst)
         return inside
 
+    @property
+    def apart(self) -> bool:
+        """Return whether any channel leads from one chip to another."""
+        return bool((self.sends & (self.src != self.dst)).any())
+
 
 def _memory(
     chips: _Ends,
@@ -134,27 +139,39 @@ def _memory(
     costs = fabric.costs
     if not costs.hbm_bytes_per_s:
         return
+    shares = costs.dma_shares(messages.cycles if chips.apart else 1)
     if costs.copy_accesses:
         can_saturate = np.ones(len(fabric.resources), np.bool_)
         if not contended:
             most = costs.reduce_accesses if messages.reduce.any() else costs.copy_accesses
-            can_saturate = _arriving(chips, fabric, paths) * most > costs.hbm_bytes_per_s
+            arriving = _arriving(chips, fabric, paths, shares)
+            can_saturate = arriving * most > costs.hbm_bytes_per_s
         memory = fabric.hbm(chips.dst)
         channel = np.flatnonzero(chips.sends & can_saturate[memory])
         yield channel, memory[channel], *_weights(fused[channel], costs)
     channel = np.flatnonzero(chips.inside)
-    once = np.ones(len(channel), np.int32)
-    yield channel, fabric.dma(chips.dst[channel]), once, once
+    taken = np.full(len(channel), shares, np.int32)
+    yield channel, fabric.dma(chips.dst[channel]), taken, taken
 
 
-def _arriving(chips: _Ends, fabric: Fabric, paths: Paths) -> IntArray:
-    """Return the highest rate at which data can arrive at each memory's chip, by resource [B/s]."""
+def _arriving(chips: _Ends, fabric: Fabric, paths: Paths, shares: int) -> IntArray:
+    """Return the highest rate at which data can arrive at each memory's chip, by resource [B/s].
+
+    Parameters
+    ----------
+    chips : _Ends
+    fabric : Fabric
+    paths : Paths
+    shares : int
+        Shares of the DMA engines that a byte copied inside a chip takes.
+    """
     last = paths.resource[paths.ptr[1:] - 1]
     links = distinct(last[chips.sends & (last >= 0)])
     peer, owner = fabric.resources.peer[links], fabric.resources.owner[links]
     rate = np.zeros(len(fabric.resources), np.int64)
     np.add.at(rate, fabric.hbm(np.where(peer >= 0, peer, owner)), fabric.rate[links])
-    rate[fabric.hbm(distinct(chips.dst[chips.inside]))] += fabric.costs.dma_bytes_per_s
+    copied = DMA_SHARES * fabric.costs.dma_bytes_per_s // shares
+    rate[fabric.hbm(distinct(chips.dst[chips.inside]))] += copied
     return rate
 
 

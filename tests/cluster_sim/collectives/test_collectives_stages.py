@@ -215,11 +215,12 @@ def test_a_permute_takes_one_step():
     assert run(build(Call("permute", whole(machine), 1000))).total_ps == 2 * US
 
 
-def test_a_longer_buffer_takes_no_leap_where_the_runtime_leaves_halving_inside_nodes():
+def test_a_longer_buffer_takes_less_where_the_runtime_leaves_halving_inside_nodes():
     two, mib = whole(cluster("trn2.48xlarge:2"), 4), 2**20
     below, above = (build(Call("all-reduce", two, size * mib), "hierarchical") for size in (53, 54))
     assert max(below.labels["step"]) < max(above.labels["step"])
-    assert 0.8 < run(above).total_ps / run(below).total_ps < 1.05
+    # As inside one server, where 128 MiB took 1.3 times as long as 64 MiB with nccom-test.
+    assert 0.5 < run(above).total_ps / run(below).total_ps < 0.7
     assert prove(compose(Call("all-reduce", two, 54 * mib), "hierarchical")) == "proven"
 
 
