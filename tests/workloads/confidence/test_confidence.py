@@ -44,7 +44,7 @@ from workloads.confidence.split_conformal import (
     ASSUMED,
     BORROWED_TABLES,
     CROSSING,
-    DEGREE_DOUBLED,
+    DOUBLED,
     EXCHANGE_KERNEL,
     MOST,
     NEW_CHIP,
@@ -90,8 +90,8 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
     [
         (Prediction(TENSOR, "h100", 8, 1, 64), 1.0),
         (Prediction(TENSOR, "trn9", 8, 1, 64), NEW_CHIP),
-        (Prediction(TENSOR, "h100", 32, 1, 64), DEGREE_DOUBLED**2),
-        (Prediction(TENSOR, "h100", 8, 2, 128), DEGREE_DOUBLED**2),
+        (Prediction(TENSOR, "h100", 32, 1, 64), DOUBLED["tp"] ** 2),
+        (Prediction(TENSOR, "h100", 8, 2, 128), DOUBLED["cp"] * DOUBLED["ranks"]),
         (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
         (Prediction(TENSOR, "h100", 8, 1, 64, crosses=True), CROSSING),
         (Prediction(EXCHANGE, "h100", ranks=8), EXCHANGE_KERNEL),
@@ -109,7 +109,7 @@ def test_the_basis_names_measurements_and_reasons() -> None:
     ends = interval(10.0, Prediction(TENSOR, "trn9", 16, 1, 64), _two_tables())
     assert "101 measured rows of 2 tables" in ends.basis
     assert "no such measurement on trn9 (×1.50)" in ends.basis
-    assert "tp 16 beyond 8 (×1.15)" in ends.basis
+    assert "tp 16 beyond 8 (×1.40)" in ends.basis
 
 
 @given(st.floats(1e-9, 1e9), st.sampled_from(sorted(NAMES)))
