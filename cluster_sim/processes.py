@@ -7,6 +7,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +16,11 @@ from functools import partial
 from typing import Any
 
 from topologies.errors import InputError
+
+ENDING_S = 0.1
+"""Time in which threads that were told to end, such as those of progress bars, do so [s]."""
+LOOK_S = 0.002
+"""Time between two looks at the threads [s]."""
 
 
 class WorkerEndedError(InputError):
@@ -92,9 +98,17 @@ def can_fork() -> bool:
     """
     return (
         "fork" in multiprocessing.get_all_start_methods()
-        and threading.active_count() == 1
         and multiprocessing.parent_process() is None
+        and _is_alone()
     )
+
+
+def _is_alone() -> bool:
+    """Return whether this thread is the only one, when others that are ending have ended."""
+    end_s = time.monotonic() + ENDING_S
+    while threading.active_count() > 1 and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+    return threading.active_count() == 1
 
 
 _WORK: list[tuple[Callable[[Any], Any], Sequence[Any]]] = []

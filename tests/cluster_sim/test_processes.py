@@ -62,6 +62,17 @@ def test_no_fork_beside_another_thread() -> None:
         thread.join()
 
 
+@pytest.mark.usefixtures("forks")
+def test_threads_that_were_told_to_end_forbid_no_fork() -> None:
+    """Those of a progress bar may outlive it by a moment, and what follows would run alone."""
+    timers = [threading.Timer(3600.0, lambda: None) for _ in range(20)]
+    for timer in timers:
+        timer.start()
+    for timer in timers:
+        timer.cancel()
+    assert can_fork()
+
+
 def test_an_error_of_a_worker_is_raised_here() -> None:
     def refuse(item: int) -> int:
         if item == 2:
