@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,19 +31,24 @@ def progress_bars(*, quiet: bool) -> Iterator[Report]:
         yield lambda _what, _done, _whole: None
         return
     bars = _notebook_line() if in_notebook() else _terminal_bars()
-    begun, is_drawn = time.monotonic(), False
+    drawing = _Drawing(bars)
+    # A first unit of work may take minutes, in which nothing is reported. A notebook's line is sent
+    # by the thread of its cell only.
+    timer = threading.Timer(max(0.0, PATIENCE_S), drawing.start)
+    timer.daemon = True
+    if isinstance(bars, _Terminal):
+        timer.start()
 
     def report(task: str, done: int, total: int) -> None:
-        nonlocal is_drawn
         bars.update(task, done, total)
-        if not is_drawn and time.monotonic() - begun > PATIENCE_S:
-            bars.start()
-            is_drawn = True
+        if time.monotonic() - drawing.begun_s > PATIENCE_S:
+            drawing.start()
 
     try:
         yield report
     finally:
-        bars.stop()
+        timer.cancel()
+        drawing.stop()
 
 
 def progress(items: Sequence[Any], task: str, *, quiet: bool) -> Iterator[Any]:
@@ -64,6 +70,30 @@ def in_notebook() -> bool:
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")
+
+
+class _Drawing:
+    """Bars that are drawn from one moment on, whichever thread notices first that it has come."""
+
+    def __init__(self, bars: _Terminal | _Notebook):
+        self.bars = bars
+        self.begun_s = time.monotonic()
+        self.lock = threading.Lock()
+        self.is_drawn = self.is_over = False
+
+    def start(self) -> None:
+        """Begin to draw, unless that was done, the work is over, or nothing was reported yet."""
+        with self.lock:
+            if self.is_drawn or self.is_over or not self.bars.tasks:
+                return
+            self.is_drawn = True
+            self.bars.start()
+
+    def stop(self) -> None:
+        """Take the bars away, and draw none from now on."""
+        with self.lock:
+            self.is_over = True
+            self.bars.stop()
 
 
 class _Terminal:
@@ -95,9 +125,11 @@ class _Notebook:
         self.display, self.html = display, html
         self.handle: Any = None
         self.updated = 0.0
+        self.tasks = set[str]()
 
     def update(self, task: str, done: int, total: int) -> None:
         """Advance the progress bar, at most five times a second."""
+        self.tasks.add(task)
         # Each update is a message to the browser; a loop would flood it.
         if self.handle is not None and time.monotonic() - self.updated > 0.2:
             from html import escape

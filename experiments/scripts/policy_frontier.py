@@ -72,11 +72,14 @@ def run(
     from workloads.fleet.setup.period import Period
     from workloads.models.huggingface import model as read_model
 
-    scene = scenario(
-        named(cluster),
-        demand_from([demand]),
-        model=read_model(model),
-        period=Period(days, scale_to_peak=peak_share),
+    (scene,) = (
+        scenario(
+            machine,
+            demand_from([demand]),
+            model=read_model(model),
+            period=Period(days, scale_to_peak=peak_share),
+        )
+        for machine in watch([named(cluster)], "capacity of a unit")
     )
     points = list(_policies(scene, headrooms))
     frame = pd.DataFrame(each(partial(_row, scene, seed), points, watch, task="runs"))

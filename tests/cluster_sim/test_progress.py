@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from contextlib import redirect_stderr
 
 import pytest
@@ -54,6 +55,18 @@ def test_short_work_draws_nothing(terminal: Terminal, monkeypatch: pytest.Monkey
     with redirect_stderr(terminal):
         assert list(progress([1, 2], "numbers", quiet=False)) == [1, 2]
     assert terminal.getvalue() == ""
+
+
+def test_a_bar_appears_while_the_first_piece_of_work_lasts(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown, "PATIENCE_S", 0.01)
+    with redirect_stderr(terminal):
+        for _ in progress(["long"], "runs", quiet=False):
+            end = time.monotonic() + 30.0
+            while "0/1" not in terminal.getvalue():
+                assert time.monotonic() < end
+                time.sleep(0.01)
 
 
 def test_no_terminal_gets_no_bar(

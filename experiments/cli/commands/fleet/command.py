@@ -84,7 +84,10 @@ def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Ans
     from workloads.fleet.scenario import what_ifs
 
     begun = time.perf_counter()
-    base = scenario_from(question, catalogue, call.seed)
+    (base,) = (
+        scenario_from(each, catalogue, call.seed)
+        for each in shown([question], "capacity of a unit", quiet=call.quiet)
+    )
     scenarios = what_ifs(base, question.demand.what_if)
     built = time.perf_counter()
     runs = [
