@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import cycle
 
 KNOWN: Mapping[str, str] = {
     "compute": "#4477aa",
@@ -26,6 +27,20 @@ OTHERS = (
 )  # fmt: skip
 """Colours of all other names, in this order, after Paul Tol's qualitative schemes
 (SRON/EPS/TN/09-002)."""
+
+MARKS = "os^vDPX*"
+"""Marks of the points of a line, by which lines differ in print without colours."""
+
+
+def marks(names: Iterable[str]) -> dict[str, str]:
+    """Choose a mark for the points of each name's line.
+
+    Examples
+    --------
+    >>> marks(["ring", "torus"])
+    {'ring': 'o', 'torus': 's'}
+    """
+    return dict(zip(names, cycle(MARKS), strict=False))
 
 
 def colors(names: Iterable[str]) -> dict[str, str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 from cluster_sim.plot.links import link_map
-from cluster_sim.plot.palette import colors
+from cluster_sim.plot.palette import colors, marks
 from cluster_sim.plot.timeline_figure import Legend, timeline
 from topologies.shapes.basic import Torus
 from topologies.units import format_bytes, format_rate
@@ -35,8 +34,6 @@ LANES = (
 
 MOST_TICKS = 8
 """Most sizes for which the axis of a bandwidth figure has a tick each."""
-MARKS = "os^vDPX*"
-"""Marks of the points of each line."""
 BAND = 0.15
 """Opacity of the 80 % interval about a line."""
 ALIKE = 1.05
@@ -106,11 +103,11 @@ def bandwidth(frame: pd.DataFrame) -> Figure:
 def _draw_algorithms(axes: Axes, moved: pd.DataFrame) -> None:
     """Draw a line and its interval for each algorithm, told apart by colour and mark."""
     shades = colors(dict.fromkeys(moved.algorithm))
-    marks = dict(zip(shades, cycle(MARKS), strict=False))
+    shapes = marks(shades)
     for name, rows in moved.groupby("algorithm", sort=False):
         line = rows.sort_values("size_bytes")
         rate, shade = line.busbw_bytes_per_s / 1e9, shades[str(name)]
-        axes.plot(line.size_bytes, rate, f"{marks[str(name)]}-", ms=4, color=shade, label=name)
+        axes.plot(line.size_bytes, rate, f"{shapes[str(name)]}-", ms=4, color=shade, label=name)
         _draw_interval(axes, line, shade)
     if _ends(moved):
         axes.fill_between([], [], color="0.5", alpha=2 * BAND, lw=0, label="80 % of measurements")

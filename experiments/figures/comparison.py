@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from cluster_sim.plot.palette import colors
+from cluster_sim.plot.palette import colors, marks
 from experiments.figures.training import stacked as bars
 from topologies.units import format_seconds
 from workloads.training.program.breakdown import PARTS
@@ -55,12 +55,12 @@ def lines(
     from matplotlib.ticker import NullLocator
 
     names = [str(name) for name in dict.fromkeys(frame[by])]
-    shades = colors(names)
+    shades, shapes = colors(names), marks(names)
     figure = Figure(figsize=(8.4, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, (name, group) in enumerate(frame.groupby(by, sort=False)):
         rows = group.sort_values(x)
-        style = "o--" if number % 2 else "o-"  # so that lines that coincide are both visible
+        style = f"{shapes[str(name)]}{'--' if number % 2 else '-'}"  # lines that coincide show both
         axes.plot(rows[x], rows[y], style, ms=4, color=shades[str(name)], label=str(name))
     if log:
         axes.set_xscale("log", base=2)

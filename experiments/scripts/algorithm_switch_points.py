@@ -130,15 +130,14 @@ def _panel(axes: Axes, frame: pd.DataFrame, algorithms: list[str]) -> None:
     """Draw the panel of one machine."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    from cluster_sim.plot.palette import colors
+    from cluster_sim.plot.palette import colors, marks
     from topologies.units import format_bytes
 
-    shades = colors(algorithms)
+    shades, shapes = colors(algorithms), marks(algorithms)
     for name, rows in frame.groupby("algorithm", sort=False):
         line = rows.sort_values("size_bytes")
-        axes.plot(
-            line.size_bytes, line.slowdown, "o-", ms=2.5, color=shades[str(name)], label=str(name)
-        )
+        shade, shape = shades[str(name)], shapes[str(name)]
+        axes.plot(line.size_bytes, line.slowdown, f"{shape}-", ms=4, color=shade, label=str(name))
     picked = frame[frame.picked]
     axes.plot(
         picked.size_bytes, picked.slowdown, "o", ms=9, mfc="none", mec="black", label="auto picks"

@@ -105,16 +105,17 @@ def _panel(axes: Axes, frame: pd.DataFrame, op: str) -> None:
     """Draw the panel of one collective."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    from cluster_sim.plot.palette import colors
+    from cluster_sim.plot.palette import colors, marks
     from topologies.units import format_bytes
 
     shades = colors(list(dict.fromkeys(frame.cluster)))
+    shapes = marks(shades)
     for name, rows in frame.groupby("cluster", sort=False):
         lines = rows.sort_values("size_bytes")
         shade = shades[str(name)]
         rate = lines.busbw_bytes_per_s / 1e9
         label = f"{name}, {int(lines.ranks.iloc[0])} chips"
-        axes.plot(lines.size_bytes, rate, "o-", ms=3, color=shade, label=label)
+        axes.plot(lines.size_bytes, rate, f"{shapes[str(name)]}-", ms=4, color=shade, label=label)
         limit = rate * lines.time_s / lines.lower_bound_s
         axes.plot(lines.size_bytes, limit, "--", lw=1, color=shade)
     axes.set_xscale("log", base=2)
