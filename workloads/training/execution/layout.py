@@ -1,7 +1,8 @@
 """Layout of a schedule: where the ops of each rank and the joins of each group stand.
 
 Ops are numbered rank by rank. Behind them stand the joins, two for each call of each group: the
-first when all members are ready for the call, the second when it is done.
+first when all members are ready for the call, the second when it is done. A group of one row, whose
+ranks are all equal after folding, waits for nobody and has none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.arrays import IntArray
+from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 
 OWN = 0
@@ -38,7 +40,7 @@ class Layout:
     def joins(self, program: Program, number: int, column: IntArray) -> IntArray:
         """Return the part of a column that belongs to the joins of an exchange, (groups, joins)."""
         exchange = program.exchanges[number]
-        shape = len(exchange.members), 2 * exchange.calls
+        shape = len(exchange.members), joins_of_group(exchange)
         first = int(self.offset[exchange.members[0, 0], number + 1])
         return column[first : first + shape[0] * shape[1]].reshape(shape)
 
@@ -51,20 +53,30 @@ def lay_out(program: Program) -> Layout:
     offset[:, OWN] = base
     ops = at = int(length.sum())
     for number, exchange in enumerate(program.exchanges, start=1):
-        groups = len(exchange.members)
-        joins = at + 2 * exchange.calls * np.arange(groups)
-        offset[exchange.members, number] = joins[:, None]
-        at += 2 * exchange.calls * groups
+        groups, joins = len(exchange.members), joins_of_group(exchange)
+        offset[exchange.members, number] = at + joins * np.arange(groups)[:, None]
+        at += joins * groups
     return Layout(ops, at, offset)
 
 
+def joins_of_group(exchange: Exchange) -> int:
+    """Return the number of joins of each group of an exchange."""
+    alone = exchange.members.shape[1] == 1
+    return 0 if alone else 2 * exchange.calls
+
+
 def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
-    """Return the exchange and the call of each op of each stage; -1 for an op without exchange."""
+    """Return the exchange and the call of each op of each stage; -1 for an op that meets no other.
+
+    An op of a group of one row meets no other.
+    """
     lengths = [len(stream.ops) for stream in program.streams]
     calls: list[tuple[IntArray, IntArray]] = [
         (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
     ]
     for number, shared in enumerate(program.exchanges):
+        if not joins_of_group(shared):
+            continue
         for role in program.roles(shared):
             exchange, call = calls[role.stage]
             exchange[role.ops] = number

@@ -28,7 +28,7 @@ from workloads.training.execution.layout import (
     OWN,
     Layout,
     by_step,
-    calls_of_stages,
+    joins_of_group,
     lay_out,
     tile,
 )
@@ -161,10 +161,13 @@ def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
 
     Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
     """
-    calls_of = calls_of_stages(program)
+    communicates = [np.zeros(len(stream.ops), np.bool_) for stream in program.streams]
+    for exchange in program.exchanges:
+        for role in program.roles(exchange):
+            communicates[role.stage][role.ops] = True
     for stage, stream in enumerate(program.streams):
         row = np.flatnonzero(program.stage == stage)[:, None]
-        kernels = np.flatnonzero(stream.contends & (calls_of[stage][0] < 0))
+        kernels = np.flatnonzero(stream.contends & ~communicates[stage])
         step = stream.ops.step[kernels]
         drawn, rate = program.draws.size_bytes[step], program.draws.rate_bytes_per_s[step]
         yield np.broadcast_arrays(layout.offset[row, OWN] + kernels, row, drawn, rate)
@@ -248,5 +251,7 @@ def _row_lengths(program: Program) -> tuple[IntArray, IntArray]:
     """Row whose labels each stretch of ops, then of joins has, and the length of the stretch."""
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = [exchange.members[:, 0] for exchange in program.exchanges]
-    joins = [np.full(len(exchange.members), 2 * exchange.calls) for exchange in program.exchanges]
+    joins = [
+        np.full(len(exchange.members), joins_of_group(exchange)) for exchange in program.exchanges
+    ]
     return np.concatenate([np.arange(len(program)), *first]), np.concatenate([length, *joins])

@@ -15,7 +15,7 @@ import numpy as np
 
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import IntArray
-from workloads.training.execution.layout import OWN, Layout, calls_of_stages, tile
+from workloads.training.execution.layout import OWN, Layout, calls_of_stages, joins_of_group, tile
 from workloads.training.program.program import Program
 from workloads.training.program.streams import Stream
 
@@ -73,14 +73,13 @@ def lowered_edges(program: Program, layout: Layout) -> Edges:
         for stream, calls in zip(program.streams, calls_of_stages(program), strict=True)
     ]
     of_stage = [_rank_edges(template) for template in templates]
-    of_exchange = [
-        _join_edges(program, templates, number) for number in range(len(program.exchanges))
-    ]
+    meeting = [number for number, each in enumerate(program.exchanges) if joins_of_group(each)]
+    of_exchange = [_join_edges(program, templates, number) for number in meeting]
     # First the number of edges that leave each op and join, whose sums say where they begin; then
     # the targets, written in that order.
     ptr = np.zeros(layout.total + 1, np.int64)
     tile(program, layout, ptr[1:], [leads.leaving for leads in of_stage])
-    for number, leads in enumerate(of_exchange):
+    for number, leads in zip(meeting, of_exchange, strict=True):
         layout.joins(program, number, ptr[1:])[:] = leads.leaving
     np.cumsum(ptr, out=ptr)
     targets = np.empty(int(ptr[-1]), np.int32)
@@ -88,8 +87,8 @@ def lowered_edges(program: Program, layout: Layout) -> Edges:
     at = 0
     for row, stage in enumerate(program.stage.tolist()):
         at = of_stage[stage].write(offset[row], targets, at)
-    for exchange, leads in zip(program.exchanges, of_exchange, strict=True):
-        for members in exchange.members:
+    for number, leads in zip(meeting, of_exchange, strict=True):
+        for members in program.exchanges[number].members:
             at = leads.write(offset[members].reshape(-1), targets, at)
     return Edges(ptr, targets, np.zeros(len(targets), np.int64))
 
