@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cluster_sim.schedule.table import JOIN
+from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.arrays import distinct_rows
 from topologies.clusters.names import cluster
+from workloads.training.execution.lower import lower
 from workloads.training.program import fold as fold_module
+from workloads.training.program.breakdown import breakdown
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import _refined, equal_ranks, fold
 from workloads.training.program.program import Program
@@ -86,13 +91,36 @@ def test_pipelines_that_cross_switches_anywhere_take_few_rounds(
     monkeypatch.setattr(
         fold_module,
         "_refined",
-        lambda finer, *more: rows.append(len(finer)) or _refined(finer, *more),
+        lambda classes, *more: rows.append(len(classes)) or _refined(classes, *more),
     )
     classes = equal_ranks(program)
     assert classes.tolist() == told_plainly(program)
     assert 2 * pp <= classes.max() + 1 < len(program)
+    assert len(rows) <= 5 * len(program.exchanges)
     if not shuffled:
         assert rows.count(len(program)) <= 2 * len(program.exchanges)
+
+
+@pytest.mark.parametrize("stated", PLANS, ids=str)
+def test_a_group_of_one_row_needs_no_joins(stated: dict[str, Any]) -> None:
+    """Groups of which the one row is named twice have joins, and the same times."""
+    folded = fold(toy_program(plan(**stated), sixteen(), SPARSE if "ep" in stated else TOY))
+    twice = replace(folded, exchanges=tuple(_named_twice(each) for each in folded.exchanges))
+    few, more = run(lower(folded)), run(lower(twice))
+    ops = len(few.schedule.kind[few.schedule.kind != JOIN])
+    assert ops == len(more.schedule.kind[more.schedule.kind != JOIN])
+    assert len(few) < len(more)
+    for name in ("ready_ps", "start_ps", "end_ps"):
+        times = getattr(few.times, name)[:ops], getattr(more.times, name)[:ops]
+        np.testing.assert_array_equal(*times)
+    assert breakdown(few).mean_s() == breakdown(more).mean_s()
+
+
+def _named_twice(exchange: Exchange) -> Exchange:
+    if exchange.members.shape[1] > 1:
+        return exchange
+    twice = [0, 0]
+    return replace(exchange, members=exchange.members[:, twice], role=exchange.role[twice])
 
 
 def test_distinct_rows() -> None:

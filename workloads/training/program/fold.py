@@ -145,26 +145,30 @@ def _settled(program: Program, classes: IntArray) -> bool:
     """Return whether ranks of one class communicate with equal ranks already."""
     sizes = np.bincount(classes)
     return all(
-        _refined(classes, classes, sizes, exchange, _cost(exchange)) is classes
+        _refined(classes, sizes, exchange, _cost(exchange)) is classes
         for exchange in program.exchanges
     )
 
 
 def _refine(program: Program, classes: IntArray) -> IntArray:
-    """Split classes until ranks of one class communicate with equal ranks."""
+    """Split classes until ranks of one class communicate with equal ranks.
+
+    Exchanges are ordered by stage. Going through them forward and backward by turns, a difference
+    reaches all stages of a pipeline in one round, as each exchange sees the classes that the one
+    before has split.
+    """
     exchanges = _different(program.exchanges)
+    sizes = np.bincount(classes)
     while True:
-        finer, sizes = classes, np.bincount(classes)
+        before = classes
         for exchange, cost in exchanges:
-            finer = _refined(finer, classes, sizes, exchange, cost)
-        if finer is classes:
+            finer = _refined(classes, sizes, exchange, cost)
+            if finer is not classes:
+                classes, sizes = finer, np.bincount(finer)
+        if classes is before:
             return classes
-        finer = _numbered(finer)
-        if finer.max(initial=0) == classes.max(initial=0):
-            return classes
-        classes = finer
         # What a rank exchanges with itself alone, as the first of equal ones, tells nothing more.
-        exchanges = [(exchange, cost) for exchange, cost in exchanges if not _with_itself(exchange)]
+        exchanges = [each for each in reversed(exchanges) if not _with_itself(each[0])]
 
 
 def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]:
@@ -198,17 +202,13 @@ def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
     return np.flatnonzero(np.isin(program.chip, [fault.chip for fault in faults]))
 
 
-def _refined(
-    finer: IntArray, classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntArray
-) -> IntArray:
+def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntArray) -> IntArray:
     """Split classes by the role in an exchange, its duration, and the classes that take part.
 
     Parameters
     ----------
-    finer : int64 array (ranks,)
-        Classes as earlier exchanges have split them in this round.
     classes : int64 array (ranks,)
-        Classes at the beginning of the round.
+        Classes, which are returned themselves if none is split.
     sizes : int64 array (classes,)
         Ranks of each class.
     exchange : Exchange
@@ -224,10 +224,10 @@ def _refined(
     roles = int(exchange.role.max()) + 1
     mark = 1 + different[:, None] * roles + exchange.role
     if _alike(mark, met, sizes, len(exchange.members) // len(met)):
-        return finer
+        return classes
     of_all = np.zeros(len(classes), np.int64)
     of_all[exchange.members] = mark
-    return _numbered(finer * (int(mark.max()) + 1) + of_all)
+    return _numbered(classes * (int(mark.max()) + 1) + of_all)
 
 
 def _all_as_first(rows: IntArray) -> bool:
