@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from cluster_sim.schedule.table import ScheduleError
 from cluster_sim.trace.trace import run
@@ -352,3 +357,20 @@ def test_the_table_of_jittered_times_is_what_each_draw_gives() -> None:
     for place, times in enumerate(drawn.T):
         assert set(times.tolist()) <= set(table[place].tolist())
     assert table.min() >= 1
+
+
+@given(st.integers(1, 30), st.lists(st.integers(1, 4), max_size=4), st.integers(0, 99))
+def test_ranks_of_a_group_are_of_one_component(ranks: int, widths: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    groups = [random.integers(0, ranks, (3, width)) for width in widths]
+    exchanges: list[Any] = [SimpleNamespace(members=members) for members in groups]
+    src = np.concatenate([members[:, [0] * members.shape[1]].ravel() for members in groups] or [[]])
+    dst = np.concatenate([members.ravel() for members in groups] or [[]])
+    graph = coo_array((np.ones(len(src)), (src.astype(int), dst.astype(int))), (ranks, ranks))
+    number = connected_components(graph, directed=False)[1].tolist()
+    in_order = list(dict.fromkeys(number))
+    joined = layout._joined(np.arange(ranks), exchanges)
+    assert joined.tolist() == [in_order.index(component) for component in number]
+    half = len(exchanges) // 2
+    again = layout._joined(layout._joined(np.arange(ranks), exchanges[:half]), exchanges[half:])
+    assert again.tolist() == joined.tolist()

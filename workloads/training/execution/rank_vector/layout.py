@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.arrays import BoolArray, IntArray
+from cluster_sim.engine.compiler.jit import compiled
+from topologies.arrays import BoolArray, IntArray, present
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 
@@ -161,27 +162,38 @@ def _components(program: Program) -> tuple[IntArray, BoolArray]:
 
 
 def _joined(component: IntArray, exchanges: list[Exchange]) -> IntArray:
-    """Components after all members of each group are joined."""
-    from scipy.sparse import coo_array  # for large runs alone: slow to import
-    from scipy.sparse.csgraph import connected_components
+    """Components after all members of each group are joined, numbered by first rank."""
+    # As components are numbered by first rank, the least number of a set names its first rank.
+    least = np.arange(len(component))
+    for exchange in exchanges:
+        members = component[exchange.members]
+        _unite(least, np.ascontiguousarray(members).reshape(-1), members.shape[1])
+    _point_to_least(least)
+    return present(least[component])[1]
 
-    pairs = [
-        (
-            component[exchange.members[:, :1]].repeat(exchange.members.shape[1] - 1, 1),
-            exchange.members[:, 1:],
-        )
-        for exchange in exchanges
-    ]
-    src = np.concatenate([a.reshape(-1) for a, _ in pairs])
-    dst = component[np.concatenate([b.reshape(-1) for _, b in pairs])]
-    size = len(component)
-    graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
-    number = connected_components(graph, directed=False)[1][component]
-    _, first, code = np.unique(number, return_index=True, return_inverse=True)
-    numbered = np.empty(len(first), np.int64)
-    numbered[np.argsort(first)] = np.arange(len(first))
-    joined: IntArray = numbered[code]
-    return joined
+
+@compiled
+def _unite(least: IntArray, members: IntArray, width: int) -> None:
+    """Unite the sets of the members of each group, in a forest that leads to their least member."""
+    for k in range(len(members)):
+        a, b = members[k // width * width], members[k]
+        while least[a] != a:
+            least[a] = least[least[a]]
+            a = least[a]
+        while least[b] != b:
+            least[b] = least[least[b]]
+            b = least[b]
+        if a < b:
+            least[b] = a
+        else:
+            least[a] = b
+
+
+@compiled
+def _point_to_least(least: IntArray) -> None:
+    """Let each member lead to the least of its set at once; a parent is less than its children."""
+    for k in range(len(least)):
+        least[k] = least[least[k]]
 
 
 def _first_components(component: IntArray) -> IntArray:
