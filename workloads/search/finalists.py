@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from cluster_sim.progress import Watch
 from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost
 from workloads.models.model import Model
-from workloads.training.iteration import iteration
+from workloads.training.iteration import Iteration, iteration
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.shared_parts import SharedParts
@@ -88,7 +88,7 @@ class Runner:
 
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""
-        step = iteration(self.model, self.cluster, plan, engine=self.engine, shared=self.shared)
+        step = self.step(plan)
         return Finalist(
             plan=plan,
             estimate_rank=place,
@@ -100,6 +100,13 @@ class Runner:
             mfu=step.mfu,
             hfu=step.hfu,
             cost=step.cost,
+        )
+
+    def step(self, plan: ParallelPlan) -> Iteration:
+        """Simulate the step of a plan, of which a search reads the times by category alone."""
+        cache = self.shared
+        return iteration(
+            self.model, self.cluster, plan, engine=self.engine, shared=cache, trace=False
         )
 
     def processes(self, plans: int, stated: int) -> int:
@@ -121,24 +128,31 @@ def simulated(
     processes: int,
     watch: Watch,
 ) -> list[Finalist]:
-    """Simulate plans in order of their estimates.
-
-    Processes are forked, so each has the caller's caches. Plans of the same degrees go to the same
-    process: these have the same groups, whose collectives are timed once, and some have the same
-    passes. Results do not depend on the number of processes.
-    """
+    """Simulate plans in order of their estimates; results do not depend on the processes."""
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
-    count = runner.processes(len(plans), processes)
+    results = _in_turn(runner, tasks, runner.processes(len(plans), processes))
+    simulations = [next(results) for _ in watch(tasks, "simulated")]
+    results.close()  # ends the processes
+    return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
+
+
+def _in_turn(runner: Runner, tasks: Sequence[Task], count: int) -> Generator[Finalist]:
+    """Yield each plan simulated, as soon as it is.
+
+    Processes are forked, so each has the caller's caches; the first plan is simulated before, which
+    fills these. Plans of the same degrees go to the same process: these have the same groups, whose
+    collectives are timed once, and some have the same passes.
+    """
 
     def simulate(bundle: Sequence[Task]) -> list[Finalist]:
         return [runner.finalist(*task) for task in bundle]
 
+    yield from simulate(tasks[:1])
     # One process takes the plans one by one, so that its progress bar moves with each.
-    pieces = bundles(tasks) if count > 1 else [[task] for task in tasks]
+    pieces = bundles(tasks[1:]) if count > 1 else [[task] for task in tasks[1:]]
     with forked(simulate, pieces, count) as simulated_pieces:
-        results = (finalist for piece in simulated_pieces for finalist in piece)
-        simulations = [next(results) for _ in watch(tasks, "simulated")]
-    return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
+        for piece in simulated_pieces:
+            yield from piece
 
 
 def bundles(tasks: Sequence[Task]) -> list[list[Task]]:

@@ -22,7 +22,6 @@ from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, Runner, simulated
 from workloads.search.fit import Fit, fit
-from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.without_effect import without_effect_in_all
 
@@ -210,10 +209,11 @@ def search(
     listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
     estimates = _estimated(listed, settled, aim, watch)
     estimated = time.perf_counter()
-    finalists = _simulated(estimates, aim, engine, watch)
+    runner = Runner(model, cluster, engine)
+    finalists = _simulated(estimates, aim, runner, watch)
     overlapped_s = None
     if "overlap" not in settled:
-        overlapped_s = _overlapped_s(listed, finalists[0].plan, engine)
+        overlapped_s = runner.step(replace(finalists[0].plan, overlap="all")).iteration_s
     times = (estimated - start, time.perf_counter() - estimated)
     result = _result(estimates, finalists, overlapped_s, aim, times)
     return replace(result, stated=_settled(stated or {}, ()))
@@ -241,11 +241,13 @@ def _estimated(listed: Candidates, settled: Collection[str], aim: Aim, watch: Wa
     return _Estimated(listed, fits, plans, estimate_s, order)
 
 
-def _simulated(estimates: _Estimated, aim: Aim, engine: str, watch: Watch) -> tuple[Finalist, ...]:
+def _simulated(
+    estimates: _Estimated, aim: Aim, runner: Runner, watch: Watch
+) -> tuple[Finalist, ...]:
     """Simulate the plans with the best estimates, and sort them by the objective."""
     rows = estimates.order[: aim.finalists].tolist()
     finalists = simulated(
-        Runner(estimates.listed.model, estimates.listed.cluster, engine),
+        runner,
         [estimates.plans[row] for row in rows],
         estimates.estimate_s[rows].tolist(),
         aim.processes,
@@ -256,12 +258,6 @@ def _simulated(estimates: _Estimated, aim: Aim, engine: str, watch: Watch) -> tu
         return finalist.worth(aim.objective), finalist.memory.total
 
     return tuple(sorted(finalists, key=rank))
-
-
-def _overlapped_s(listed: Candidates, plan: ParallelPlan, engine: str) -> float:
-    """Simulated time of a plan with overlap ``all`` [s]."""
-    overlapping = replace(plan, overlap="all")
-    return iteration(listed.model, listed.cluster, overlapping, engine=engine).iteration_s
 
 
 def _result(

@@ -45,6 +45,9 @@ class Detail:
         Run a plan that does not fit in memory.
     partial : bool
         Allow a plan that leaves chips of the cluster idle.
+    trace : bool
+        Keep the start and end of every op. Without them, ``auto`` takes the rank vector wherever it
+        gives the times of the compiled engine sooner.
     """
 
     level: str = "auto"
@@ -56,6 +59,7 @@ class Detail:
     chips: npt.ArrayLike | None = None
     allow_oversized: bool = False
     partial: bool = False
+    trace: bool = True
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -87,3 +91,4 @@ class DetailFields(TypedDict, total=False):
     chips: npt.ArrayLike | None
     allow_oversized: bool
     partial: bool
+    trace: bool

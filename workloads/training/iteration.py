@@ -290,9 +290,10 @@ def _build(
         if disturbed:
             apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))
         step_program = _folded(step_program, apart, detail, structures)
-    if level == "auto":
-        level = automatic(step_program, faults)
     engine = detail.engine
+    if level == "auto":
+        untraced = not detail.trace and engine == "fast" and not disturbed
+        level = automatic(step_program, faults, exact_vector=untraced)
     run = ready(
         step_program, cluster, level, faults, disturbed, engine=engine, structures=structures
     )

@@ -20,9 +20,10 @@ from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE
+from workloads.training.program import program as program_module
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.program import Program, sharing
+from workloads.training.program.program import Program, fits_in_memory_rate, sharing
 from workloads.training.program.shared_memory import contending, draws
 from workloads.training.program.stretches import cover, most_of
 
@@ -103,6 +104,42 @@ def test_what_never_contends_needs_no_flow(stated: dict[str, Any]) -> None:
     some, more = lower(few, memory=True), lower(all_of_them, memory=True)
     assert len(some.flows) <= len(more.flows)
     assert (run(some).times.end_ps == run(more).times.end_ps).all()
+
+
+@pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
+def test_flows_that_fit_together_change_no_time(stated: dict[str, Any]) -> None:
+    program = fold(toy_program(plan(**stated), sixteen()))
+    marked, fits = sharing(program, 1), False
+    for exponent in range(9, 14):
+        flows = replace(marked, memory_bytes_per_s=10**exponent)
+        fits = fits_in_memory_rate(flows)
+        if fits:
+            slowed, usual = run(lower(flows, memory=True)), run(lower(flows))
+            assert (slowed.times.end_ps == usual.times.end_ps).all()
+    assert fits
+    assert not fits_in_memory_rate(marked)
+    assert not fits_in_memory_rate(sharing(program, greediest(program) // 2))
+
+
+@pytest.mark.parametrize("scarce", [False, True], ids=["plenty", "scarce"])
+@pytest.mark.parametrize("stated", OVERLAPPED, ids=str)
+def test_without_a_trace_times_are_equal_however_they_are_computed(
+    stated: dict[str, Any], scarce: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scarce:
+        greatest = greediest(fold(toy_program(plan(**stated), sixteen())))
+        monkeypatch.setattr(program_module, "memory_bytes_per_s", lambda _: greatest // 2)
+    how = plan(**stated)
+    traced = iteration(TOY, sixteen(), how, folded=False)
+    times = iteration(TOY, sixteen(), how, folded=False, trace=False)
+    plenty = fits_in_memory_rate(traced.program)
+    assert not (scarce and plenty)
+    assert traced.level == "collective"
+    assert times.level == ("rank-vector" if plenty else "collective")
+    assert times.iteration_s == traced.iteration_s
+    assert times.breakdown_s == traced.breakdown_s
+    for more in ({"engine": "reference"}, {"disturbed": Disturbance(stragglers=((3, 1.5),))}):
+        assert iteration(TOY, sixteen(), how, trace=False, **more).level == "collective"
 
 
 def test_only_the_first_and_last_microbatches_contend() -> None:

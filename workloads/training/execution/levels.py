@@ -19,12 +19,15 @@ from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
 from workloads.training.program.by_value import ByValue
-from workloads.training.program.program import Program
+from workloads.training.program.program import Program, fits_in_memory_rate
 
 WRITTEN_OUT = ("chunk", "flow")
 """Levels that write collectives out on links, for which every rank must be simulated."""
 LARGEST_ENGINE_RANKS = 1024
 """Largest number of ranks that level ``auto`` hands to an engine; more go to the rank vector."""
+LEAST_VECTOR_RANKS = 4
+"""Different ranks of a stage from which on the rank vector takes less time than an engine: to order
+the ops of a stage takes as long as to lower and run them for one or two ranks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +121,23 @@ def ready(
     return Ready(program, disturbed, expanded, table, usual if compared else None)
 
 
-def automatic(program: Program, faults: Sequence[Fault]) -> str:
-    """Return the level that ``auto`` chooses for a program, which may be folded."""
-    many = len(program) > LARGEST_ENGINE_RANKS and not faults
-    return "rank-vector" if many else "collective"
+def automatic(program: Program, faults: Sequence[Fault], *, exact_vector: bool = False) -> str:
+    """Return the level that ``auto`` chooses for a program, which may be folded.
+
+    Parameters
+    ----------
+    program : Program
+    faults : sequence of Fault
+    exact_vector : bool
+        Whether the rank vector, which keeps no trace, is also taken for fewer ranks where it gives
+        the same times sooner.
+    """
+    if len(program) > LARGEST_ENGINE_RANKS and not faults:
+        return "rank-vector"
+    many = len(program) >= LEAST_VECTOR_RANKS * len(program.streams)
+    if exact_vector and many and not faults and fits_in_memory_rate(program):
+        return "rank-vector"
+    return "collective"
 
 
 def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = None) -> Trace:

@@ -17,7 +17,7 @@ import numpy as np
 from cluster_sim.collectives.duration.geometry import period
 from topologies.arrays import IntArray
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.layers.steps import LayerOp
+from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
 from workloads.training.program.exchanges import Exchange, Exchanges
 from workloads.training.program.ops import Catalog
@@ -172,12 +172,7 @@ def _streams(
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:
     """Return the program with ops marked that contend for a memory of this rate [B/s]."""
-    stream_of = np.array([step.stream for step in program.steps])
-    rates = [program.draws.rate_bytes_per_s[stream.ops.step] for stream in program.streams]
-    for exchange in program.exchanges:
-        most = exchange.draws.rate_bytes_per_s.max(axis=0)
-        for role in program.roles(exchange):
-            rates[role.stage][role.ops] = most
+    stream_of, rates = _stream_of(program), _rates_bytes_per_s(program)
     streams = [
         replace(
             stream,
@@ -188,3 +183,34 @@ def sharing(program: Program, memory_bytes_per_s: int) -> Program:
         for stream, rate in zip(program.streams, rates, strict=True)
     ]
     return replace(program, streams=tuple(streams), memory_bytes_per_s=memory_bytes_per_s)
+
+
+def fits_in_memory_rate(program: Program) -> bool:
+    """Return whether the memory of every rank serves its contending ops at their full rates.
+
+    A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
+    together do not exceed the memory's, and the run has the times that it has without contention.
+    """
+    stream_of = _stream_of(program)
+    for stream, rates in zip(program.streams, _rates_bytes_per_s(program), strict=True):
+        highest = np.zeros(len(STREAM_KINDS), np.int64)
+        on_stream = stream_of[stream.ops.step[stream.contends]]
+        np.maximum.at(highest, on_stream, rates[stream.contends])
+        if highest.sum() > program.memory_bytes_per_s:
+            return False
+    return True
+
+
+def _stream_of(program: Program) -> IntArray:
+    """Stream of each step, int64 (steps,)."""
+    return np.array([step.stream for step in program.steps])
+
+
+def _rates_bytes_per_s(program: Program) -> list[IntArray]:
+    """Highest rate at which each op of each stage reads and writes memory [B/s]."""
+    rates = [program.draws.rate_bytes_per_s[stream.ops.step] for stream in program.streams]
+    for exchange in program.exchanges:
+        most = exchange.draws.rate_bytes_per_s.max(axis=0)
+        for role in program.roles(exchange):
+            rates[role.stage][role.ops] = most
+    return rates

@@ -24,6 +24,9 @@ PLANS = 64
 NUMBERS_OF_A_RANK = 16
 """Numbers that the groups of a placement have for each rank: its place on up to eight axes, and the
 pairs of transfers between stages."""
+MOST_PLACED = 16_000_000
+"""Numbers of the placements that are kept: those of two orders of half a million ranks, of which a
+search simulates plans by turns."""
 
 
 def alike_in_passes(plan: ParallelPlan) -> tuple[Hashable, ...]:
@@ -48,7 +51,7 @@ class SharedParts:
     def __init__(self, cluster: Cluster, structures: ByValue | None = None):
         self.costs = GroupCosts(cluster)
         self.structures = ByValue() if structures is None else structures
-        self._placed = ByValue()
+        self._placed = ByValue(MOST_PLACED)
         self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
 
     def passes(self, shapes: RankShapes) -> BuiltPasses:
