@@ -9,7 +9,7 @@ from pathlib import Path
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import csv_rows, read_text
 from topologies.routing.scale_out import clos
 from topologies.units import parse_seconds
@@ -218,6 +218,12 @@ def _from_file(path: Path, units: Mapping[str, float]) -> FailureRates:
     lacking = [column for column in COLUMNS if column not in header]
     if lacking:
         raise InputError(f"{path} line 1: no column {', '.join(lacking)}. {remedy}")
+    unknown = next((column for column in header if column not in COLUMNS), None)
+    if unknown is not None:
+        raise InputError(
+            f"{path} line 1: unknown column {shown(unknown, 60)!r}, which nothing would read."
+            f"{suggestion(unknown, COLUMNS)} There are {', '.join(COLUMNS)}."
+        )
     causes: dict[str, Cause] = {}
     for line, row in rows:
         cause = _cause(row, f"{path} line {line}", units)

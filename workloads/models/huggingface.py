@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from topologies.errors import InputError, check_type, suggestion
+from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.attention_fields import attention, sizes
 from workloads.models.families import FAMILIES, Family
@@ -183,13 +184,23 @@ def _document(path: Path) -> Fields:
             f"{path} is over 1 MiB, more than any config.json. Name the config, not the weights."
         )
     try:
-        document = json.loads(content.decode("utf-8"))
+        document = json.loads(content.decode("utf-8"), object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as mistake:
         why = " ".join(str(mistake).split())[:100]
         raise InputError(f"{path} is not JSON ({why}). Fetch the file again.") from None
     if not isinstance(document, dict):
         raise InputError(f"{path} holds no JSON object. Name a model's config.json.")
     return document
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, in which no key may stand twice, as one value would be unread."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{shown(twice, 40)} stands twice")
+    return fields
 
 
 def from_fields(fields: Fields, name: str) -> Model:

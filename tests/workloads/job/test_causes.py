@@ -96,3 +96,10 @@ def test_a_wrong_number_is_refused(text: str) -> None:
 def test_a_job_is_not_larger_than_its_cluster() -> None:
     with pytest.raises(InputError, match="does not fit"):
         failure_rates(cluster("dgx-h100:4"), 33)
+
+
+def test_a_column_that_nothing_would_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "causes.csv"
+    path.write_text("cause,per,mtbf,replaces,repair\npump,server,1000h,1,3h\n")
+    with pytest.raises(InputError, match="line 1: unknown column 'repair', which nothing would"):
+        read_failures(str(path), cluster("trn2.48xlarge"), 16)

@@ -135,6 +135,7 @@ def test_a_bad_field_is_named(changes: dict[str, Any], message: str) -> None:
     ("content", "message"),
     [
         (b'{"model_type": "llama", ', "is not JSON"),
+        (b'{"hidden_size": 8, "hidden_size": 16}', "hidden_size stands twice"),
         (b"\x00\xff\xfe nonsense", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b"[1, 2]", "holds no JSON object"),

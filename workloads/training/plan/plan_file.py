@@ -175,7 +175,8 @@ def complete(
     smallest = {**plan_fields, "global_batch": dp * microbatch}
     check_ranks(ParallelPlan(**smallest), cluster.chips)
     plan_fields.setdefault("global_batch", dp * microbatch * DEFAULT_MICROBATCHES)
-    plan_fields.setdefault("sequence_parallel", tp > 1 and plan_fields["seq"] % (cp * tp) == 0)
+    # With tp 1 there is nothing to split; the default stays, so that it is not named as idle.
+    plan_fields.setdefault("sequence_parallel", tp == 1 or plan_fields["seq"] % (cp * tp) == 0)
     return ParallelPlan(**plan_fields)
 
 
