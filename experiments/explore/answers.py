@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,7 @@ def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
             part, _, quantity = name.rpartition(".")
             entry = catalogue.entry(part, quantity)
             exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
-            rows.append(replace(entry, value=float(exact), exact=exact))
+            rows.append(entry._replace(value=float(exact), exact=exact))
     return catalogue.with_rows(rows) if rows else catalogue
 
 

@@ -77,7 +77,6 @@ def run(
 
 def _fabric(cluster: str, share: float) -> Cluster:
     """Return a cluster whose collectives take a share of the compute engines."""
-    from dataclasses import replace
     from fractions import Fraction
 
     from topologies.catalogue.catalogue import shipped_catalogue
@@ -91,7 +90,7 @@ def _fabric(cluster: str, share: float) -> Cluster:
     template = catalogue.entry(plain.chip, "hbm_bandwidth")  # any row; what matters is replaced
     sizes = {"processors": Fraction(1000), "communication_processors": Fraction(share) * 1000}
     rows = [
-        replace(template, part=part, quantity=name, value=float(value), exact=value,
+        template._replace(part=part, quantity=name, value=float(value), exact=value,
                 unit="count", grade="assumed", variant="")
         for name, value in sizes.items()
     ]  # fmt: skip

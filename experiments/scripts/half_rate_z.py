@@ -47,7 +47,6 @@ def run(
         Rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
         share of time saved relative to the first factor.
     """
-    from dataclasses import replace
 
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
@@ -60,7 +59,7 @@ def run(
 
     def fabric(factor: float) -> Cluster:
         exact = entry.exact * int(factor * 4) / 4
-        thicker = replace(entry, value=float(exact), exact=exact)
+        thicker = entry._replace(value=float(exact), exact=exact)
         return machine(cluster, catalogue=catalogue.with_rows([thicker]))
 
     fabrics = {factor: fabric(factor) for factor in times}

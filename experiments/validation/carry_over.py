@@ -11,7 +11,6 @@ does not. About four minutes of processor time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -190,7 +189,7 @@ def scaled(part: str, quantity: str, factor: float) -> Catalogue:
     if exact == 1:
         return shipped
     return shipped.with_rows(
-        replace(row, value=row.value * factor, exact=row.exact * exact, low=None, high=None)
+        row._replace(value=row.value * factor, exact=row.exact * exact, low=None, high=None)
         for row in shipped.variants(part, quantity)
     )
 

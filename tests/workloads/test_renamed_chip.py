@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,8 +35,8 @@ def with_other_name(chip: str) -> Catalogue:
             stem = row.quantity.removesuffix(f"_{chip}")
             quantity = row.quantity if stem == row.quantity else f"{stem}_{NAME}"
             is_chip = row.unit == "name" and row.written == chip and row.quantity != "measured_on"
-            changed = replace(
-                row, part=part, quantity=quantity, written=NAME if is_chip else row.written
+            changed = row._replace(
+                part=part, quantity=quantity, written=NAME if is_chip else row.written
             )
             if changed != row:
                 yield changed

@@ -7,7 +7,6 @@ to read them, add a row, switch a contested value, or replace rows by your own.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from topologies.catalogue.domains import check_peaks, is_reference
 from topologies.catalogue.overlay import check_overlay
 from topologies.catalogue.reader import NAME, Entry, read_entries
-from topologies.catalogue.shipped import shipped_rows
+from topologies.catalogue.shipped import digest_of, shipped_rows
 from topologies.errors import InputError, suggestion
 from topologies.units import LIMIT, PS_PER_S
 
@@ -267,7 +266,8 @@ def shipped_catalogue() -> Catalogue:
     >>> shipped_catalogue().entry("trn2", "bf16_peak").written
     '667 TFLOP/s'
     """
-    return _catalogue(shipped_rows(), {})
+    digest, rows = shipped_rows()
+    return Catalogue(digest, tuple(rows))
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
@@ -319,14 +319,9 @@ def _by_key(chosen: Iterable[tuple[str, str, str]]) -> dict[Key, str]:
 
 
 def _catalogue(rows: Iterable[Entry], chosen: Mapping[Key, str]) -> Catalogue:
-    """Make a catalogue, whose digest depends neither on the order of rows nor on their notes."""
     all_rows = tuple(rows)
     switched = tuple(sorted((*key, variant) for key, variant in chosen.items() if variant))
-    digest = hashlib.sha256(repr(switched).encode())
-    for row in sorted(all_rows, key=lambda row: (row.part, row.quantity, row.variant)):
-        value = row.written if row.unit == NAME else row.exact
-        digest.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
-    return Catalogue(digest.hexdigest(), all_rows, switched)
+    return Catalogue(digest_of(all_rows, switched), all_rows, switched)
 
 
 def _whole(entry: Entry, scale: int) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.reading import csv_rows, read_text
@@ -26,8 +25,7 @@ WORD = re.compile(r"[\w.+-]{1,60}")
 _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A row of the catalogue: a quantity of a part in SI units, or a word about the part.
 
     Attributes

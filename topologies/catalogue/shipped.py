@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import fields
+from collections.abc import Iterable
 from fractions import Fraction
-from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from topologies.catalogue.reader import Entry, read_entries
+from topologies.catalogue.reader import NAME, Entry, read_entries
 from topologies.files import kept_files
 
 DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"
-_FIELDS = tuple(item.name for item in fields(Entry))[:-1]
-"""Columns of the cached rows, which the exact value follows as numerator and denominator."""
 _PARSERS = ("catalogue/reader.py", "catalogue/shipped.py", "units.py")
 """Modules on which the cached rows depend."""
 
 
-def shipped_rows() -> list[Entry]:
-    """Return all rows in the order of the files, whose CSV is parsed only after it has changed."""
+def shipped_rows() -> tuple[str, list[Entry]]:
+    """Return the digest and all rows in the order of the files, parsed only after they changed."""
     files = sorted(path for path in DATA.glob("*.csv") if path.name != _SOURCES)
     parsers = [DATA.parent / name for name in _PARSERS]
     inputs = [part for path in files + parsers for part in (path.name, path.read_bytes())]
     name = f"catalogue-{kept_files.digest(*inputs)}.json"
     kept = kept_files.read(name)
     if kept is not None:
-        return [Entry(*(*row, Fraction(*exact))) for *row, exact in json.loads(kept)]
+        digest, plain = json.loads(kept)
+        return digest, [Entry._make((*row, Fraction(*exact))) for *row, exact in plain]
     rows = [row for path in files for _, row in read_entries(path, path.name)]
-    values = attrgetter(*_FIELDS)
-    plain = [(*values(row), row.exact.as_integer_ratio()) for row in rows]
-    kept_files.keep(name, json.dumps(plain).encode(), replaces="catalogue-*.json")
-    return rows
+    digest = digest_of(rows)
+    content = json.dumps([digest, list(map(_plain, rows))]).encode()
+    kept_files.keep(name, content, replaces="catalogue-*.json")
+    return digest, rows
+
+
+def _plain(row: Entry) -> list[Any]:
+    """Return a row for JSON; its exact value has a denominator unless that is 1."""
+    numerator, denominator = row.exact.as_integer_ratio()
+    return [*row[:-1], [numerator] if denominator == 1 else [numerator, denominator]]
+
+
+def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] = ()) -> str:
+    """Return a digest that depends neither on the order of rows nor on their notes.
+
+    Parameters
+    ----------
+    rows : iterable of Entry
+    switched : tuple of (part, quantity, variant)
+        Alternatives in force instead of their defaults.
+    """
+    whole = hashlib.sha256(repr(switched).encode())
+    for row in sorted(rows, key=lambda row: (row.part, row.quantity, row.variant)):
+        value = row.written if row.unit == NAME else row.exact
+        whole.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
+    return whole.hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -62,7 +61,7 @@ def _usable(
     if printed not in values or usable in values or not catalogue.has(part, usable):
         return []
     stated = next(row for row in rows if row.quantity == printed)
-    return [replace(stated, quantity=usable, variant=catalogue.entry(part, usable).variant)]
+    return [stated._replace(quantity=usable, variant=catalogue.entry(part, usable).variant)]
 
 
 def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue) -> Entry:
@@ -97,7 +96,7 @@ def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue
     )
     check_row(row, f"chip.{quantity}")
     replaces = catalogue.has(part, quantity)
-    return replace(row, variant=catalogue.entry(part, quantity).variant) if replaces else row
+    return row._replace(variant=catalogue.entry(part, quantity).variant) if replaces else row
 
 
 def _units(catalogue: Catalogue) -> dict[str, str]:

@@ -172,7 +172,7 @@ def _renamed(keys: ScaleOutKeys | None, catalogue: Catalogue) -> Catalogue:
         return catalogue
     like_parts = re.compile(rf"(.*\.)?{re.escape(keys.like)}")
     return catalogue.with_rows(
-        replace(row, part=row.part.removesuffix(keys.like) + keys.name)
+        row._replace(part=row.part.removesuffix(keys.like) + keys.name)
         for row in catalogue.rows
         if like_parts.fullmatch(row.part)
     )

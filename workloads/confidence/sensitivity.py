@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -157,7 +157,7 @@ def _change(
     answer: Answer, catalogue: Catalogue, base: float, entry: Entry, value: Fraction
 ) -> float | None:
     """Relative change of the answer with one number replaced; None for a value that is refused."""
-    moved = replace(entry, value=float(value), exact=value, low=None, high=None)
+    moved = entry._replace(value=float(value), exact=value, low=None, high=None)
     try:
         seconds = answer(catalogue.with_rows([moved]))
     except InputError:

@@ -9,7 +9,7 @@ reported with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -193,8 +193,7 @@ def _best(
 def with_values(catalogue: Catalogue, values: Mapping[Constant, float]) -> Catalogue:
     """Return the catalogue with some constants replaced."""
     rows = [
-        replace(
-            catalogue.entry(constant.part, constant.quantity),
+        catalogue.entry(constant.part, constant.quantity)._replace(
             value=value,
             exact=Fraction(value),
             low=None,
@@ -259,8 +258,7 @@ def _entry(
     old = catalogue.entry(constant.part, constant.quantity)
     wide = np.exp(min(2 * spread, np.log(FURTHEST)))
     low, high = value / wide, value * wide
-    return replace(
-        old,
+    return old._replace(
         variant="",
         value=value,
         exact=Fraction(value),

@@ -105,7 +105,7 @@ class _Simulated:
     def times_s(self, changed: Mapping[Name, float], size_bytes: FloatArray) -> FloatArray:
         """Times of buffers of these sizes with some constants replaced [s]; (sizes,)."""
         rows = [
-            replace(self.catalogue.entry(*name), value=value, exact=Fraction(value))
+            self.catalogue.entry(*name)._replace(value=value, exact=Fraction(value))
             for name, value in changed.items()
         ]
         cluster = machines_for(self.machine, self.chips, self.catalogue.with_rows(rows))

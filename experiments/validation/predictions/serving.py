@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -98,7 +97,7 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
 def _with_share(catalogue: Catalogue, part: str, share: float) -> Catalogue:
     entry = catalogue.entry(part, "memory_share")
     return catalogue.with_rows(
-        [replace(entry, value=share, exact=Fraction(share), source="the row")]
+        [entry._replace(value=share, exact=Fraction(share), source="the row")]
     )
 
 

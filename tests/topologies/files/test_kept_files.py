@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from topologies.catalogue import shipped
 from topologies.catalogue.shipped import shipped_rows
 from topologies.files import kept_files
 
@@ -85,6 +86,15 @@ def test_exact_text_tells_all_inputs_apart() -> None:
 def test_an_input_that_cannot_be_told_from_others_is_no_key(value: object) -> None:
     with pytest.raises(TypeError, match="no exact text"):
         kept_files.exact_text(value)
+
+
+def test_the_digest_of_the_catalogue_is_kept_with_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, rows = shipped_rows()
+    assert digest == shipped.digest_of(reversed(rows))
+    monkeypatch.delattr(shipped, "digest_of")
+    assert shipped_rows() == (digest, rows)
 
 
 def test_the_kept_catalogue_is_the_parsed_one(folder: Path) -> None:

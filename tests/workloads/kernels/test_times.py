@@ -46,11 +46,10 @@ def test_a_measured_shape_takes_its_measured_time_over_the_sustained_share():
 
 
 def _sustained_fully(name):
-    from dataclasses import replace
     from fractions import Fraction
 
     entry = shipped_catalogue().entry(f"kernels.{name}", "gemm_sustained")
-    return replace(entry, value=1.0, exact=Fraction(1), low=None, high=None)
+    return entry._replace(value=1.0, exact=Fraction(1), low=None, high=None)
 
 
 @pytest.mark.parametrize("chip", ["gb200", "gb300"])
