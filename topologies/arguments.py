@@ -115,11 +115,7 @@ def check_fields(kind: type, values: Mapping[str, object]) -> None:
     Traceback (most recent call last):
     topologies.errors.InputError: seconds is '90' (str). Pass a number.
     """
-    hints = {}
-    for name, text in kind.__annotations__.items():
-        scope = vars(sys.modules[kind.__module__])
-        hints[name] = _resolved(name, text, scope)
-    _check_each(values, hints, {})
+    _check_each(values, _field_hints(kind), {})
 
 
 def _check_each(
@@ -137,6 +133,13 @@ def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
         return get_type_hints(annotated, globalns=dict(scope), include_extras=True)[name]
     except NameError:
         return Any
+
+
+@cache
+def _field_hints(kind: type) -> dict[str, Any]:
+    """Types of the fields of a dataclass by name."""
+    scope = vars(sys.modules[kind.__module__])
+    return {name: _resolved(name, text, scope) for name, text in kind.__annotations__.items()}
 
 
 @cache
