@@ -167,10 +167,10 @@ def _flatten(value: Any, marks: list[str], words: list[Any], plain: bool) -> Non
         if not value.flags.c_contiguous:
             raise TypeError("lean code takes arrays in C order")
         marks.append(f"{value.dtype.str}{value.ndim}")
-        words += (value.ctypes.data, *value.shape)
+        words += (_address(value), *value.shape)
     elif isinstance(value, np.ndarray):
         marks.append(f"{value.dtype.str}{value.ndim}{_layout(value)}")
-        words += (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
+        words += (0, 0, value.size, value.itemsize, _address(value), *value.shape, *value.strides)
     elif isinstance(value, tuple):
         marks.append(f"{type(value).__name__}(")
         for item in value:
@@ -188,6 +188,16 @@ def _flatten(value: Any, marks: list[str], words: list[Any], plain: bool) -> Non
     else:
         marks.append("i")
         words.append(int(value))
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    """Return where the items of an array begin.
+
+    Numpy's C interface promises that this address is the first field after the head that all
+    objects have. ``array.ctypes.data`` takes ten times as long to say the same, and a run passes
+    about sixty arrays.
+    """
+    return ctypes.c_int64.from_address(id(array) + object.__basicsize__).value
 
 
 def _layout(array: np.ndarray[Any, Any]) -> str:

@@ -17,6 +17,7 @@ from cluster_sim.engine.compiler import machine_code
 from cluster_sim.engine.compiler.jit import (
     Entry,
     Part,
+    _address,
     _flatten,
     compiled,
     internal,
@@ -71,6 +72,14 @@ def fetched(values: np.ndarray[Any, Any], last: int) -> int:
     for at in range(last + 1):
         prefetch(values, at)
     return last
+
+
+def test_the_address_of_an_array_is_the_one_that_numpy_tells() -> None:
+    values = np.arange(24, dtype=np.int16).reshape(4, 6)
+    frozen = values.copy()
+    frozen.flags.writeable = False
+    for array in (values, values[1:, 2:], values.T, values[:0], frozen, np.zeros(0), np.array(5)):
+        assert _address(array) == array.ctypes.data
 
 
 def test_prefetch_changes_nothing_and_may_name_what_lies_behind_the_last_entry() -> None:
