@@ -6,6 +6,8 @@ fabric, which moves every rank of the one to the same rank of the other:
 - Within a domain that is a torus, a shift along axes that wrap around. It must keep the way round
   that routes take between opposite chips of a ring.
 - Within a domain that is a switch, any other chips, as all are alike.
+- Where every chip is the only one in its domain, any other chip of the domain, as each has an
+  adapter of its own and sends nothing over the links between chips.
 - Between domains, other domains whose chips are above and below the same switches of each other:
   two domains under one top-of-rack switch are nearer than two under one leaf.
 
@@ -15,6 +17,8 @@ The order of the ranks stays the same, and so does whether they ascend, which ri
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -104,10 +108,27 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
     ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
-    columns = [ascends[:, None], _inside(cluster.shape, local, in_one_domain)]
-    for size in _groups(cluster):
-        columns.append(np.where(in_one_domain[:, None], 0, _ranked(chips // size)))
-    return np.concatenate(columns, axis=1)
+    sizes = _groups(cluster)
+    ranked = [_ranked(chips // size) for size in sizes]
+    inside = _inside(cluster.shape, local, in_one_domain)
+    if _nested(sizes):
+        inside = np.where(_each_alone(ranked[0])[:, None], 0, inside)
+    columns = [np.where(in_one_domain[:, None], 0, ranks) for ranks in ranked]
+    return np.concatenate([ascends[:, None], inside, *columns], axis=1)
+
+
+def _each_alone(domain: IntArray) -> BoolArray:
+    """Return which groups have a single chip in each of their domains, bool (groups,).
+
+    ``domain`` numbers the domains of each group from 0, int64 (groups, members).
+    """
+    members = domain.shape[1]
+    return np.asarray((domain.max(axis=1) == members - 1) & (members > 1))
+
+
+def _nested(sizes: Sequence[int]) -> bool:
+    """Return whether domains and groups under switches of these sizes lie whole in larger ones."""
+    return all(above % below == 0 for below, above in pairwise(sorted(sizes)))
 
 
 def _groups(cluster: Cluster) -> list[int]:

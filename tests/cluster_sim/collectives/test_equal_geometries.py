@@ -183,5 +183,25 @@ def test_groups_on_one_switch_are_alike_in_their_order() -> None:
 
     assert geometry(72 + 5, 72 + 9, 72 + 30) == geometry(0, 1, 2)
     assert geometry(40, 3, 17) == geometry(2, 0, 1) != geometry(0, 1, 2)
-    # Between two switches chips keep their places, as adapters differ.
-    assert geometry(5, 72 + 9) != geometry(5, 72 + 8)
+    # Between two switches chips keep their places, unless each is alone on its switch.
+    assert geometry(5, 6, 72 + 9) != geometry(5, 6, 72 + 8)
+    assert geometry(5, 72 + 9) == geometry(5, 72 + 8) == geometry(0, 72)
+
+
+@pytest.mark.parametrize(
+    "name", ["racks", "thin racks", "switches", "meshes", "servers", "split domains", "nvlink"]
+)
+def test_chips_alone_in_their_domains_take_equally_long_wherever_they_are(name: str) -> None:
+    """Pipelines send between chips at any places of two domains, all in the same time."""
+    machine, draw = MACHINES[name](), np.random.default_rng(2)
+    each, domains = machine.chips_per_domain, machine.domains
+    alike: dict[Geometry, list[Group]] = defaultdict(list)
+    for ranks in range(2, min(domains, 4) + 1):
+        for _ in range(12):
+            domain = draw.choice(domains, ranks, replace=False)
+            group = Group(machine, domain * each + draw.integers(each, size=ranks))
+            alike[Geometry(group)].append(group)
+    assert max(map(len, alike.values())) > 1
+    for first, *others in alike.values():
+        for kind in KINDS if others else ():
+            assert alone_ps(kind, first) == alone_ps(kind, others[-1]), (kind, first, others[-1])

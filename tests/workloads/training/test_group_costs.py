@@ -53,7 +53,7 @@ def test_groups_cost_as_much_as_if_each_were_timed_alone(
 ) -> None:
     """Servers of four chips, of which three are under a switch: groups differ by their switches."""
     shape = Torus((Axis("Y", 2, 64 * 10**9, 300_000), Axis("X", 2, 128 * 10**9, 300_000)))
-    fabric = ScaleOut("efa", 25 * 10**9, 15 * 10**6, 8, 10**11, Fraction(3), (0, 10**6, 10**7))
+    fabric = ScaleOut("efa", 25 * 10**9, 15 * 10**6, 4, 10**11, Fraction(3), (0, 10**6, 10**7))
     where = Cluster("small racks", shape, "trn2", 8, fabric, 4, catalogue=shipped_catalogue())
     how = plan(tp=4, pp=4, dp=2, order=order)
     shapes, placed = RankShapes(TOY, how, "trn2", shipped_catalogue()), place(how, where)
