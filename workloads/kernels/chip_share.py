@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ KERNELS = "kernels."
 """Prefix of the catalogue parts with the constants of kernels."""
 
 
-@dataclass(frozen=True, eq=False)
-class Timing:
+class Timing(NamedTuple):
     """Time of a kernel, or of an array of kernels.
 
     Attributes

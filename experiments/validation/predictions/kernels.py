@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
         return product
     rank = rank_of(values["chip"], precision, **how)
     drained_s = float(drain_s(rank, np.asarray(float(m)), np.asarray(float(n))))
-    return replace(product, seconds=product.seconds + drained_s)
+    return product._replace(seconds=product.seconds + drained_s)
 
 
 def _attention(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:

@@ -96,7 +96,8 @@ def test_every_call_has_the_ops_of_its_collective() -> None:
     schedule = lower(program)
     expanded = expand(program, schedule, machine)
     ops = 0
-    for step in np.array(program.steps)[program.streams[0].ops.step]:
+    for number in program.streams[0].ops.step.tolist():
+        step = program.steps[number]
         if step.axis:
             ops += len(compose(Call(step.collective, whole(machine), step.size_bytes)).schedule)
     assert expanded.ops == len(schedule) + ops

@@ -86,8 +86,9 @@ def test_geometries_are_worked_out_once_a_placement(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(placed_groups, "geometries", counted)
     shared = SharedParts(sixteen())
     built(plan(tp=2, pp=4, dp=2, overlap="dp"), shared)
-    # tp, dp, the pairs of each stage there and back, the ends of the pipelines, and the norm
-    once = [(8, 2), (8, 2), *[(4, 2)] * 8, (4, 2), (1, 16)]
+    # tp, dp, the pairs of three stages and of the last there and back, the ends of the pipelines,
+    # and the norm
+    once = [(8, 2), (8, 2), (12, 2), (4, 2), (12, 2), (4, 2), (4, 2), (1, 16)]
     assert asked_for == once
     built(plan(tp=2, pp=4, dp=2, overlap="dp", microbatch=2, seq=1024), shared)
     assert asked_for == once

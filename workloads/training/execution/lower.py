@@ -127,11 +127,8 @@ def _skeleton(program: Program) -> Skeleton:
 def _alike(program: Program) -> tuple[object, ...]:
     """Contents that the skeletons of programs follow from."""
     return (
-        tuple((step.stream, step.what, step.name) for step in program.steps),
-        tuple(
-            (stream.ops.step, stream.ops.layer, stream.ops.microbatch, stream.src, stream.dst)
-            for stream in program.streams
-        ),
+        repr([(step.stream, step.what, step.name) for step in program.steps]),
+        tuple(stream.origin for stream in program.streams),
         program.stage,
         tuple((each.members, each.role, *each.ops) for each in program.exchanges),
     )

@@ -9,7 +9,6 @@ propagated through them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from topologies.catalogue.families import chip_family
 from workloads.kernels.chip_share import Timing, family, worst
@@ -96,7 +95,7 @@ def without_frozen(shapes: RankShapes, steps: Sequence[LayerOp]) -> list[LayerOp
     # A step that waited for a dropped one waits for the step before it instead.
     names = {step.name for step in kept}
     return [
-        step if step.after in names or not step.after else replace(step, after=PREVIOUS)
+        step if step.after in names or not step.after else step._replace(after=PREVIOUS)
         for step in kept
     ]
 

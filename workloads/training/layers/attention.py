@@ -8,8 +8,6 @@ ring beside the core (arXiv 2310.01889), or gathered before it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from workloads.kernels import times as kernel_times
 from workloads.kernels.attention import Direction
 from workloads.kernels.chip_share import Timing
@@ -151,7 +149,7 @@ def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
     """Time of the core on keys of another rank, at the lower rate of a turn of a ring."""
     timing = _core(shapes, direction, key_count, causal=False)
     efficiency = shapes.catalogue.value("training", "ring_turn_efficiency")
-    return replace(timing, seconds=timing.seconds / efficiency)
+    return timing._replace(seconds=timing.seconds / efficiency)
 
 
 def _merge(shapes: RankShapes, direction: Direction) -> Timing:
@@ -201,7 +199,7 @@ def _core(shapes: RankShapes, direction: Direction, key_count: int, *, causal: b
     # Queries and results, keys and values; backward these and the gradients of each.
     rows = shapes.heads * plan.local_seq + shapes.kv_heads * key_count
     moved = 2 * TWO * plan.microbatch * rows * _width(shapes) * (1 + (direction == "backward"))
-    return replace(core, size_bytes=moved)
+    return core._replace(size_bytes=moved)
 
 
 def _width(shapes: RankShapes) -> int:

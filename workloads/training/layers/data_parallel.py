@@ -9,7 +9,6 @@ Communication that runs beside compute is done in buckets of several layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from workloads.kernels.chip_share import family
 from workloads.kernels.times import step_overhead_s
@@ -130,7 +129,7 @@ def update(shapes: RankShapes, owned: Share) -> LayerOp:
     timing = shapes.stream(each * max(1, parameters))
     if plan.sharding:
         overhead_s = step_overhead_s(shapes.chip, catalogue=shapes.catalogue)
-        timing = replace(timing, seconds=timing.seconds + overhead_s)
+        timing = timing._replace(seconds=timing.seconds + overhead_s)
     return kernel("optimizer.step", timing, "optimizer")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple, cast
 
 from topologies.catalogue.families import NCCL, chip_family
@@ -107,7 +106,7 @@ def experts_forward(shapes: RankShapes) -> list[LayerOp]:
         *_regroup(shapes, "experts.unsort"),
         *combine,
         *after,
-        replace(_move(shapes, "experts.sum"), after=_end(combine)),
+        _move(shapes, "experts.sum")._replace(after=_end(combine)),
         *shared,
         *_whole(shapes, "experts.output"),
         residual(shapes, "mlp.residual"),
@@ -144,7 +143,7 @@ def experts_backward(shapes: RankShapes) -> list[LayerOp]:
         *_regroup(shapes, "experts.sort.data"),
         *combine,
         *after,
-        replace(_move(shapes, "experts.permute.data"), after=_end(combine)),
+        _move(shapes, "experts.permute.data")._replace(after=_end(combine)),
         kernel("router.logits.data", shapes.gemm(work.rows, h, experts.count)),
         kernel("router.logits.weight", shapes.gemm(h, experts.count, work.rows)),
         *shared,
@@ -161,12 +160,12 @@ def _beside(shapes: RankShapes) -> bool:
 
 def _apart(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the same kernels without waiting for the communication before them."""
-    return [replace(step, after=NOTHING) for step in steps]
+    return [step._replace(after=NOTHING) for step in steps]
 
 
 def _waiting(kernels: Sequence[LayerOp], exchange: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the same kernels, of which the first waits for the end of an exchange."""
-    return [replace(kernels[0], after=_end(exchange)), *kernels[1:]]
+    return [kernels[0]._replace(after=_end(exchange)), *kernels[1:]]
 
 
 def _end(exchange: Sequence[LayerOp]) -> str:
@@ -184,7 +183,7 @@ def _experts(shapes: RankShapes) -> Experts:
 def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
     """Batched product of the rank's experts, of (m, k) × (k, n) each."""
     timing = shapes.gemm(m, n, k, load(shapes).local)
-    return replace(kernel(name, timing), issued=_issued(shapes))
+    return kernel(name, timing)._replace(issued=_issued(shapes))
 
 
 def _issued(shapes: RankShapes) -> float:
@@ -211,7 +210,7 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
         return []
     work = load(shapes)
     moved = shapes.stream(round((TWO + 2 * width) * work.each * work.local * columns))
-    return [replace(kernel(name, moved), issued=_issued(shapes))]
+    return [kernel(name, moved)._replace(issued=_issued(shapes))]
 
 
 def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
@@ -224,7 +223,7 @@ def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
         return []
     work = load(shapes)
     moved = shapes.passes(element_bytes * work.each * work.local * shapes.model.hidden)
-    return [replace(kernel(name, moved), issued=_issued(shapes))]
+    return [kernel(name, moved)._replace(issued=_issued(shapes))]
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:

@@ -8,7 +8,6 @@ before and the reduction after, and the norm if there is only one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from workloads.training.layers.adapters import trained_backward, with_adapters
@@ -179,7 +178,7 @@ def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp
     if not (start_s or element_bytes):
         return []
     copied = shapes.passes(element_bytes * layer_share(shapes.model, shapes.plan, moe=moe).total)
-    return [kernel(name, replace(copied, seconds=copied.seconds + start_s))]
+    return [kernel(name, copied._replace(seconds=copied.seconds + start_s))]
 
 
 def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
@@ -189,4 +188,4 @@ def data_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
 
 def weight_half(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the gradients of weights in a backward pass, one after the other."""
-    return [replace(step, after=PREVIOUS) for step in steps if step.name.endswith(OF_WEIGHTS)]
+    return [step._replace(after=PREVIOUS) for step in steps if step.name.endswith(OF_WEIGHTS)]

@@ -82,10 +82,10 @@ class RankShapes:
         how = {"batch": batch, "ranks_per_chip": per_chip, "catalogue": self.catalogue}
         timing = kernel_times.gemm(self.chip, m, n, k, precision, **how)  # type: ignore[arg-type]
         inputs = ELEMENT_BYTES.get(precision, TWO) * (m + n) * k
-        timing = replace(timing, size_bytes=round(batch * (inputs + TWO * m * n)))
+        timing = timing._replace(size_bytes=round(batch * (inputs + TWO * m * n)))
         if self._cast_bytes:
             cast = self.stream(round(batch * self._cast_bytes * (m + n) * k))
-            timing = replace(timing, seconds=timing.seconds + cast.seconds)
+            timing = timing._replace(seconds=timing.seconds + cast.seconds)
         return self._with_fewer_processors(timing) if self._exchanges_beside else timing
 
     @property
@@ -118,13 +118,13 @@ class RankShapes:
             return alone
         processors = self.catalogue.value(part, "processors")
         left = processors - self.catalogue.value(part, taken)
-        return replace(alone, seconds=alone.seconds * processors / left)
+        return alone._replace(seconds=alone.seconds * processors / left)
 
     def stream(self, size_bytes: int, work: kernel_times.Work = "streaming") -> Timing:
         """Time of an element-wise kernel that reads and writes ``size_bytes`` in all."""
         how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
         timing = kernel_times.elementwise(self.chip, size_bytes, work, **how)  # type: ignore[arg-type]
-        return replace(timing, size_bytes=size_bytes)
+        return timing._replace(size_bytes=size_bytes)
 
     def passes(self, size_bytes: int) -> Timing:
         """Time of kernels whose ``size_bytes`` count every pass over memory, fused or not."""
@@ -132,7 +132,7 @@ class RankShapes:
         timing = kernel_times.passes(
             self.chip, size_bytes, ranks_per_chip=per_chip, catalogue=self.catalogue
         )
-        return replace(timing, size_bytes=size_bytes)
+        return timing._replace(size_bytes=size_bytes)
 
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
         """Time of a look-up of rows by index, or where ``scattered`` of adding to such rows.
@@ -147,4 +147,4 @@ class RankShapes:
             scattered=scattered,
             **how,  # type: ignore[arg-type]
         )
-        return replace(timing, size_bytes=size_bytes)
+        return timing._replace(size_bytes=size_bytes)

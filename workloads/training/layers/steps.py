@@ -9,7 +9,7 @@ in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from workloads.kernels.chip_share import Timing
 
@@ -39,9 +39,10 @@ NOTHING = ""
 """Value of ``after`` for a step that waits for no other stream."""
 
 
-@dataclass(frozen=True)
-class LayerOp:
+class LayerOp(NamedTuple):
     """One kernel or communication of a rank.
+
+    It is a tuple because programs find thousands of them by their contents.
 
     Attributes
     ----------
@@ -101,7 +102,7 @@ def collective(
 def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
     """Return the same steps with a prefix before their names."""
     return [
-        replace(step, name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
+        step._replace(name=prefix + step.name, after=_renamed(step.after, prefix)) for step in steps
     ]
 
 
@@ -113,13 +114,13 @@ def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> li
     Examples
     --------
     >>> sums = collective("mlp.reduce", "tp", "all-reduce", 8)
-    >>> [step.name for step in without([sums, replace(sums, name="mlp.up")], "mlp.", ("reduce",))]
+    >>> [step.name for step in without([sums, sums._replace(name="mlp.up")], "mlp.", ("reduce",))]
     ['mlp.up']
     """
     starts = tuple(prefix + part for part in parts)
     dropped = {step.name for step in steps if step.name.startswith(starts)}
     return [
-        replace(step, after=PREVIOUS) if step.after in dropped else step
+        step._replace(after=PREVIOUS) if step.after in dropped else step
         for step in steps
         if step.name not in dropped
     ]

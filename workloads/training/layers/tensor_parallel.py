@@ -9,7 +9,6 @@ reduce-scatter after such a pair; without it an all-reduce comes after it (arXiv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS, LayerOp, collective, kernel
@@ -94,7 +93,7 @@ def pieces(shapes: RankShapes) -> int:
 
 def _with_first(steps: Sequence[LayerOp]) -> list[LayerOp]:
     """Return the pieces of a step so that the host issues all of them together with the first."""
-    return [steps[0], *(replace(step, issued=0.0) for step in steps[1:])]
+    return [steps[0], *(step._replace(issued=0.0) for step in steps[1:])]
 
 
 def _suffixes(parts: int) -> list[str]:
@@ -143,5 +142,5 @@ def column_backward(shapes: RankShapes, block: str, name: str, columns: int) -> 
             shapes.beside(weight),
             after=gathered[0].name if gathered else NOTHING,
         ),
-        replace(norm_backward, after=reduced[0].name),
+        norm_backward._replace(after=reduced[0].name),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.memory import usable_hbm_bytes
@@ -40,6 +41,8 @@ __all__ = ["Memory", "check_memory", "memory", "stage_layers", "worst"]
 
 GATHERED_LAYERS = 2
 """Layers whose parameters are whole at once under ZeRO-3: the current one and the next."""
+REMEMBERED = 256
+"""Plans whose memory is kept, as a plan is checked when it is chosen and again when it is run."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,7 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
     return max(shares[kind].total for kind in _held(model, plan, stage))
 
 
+@lru_cache(REMEMBERED)
 def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
     """Return the memory of a rank of the stage that needs most.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,11 +41,12 @@ class Ops:
 
     def of_layers(self, further: int) -> Ops:
         """Return the same ops for other layers, whose numbers are higher by ``further``."""
-        return replace(self, layer=np.where(self.layer < 0, NONE, self.layer + np.int32(further)))
+        layer = np.where(self.layer < 0, NONE, self.layer + np.int32(further))
+        return Ops(self.step, self.back, layer, self.microbatch)
 
     def later(self, microbatches: int) -> Ops:
         """Return the same ops for other microbatches, whose numbers are higher."""
-        return replace(self, microbatch=self.microbatch + np.int32(microbatches))
+        return Ops(self.step, self.back, self.layer, self.microbatch + np.int32(microbatches))
 
 
 EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))
@@ -160,7 +161,8 @@ def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
     latest = np.maximum.accumulate(np.where(asynchronous, NONE, row))
     before = np.concatenate([[NONE], latest[:-1]])
     distance = np.where(before < 0, 0, row - before)
-    return replace(ops, back=np.where(ops.back == 1, distance, ops.back).astype(np.int32))
+    waits = np.where(ops.back == 1, distance, ops.back).astype(np.int32)
+    return Ops(ops.step, waits, ops.layer, ops.microbatch)
 
 
 def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:

@@ -67,12 +67,12 @@ class PlacedGroups:
         """Pairs of ranks of each stage and of the next; the last stage pairs with the first."""
         pipes = self.placement.groups("pp")
         pairs = np.stack([pipes, np.roll(pipes, -1, axis=1)], axis=2)
-        return [self._groups(pairs[:, s]) for s in range(pairs.shape[1])]
+        return self._of_stages(pairs)
 
     @cached_property
     def back(self) -> list[Groups]:
         """Pairs of ``ahead`` the other way round."""
-        return [self._groups(pairs.ranks[:, ::-1]) for pairs in self.ahead]
+        return self._of_stages(np.stack([pairs.ranks[:, ::-1] for pairs in self.ahead], axis=1))
 
     @cached_property
     def ends(self) -> Groups:
@@ -83,6 +83,19 @@ class PlacedGroups:
     def norm(self) -> Groups:
         """Groups that add up the norm of the gradients."""
         return self._groups(self.placement.groups("norm"))
+
+    def _of_stages(self, pairs: IntArray) -> list[Groups]:
+        """Return the groups of each stage from pairs of ranks, int64 (pipelines, stages, 2).
+
+        Geometries are found for all stages at once, apart from the last, whose pairs lead back over
+        the whole pipeline: groups with equal distances are told apart faster.
+        """
+        count = len(pairs)
+        by_stage = np.ascontiguousarray(pairs.transpose(1, 0, 2))
+        onward = self._geometry(by_stage[:-1].reshape(-1, 2))
+        last = self._geometry(by_stage[-1])
+        geometry = [*onward.reshape(-1, count), last]
+        return [self._of_kinds(*stage) for stage in zip(by_stage, geometry, strict=True)]
 
     def _groups(self, ranks: IntArray) -> Groups:
         return self._of_kinds(ranks, self._geometry(ranks))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from topologies.arrays import IntArray
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
+from workloads.training.program.by_value import digest
 from workloads.training.program.exchanges import Exchange, Exchanges
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import (
@@ -156,18 +156,18 @@ def _streams(
     parts = [stage_parts(shapes, stage, catalog, built) for stage in range(plan.pp)]
     marks = marks_of(catalog)
 
-    def stream(of_stage: StageParts) -> Stream:
-        return stream_of(stage_ops(of_stage, plan, marks.stream, iterations), marks)
-
     alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
-    return tuple(
-        shared.structures.once(
-            partial(stream, of_stage),
-            NUMBERS_OF_AN_OP * iterations * of_stage.ops,
-            *("stream", alike, of_stage.contents(), *of_stage.order.passes),
-        )
-        for of_stage in parts
-    )
+
+    def stream(of_stage: StageParts) -> Stream:
+        origin = digest((alike, of_stage.contents(), *of_stage.order.passes))
+
+        def make() -> Stream:
+            return stream_of(stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
+
+        size = NUMBERS_OF_AN_OP * iterations * of_stage.ops
+        return shared.structures.once(make, size, "stream", origin)
+
+    return tuple(stream(of_stage) for of_stage in parts)
 
 
 def sharing(program: Program, memory_bytes_per_s: int) -> Program:

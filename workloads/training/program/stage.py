@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,7 +50,8 @@ class BuiltPasses:
         """Return the first layer of a pass and its ops, whose steps have the catalog's numbers."""
         if key not in self._numbered:
             first, ops, steps = self.laid_out[key]
-            self._numbered[key] = first, replace(ops, step=catalog.numbers(steps)[ops.step])
+            step = catalog.numbers(steps)[ops.step]
+            self._numbered[key] = first, Ops(step, ops.back, ops.layer, ops.microbatch)
         return self._numbered[key]
 
 

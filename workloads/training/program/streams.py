@@ -26,6 +26,9 @@ class Stream:
         Ops that may contend for the rank's memory.
     begins : int64 array (passes + 1,)
         First op of each pass of the first iteration, then the op after the last pass.
+    origin : bytes
+        Digest of the contents that all but ``contends`` follow from; streams of one origin have the
+        same ops and dependencies.
     """
 
     ops: Ops
@@ -33,6 +36,7 @@ class Stream:
     dst: IntArray
     contends: BoolArray
     begins: IntArray
+    origin: bytes
 
 
 class Marks(NamedTuple):
@@ -60,15 +64,15 @@ def marks_of(catalog: Catalog) -> Marks:
     return Marks(catalog.column("stream"), np.array(updates, np.bool_), np.array(gathers, np.bool_))
 
 
-def stream_of(stage: StageOps, marks: Marks) -> Stream:
-    """Return the ops of a rank with their dependencies."""
+def stream_of(stage: StageOps, marks: Marks, origin: bytes) -> Stream:
+    """Return the ops of a rank with their dependencies; ``origin`` is that of :class:`Stream`."""
     ops = stage.ops
     stream = marks.stream[ops.step]
     pairs = edges(ops, stream), _gradients(ops, stream, marks), _parameters(ops, stream, marks)
     src, dst = (np.concatenate(column) for column in zip(*pairs, strict=True))
     # Sort edges by the op that waits, and keep each edge once.
     dst, src = np.divmod(distinct(dst * len(ops) + src), max(1, len(ops)))
-    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), stage.begins)
+    return Stream(ops, src, dst, np.zeros(len(ops), np.bool_), stage.begins, origin)
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
