@@ -76,11 +76,11 @@ HELP_PAGE = {
 
 
 def loaded(line: str) -> set[str]:
-    """Modules of ``experiments`` that a command line loads in a new process."""
+    """Modules of ``experiments`` and ``workloads`` that a command line loads in a new process."""
     code = (
         "import sys; from experiments.cli.main import run;"
         f"sys.stdout = sys.stderr; run('{line}'.split()); sys.stdout = sys.__stdout__;"
-        "print(*(name for name in sys.modules if name.partition('.')[0] == 'experiments'))"
+        "print(*(name for name in sys.modules if name.startswith(('experiments', 'workloads'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
@@ -93,7 +93,8 @@ def test_the_help_page_loads_no_module_of_a_command() -> None:
 def test_a_command_loads_no_module_of_another() -> None:
     modules = loaded(f"{SMALL['collective']} --quiet")
     commands = {name for name in modules if name.startswith("experiments.cli.commands.")}
-    rooms = ("", ".command", ".groups", ".inputs", ".switches")
+    assert not {name for name in modules if name.startswith("workloads.training")}
+    rooms = ("", ".command", ".groups", ".idle", ".inputs", ".switches")
     assert commands == {f"experiments.cli.commands.collective{name}" for name in rooms}
     assert not modules & {"experiments.cli.output.remedies", "experiments.cli.program"}
 

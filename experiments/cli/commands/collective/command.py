@@ -171,12 +171,13 @@ def _show(
     ranking: Ranking | None,
     idle: Mapping[str, str],
 ) -> None:
-    from workloads.training.plan.without_effect import sentences
-
     _print(title, rows, **summary)
     tell_switches(rows)
-    for line in sentences(idle):
-        click.echo(line)
+    if idle:
+        from workloads.training.plan.without_effect import sentences  # loads plans and models
+
+        for line in sentences(idle):
+            click.echo(line)
     if ranking:
         ranking.show()
 
