@@ -27,9 +27,9 @@ def test_decode_fetches_the_experts_of_each_token_until_all_are_fetched() -> Non
     fetched = experts_s(rank, tokens)
     without_fetch = shipped_catalogue().with_rows(
         [
-            replace(
-                shipped_catalogue().entry("serving.trn2", "expert_token"), value=1e-30, low=None
-            ),
+            shipped_catalogue()
+            .entry("serving.trn2", "expert_token")
+            ._replace(value=1e-30, low=None),
         ]
     )
     free = experts_s(RankShare(sparse, TRN2, 16, "bf16", without_fetch), tokens)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -55,7 +54,7 @@ def chosen_constants(machine, operation, size):
 
     def largest(changed):
         numbers = shipped_catalogue().with_rows(
-            replace(shipped_catalogue().entry(*name), value=value, exact=Fraction(value))
+            shipped_catalogue().entry(*name)._replace(value=value, exact=Fraction(value))
             for name, value in changed.items()
         )
         group = whole(cluster(machine, catalogue=numbers))
