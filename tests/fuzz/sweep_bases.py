@@ -55,7 +55,6 @@ SLOW: tuple[tuple[str, ...], ...] = (
     ("serve", *TRN2, "--requests", "poisson:300", "--count", "50"),
     ("serve", *EXPERTS[:3], "dgx-h100", "--requests", "requests.csv"),
     ("replay", "traces", "--cluster", "dgx-h100"),
-    ("replay", "summary.json", "--cluster", "trn2.48xlarge"),
     ("fleet", *FLEET),
     (
         *("fleet", *FLEET, "--price", "prices.csv", "--training", "jobs.csv"),
