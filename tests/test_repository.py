@@ -16,6 +16,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
+TOP_FILES = {
+    *(".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in"),
+    *("Makefile", "README.md", "constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.cfg"),
+}
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
@@ -287,6 +291,7 @@ def test_top_level_is_the_documented_one() -> None:
     ).stdout.split()
     folders = {name.split("/")[0] for name in tracked if "/" in name}
     assert folders <= {*PACKAGES, "tests", "notebooks", "benchmarks", "docs", ".ci"}
+    assert {name for name in tracked if "/" not in name} <= TOP_FILES
 
 
 def test_importing_the_packages_writes_and_prints_nothing(tmp_path: Path) -> None:

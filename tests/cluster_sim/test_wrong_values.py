@@ -107,7 +107,10 @@ def test_every_function_of_the_front_door_is_tried(tmp_path: Path) -> None:
         for name in sorted(FUNCTIONS.keys() - OF_ARRAYS)
     ],
 )
-def test_a_wrong_value_is_taken_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+def test_a_wrong_value_is_taken_or_refused_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a text is taken for a path, it is written here
     function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
     listed = inspect.signature(function).parameters.values()
     names = [each.name for each in listed if each.kind is not inspect.Parameter.VAR_KEYWORD]
