@@ -93,6 +93,8 @@ class Messages:
         Number of ranks.
     cycles : int
         Directed cycles that run at once, each of which the DMA engines of a chip serve by itself.
+    handshakes : bool
+        Whether every message waits for a handshake with its receiver, and not the first ones only.
     """
 
     channel: IntArray
@@ -106,6 +108,7 @@ class Messages:
     chunks: Chunks
     ranks: int
     cycles: int = 1
+    handshakes: bool = False
 
     def __len__(self) -> int:
         return len(self.channel)
@@ -214,6 +217,7 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
         chunks=_join_chunks([table.chunks for table in tables], offsets.ranks),
         ranks=sum(table.ranks for table in tables),
         cycles=max(table.cycles for table in tables),
+        handshakes=any(table.handshakes for table in tables),
     )
 
 

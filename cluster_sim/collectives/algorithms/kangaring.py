@@ -13,7 +13,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.cycles import all_rings
 from cluster_sim.collectives.algorithms.memory_accesses import pairs_share
-from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs
+from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs, waits_for_receivers
 from cluster_sim.collectives.algorithms.stages import (
     Part,
     lengths_of,
@@ -29,7 +29,11 @@ from cluster_sim.hardware.communication_costs import CommunicationCosts
 def kangaring(call: CollectiveCall, slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by pairs whose ranks drive in turn."""
     parts = kangaring_parts(call.group)
-    return replace(fuse_pairs(staged(call, parts, slices)), cycles=len(parts))
+    return replace(
+        fuse_pairs(staged(call, parts, slices)),
+        cycles=len(parts),
+        handshakes=waits_for_receivers(call.group, call.size_bytes),
+    )
 
 
 def kangaring_parts(group: Group) -> list[Part]:

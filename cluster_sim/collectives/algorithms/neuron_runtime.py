@@ -2,6 +2,8 @@
 
 The thresholds are documented for the 64 ranks of a Trn2 server. Larger groups are assumed to use
 the same ones; for smaller groups the limit of halving and doubling is in proportion to the ranks.
+Inside a server of Trn1 a mesh was measured up to a length in proportion to the ranks, and above it
+rings: 8, 16 and 32 ranks turn at 1, 2 and 4 MiB.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import domain_links
+
+MESH_LIMIT = "mesh_up_to_a_rank"
+"""Quantity of a chip whose meshes were measured up to a length in proportion to the ranks."""
 
 
 def halves_and_doubles(group: Group, size_bytes: int) -> bool:
@@ -47,8 +52,35 @@ def is_trainium(cluster: Cluster) -> bool:
 
 def is_short(group: Group, size_bytes: int) -> bool:
     """Return whether a buffer is so short that a Trainium chip uses a mesh, which has few steps."""
-    catalogue = group.cluster.catalogue
-    return catalogue is not None and size_bytes <= catalogue.integer(RUNTIME, "mesh_up_to")
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    if catalogue is None:
+        return False
+    most = catalogue.integer(RUNTIME, "mesh_up_to")
+    if goes_from_mesh_to_rings(group):
+        most = max(most, group.ranks * catalogue.integer(chip, MESH_LIMIT))
+    return size_bytes <= most
+
+
+def goes_from_mesh_to_rings(group: Group) -> bool:
+    """Return whether rings follow a mesh at once as buffers grow, as inside a server of Trn1.
+
+    It was measured with all ranks of each chip, and other groups keep the documented limits.
+    """
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    measured = catalogue is not None and bool(chip) and catalogue.has(chip, MESH_LIMIT)
+    return measured and len(group.domains) == 1 and group.ranks_per_chip == _logical_cores(group)
+
+
+def waits_for_receivers(group: Group, size_bytes: int) -> bool:
+    """Return whether messages of rings and of halving and doubling wait for their receivers.
+
+    A mesh writes into buffers of its own, so that one handshake at the start is enough. Rings and
+    halving and doubling use buffers again, and each sender waits until its receiver has room:
+    measured inside servers of Trn1 and Trn2, at lengths for which no mesh is used. Shorter buffers
+    and groups of several servers are taken to wait once.
+    """
+    inside = len(group.domains) == 1
+    return inside and is_trainium(group.cluster) and not is_short(group, size_bytes)
 
 
 def one_step_wins(group: Group, size_bytes: int) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.neuron_runtime import waits_for_receivers
 from cluster_sim.collectives.algorithms.one_to_many import tree_broadcast
 from cluster_sim.collectives.algorithms.stages import (
     Leg,
@@ -37,7 +40,8 @@ def halving_doubling(call: CollectiveCall, slices: int) -> Messages:
     between neighbours. The payload is divided into as many parts as there are dimensions. Each part
     begins with another dimension, so that all are busy at once.
     """
-    return staged(call, cube_parts(call.group), slices)
+    messages = staged(call, cube_parts(call.group), slices)
+    return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
 
 def cube_parts(group: Group) -> list[Part]:

@@ -20,6 +20,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
 )
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
 from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.neuron_runtime import waits_for_receivers
 from cluster_sim.collectives.algorithms.one_to_many import chain_broadcast
 from cluster_sim.collectives.algorithms.ring_clocks import rings_alone_ps
 from cluster_sim.collectives.algorithms.slices import broadcast_slices
@@ -64,7 +65,10 @@ def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
     size / n bytes each (Patarasuk & Yuan, 2009).
     """
     rounds, reducing = (call.ranks - 1) * call.ways, (call.ranks - 1) * call.reduces
-    return ring_rounds(rings, slices, ring_chunks(call, rings, slices), rounds, reducing=reducing)
+    messages = ring_rounds(
+        rings, slices, ring_chunks(call, rings, slices), rounds, reducing=reducing
+    )
+    return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
 
 def ring_chunks(call: CollectiveCall, rings: Cycles, slices: int) -> Chunks:
@@ -161,6 +165,7 @@ def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) ->
         len(repeats),
         reducing=call.reduces * len(repeats) // call.ways,
     )
+    messages = replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
     schedule = schedule_of_few(messages, call.group.cluster, call.group.chip_of_rank, costs)
     return Rounds(schedule, (len(schedule) - ranks) // len(repeats), repeats)
 

@@ -255,15 +255,16 @@ def _before_wire_ps(
     """Return the time from the end of each message's issue until it is on the wire [ps].
 
     Messages that wait for no other also take the launch of the collective and, between chips, the
-    handshake. The array is empty where messages are not issued.
+    handshake, which may be that of every message. The array is empty where messages are not issued.
     """
     if not costs.issue_ps:
         return np.empty(0, np.int64)
     waits = np.zeros(len(messages), np.bool_)
     waits[messages.edges.dst] = True
     several = len(chip_of_rank) > 0 and bool((chip_of_rank != chip_of_rank[0]).any())
-    start = costs.launch_ps + costs.handshake_ps * several
-    return costs.step_ps - costs.issue_ps + np.where(waits, 0, start)
+    handshake = costs.handshake_ps * several
+    later = handshake * messages.handshakes
+    return costs.step_ps - costs.issue_ps + np.where(waits, later, costs.launch_ps + handshake)
 
 
 def _paths(messages: Messages, chip_of_rank: IntArray, fabric: Fabric) -> Paths:

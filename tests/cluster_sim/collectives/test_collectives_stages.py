@@ -170,7 +170,7 @@ def test_auto_chooses_as_the_runtime_does(size, cores, expected):
         (2**13, "single-step-mesh"),
         (2**14, "mesh"),
         (2**20, "mesh"),
-        (2**21, "rdh"),
+        (2**21, "multi-ring"),
         (2**23, "multi-ring"),
     ],
 )

@@ -101,8 +101,8 @@ def _hops(
     channel = int(messages.channel[send])
     source, target = chips[channels.src[channel]], chips[channels.dst[channel]]
     if costs.issue_ps and not channels.joins[channel]:
-        several = costs.handshake_ps * bool((chips != chips[0]).any())
-        start = (costs.launch_ps + several) * starts
+        handshakes = bool((chips != chips[0]).any()) and (starts or messages.handshakes)
+        start = costs.launch_ps * starts + costs.handshake_ps * handshakes
         yield int(covered.cc(source)), costs.issue_ps, costs.step_ps - costs.issue_ps + start
     paths = covered.route([source], [target])
     if channels.ptr is not None and channels.ptr[channel] < channels.ptr[channel + 1]:

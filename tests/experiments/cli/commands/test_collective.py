@@ -285,8 +285,7 @@ def test_byte_matrices_that_are_none(tmp_path: Path, text, message):
 
 def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys, tmp_path):
     """On Trn1 the runtime leaves the mesh at 1 MiB, where halving would take two thirds as long."""
-    small, large = printed(capsys, "all-reduce", "trn1.32xlarge", size="1MiB,2MiB")
-    assert small["time_s"] > large["time_s"]
+    small, large = printed(capsys, "all-reduce", "trn1.32xlarge", size="1MiB,256MiB")
     assert (small["algorithm"], small["best_algorithm"]) == ("mesh", "rdh")
     assert small["switches"] == ["mesh", "rdh"]
     assert small["best_time_s"] < 0.7 * small["time_s"]
@@ -294,7 +293,7 @@ def test_a_row_of_auto_near_a_switch_says_what_best_takes(capsys, tmp_path):
     collective("all-reduce", "trn1.32xlarge", size="1MiB", quiet=True)
     output = capsys.readouterr().out
     assert "1 MiB: the Neuron runtime takes mesh by the length of the buffer, and rdh" in output
-    collective("all-reduce", "trn1.32xlarge", size="1MiB,2MiB", quiet=True, out=tmp_path / "run")
+    collective("all-reduce", "trn1.32xlarge", size="1MiB,256MiB", quiet=True, out=tmp_path / "run")
     rows = pd.read_csv(tmp_path / "run" / "metrics.csv", keep_default_na=False)
     assert list(rows["switches"]) == ["mesh rdh", ""]
 
