@@ -130,11 +130,10 @@ def test_other_shapes(tmp_path: Path) -> None:
     assert (tiered.sizes, tiered.switches) == ((4, 2), 4)
 
 
-def test_a_name_beside_like_is_refused_as_nothing_reads_it(tmp_path: Path) -> None:
+def test_a_name_beside_like_is_a_label(tmp_path: Path) -> None:
     text = POD.replace("chip: trn2", "chip: {like: trn2, name: mine}")
     assert text != POD
-    with pytest.raises(InputError, match=r"chip.name mine changes nothing beside like: trn2"):
-        read(tmp_path, text)
+    assert read(tmp_path, text).chip == read(tmp_path, POD).chip == "trn2"
 
 
 def test_nothing_is_computed_on_a_file_without_a_chip(tmp_path: Path) -> None:

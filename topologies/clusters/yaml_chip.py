@@ -33,11 +33,7 @@ def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[
         return "", catalogue
     if keys.like is not None:
         catalogue.entry(keys.like, "hbm_bytes")
-        if keys.name not in (None, keys.like):
-            raise InputError(
-                f"chip.name {keys.name} changes nothing beside like: {keys.like}, whose name the "
-                "chip keeps. Leave one of them out."
-            )
+    # Kernels and intervals are looked up by the part, so a name beside like only labels the file.
     part = keys.like or keys.name or f"{path.stem} chip"
     values = {name: str(value) for name, value in (keys.model_extra or {}).items()}
     rows = [_entry(part, name, text, path, catalogue) for name, text in values.items()]

@@ -45,6 +45,7 @@ def bucket_parameters(shapes: RankShapes) -> int:
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> from workloads.models.huggingface import named
     >>> from workloads.training.plan.plan import ParallelPlan
