@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from cluster_sim.processes import available_workers, can_fork, forked
 from cluster_sim.progress import Watch
@@ -128,31 +129,26 @@ def simulated(
     processes: int,
     watch: Watch,
 ) -> list[Finalist]:
-    """Simulate plans in order of their estimates; results do not depend on the processes."""
-    tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
-    results = _in_turn(runner, tasks, runner.processes(len(plans), processes))
-    simulations = [next(results) for _ in watch(tasks, "simulated")]
-    results.close()  # ends the processes
-    return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
-
-
-def _in_turn(runner: Runner, tasks: Sequence[Task], count: int) -> Generator[Finalist]:
-    """Yield each plan simulated, as soon as it is.
+    """Simulate plans in order of their estimates; results do not depend on the processes.
 
     Processes are forked, so each has the caller's caches; the first plan is simulated before, which
     fills these. Plans of the same degrees go to the same process: these have the same groups, whose
     collectives are timed once, and some have the same passes.
     """
+    tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
+    count = runner.processes(len(plans), processes)
 
     def simulate(bundle: Sequence[Task]) -> list[Finalist]:
         return [runner.finalist(*task) for task in bundle]
 
-    yield from simulate(tasks[:1])
+    first = simulate(tasks[:1])
     # One process takes the plans one by one, so that its progress bar moves with each.
     pieces = bundles(tasks[1:]) if count > 1 else [[task] for task in tasks[1:]]
-    with forked(simulate, pieces, count) as simulated_pieces:
-        for piece in simulated_pieces:
-            yield from piece
+    # A progress bar has a thread, and beside one nothing may be forked: the pool comes first.
+    with forked(simulate, pieces, count) as later:
+        results = chain(first, chain.from_iterable(later))
+        simulations = [next(results) for _ in watch(tasks, "simulated")]
+    return sorted(simulations, key=lambda finalist: finalist.estimate_rank)
 
 
 def bundles(tasks: Sequence[Task]) -> list[list[Task]]:

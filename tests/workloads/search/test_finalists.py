@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -37,6 +39,27 @@ def test_large_clusters_take_two_processes_where_there_are_two_processors(
 def test_where_no_process_can_be_forked_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalists, "can_fork", lambda: False)
     assert Runner(TOY, sixteen(), "fast").processes(10, 4) == 1
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_progress_bar_with_a_thread_leaves_the_processes() -> None:
+    workers = []
+
+    def watch(items: Sequence[Any], task: str) -> Iterator[Any]:
+        over = threading.Event()
+        bar = threading.Thread(target=over.wait)  # as a bar in a terminal is drawn
+        bar.start()
+        try:
+            for item in items:
+                if task == "simulated":
+                    workers.append(len(multiprocessing.active_children()))
+                yield item
+        finally:
+            over.set()
+            bar.join()
+
+    search(TOY, sixteen(), 64, stated=SHORT, finalists=4, processes=2, watch=watch)
+    assert workers == [2, 2, 2, 2]
 
 
 @pytest.mark.usefixtures("forks")
