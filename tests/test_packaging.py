@@ -11,10 +11,12 @@ import sysconfig
 import venv
 import zipfile
 from email.parser import Parser
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 from cluster_sim import __version__
 from cluster_sim.shadowing import shadowed
@@ -117,6 +119,14 @@ def test_a_folder_that_stands_in_for_a_package_is_named(python: Path, beside: Pa
 
 def test_nothing_stands_in_for_a_package_here() -> None:
     assert shadowed(str(ROOT / "cluster_sim" / "__init__.py")) == ""
+
+
+def test_every_installed_release_runs_on_the_oldest_python_that_is_promised() -> None:
+    installed = [release.metadata for release in distributions()]
+    needed = {release["Name"]: release["Requires-Python"] or "" for release in installed}
+    assert "numpy" in needed
+    later = [name for name, python in needed.items() if "3.11.0" not in SpecifierSet(python)]
+    assert later == []  # constraints.txt pins them, and `make demo` would stop there
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:
