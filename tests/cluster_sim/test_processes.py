@@ -119,6 +119,11 @@ def test_processors_are_counted_where_the_system_does_not_say_which(
     assert available_workers() == 1
 
 
+HEEDS_CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+"""First lines of a script, as a job in the background of a shell starts without Ctrl-C."""
 SPAWNED = """
 import sys, time
 from cluster_sim.processes import process_pool
@@ -158,7 +163,7 @@ def alive(process: int) -> bool:
 def begun(folder: Path, code: str) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a script as the leader of a group, and wait until both of its workers are busy."""
     script = folder / "script.py"
-    script.write_text(code)
+    script.write_text(HEEDS_CTRL_C + code)
     parent = subprocess.Popen(
         [sys.executable, str(script), str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
