@@ -76,8 +76,9 @@ def waits_for_receivers(group: Group, size_bytes: int) -> bool:
 
     A mesh writes into buffers of its own, so that one handshake at the start is enough. Rings and
     halving and doubling use buffers again, and each sender waits until its receiver has room:
-    measured inside servers of Trn1 and Trn2, at lengths for which no mesh is used. Shorter buffers
-    and groups of several servers are taken to wait once.
+    measured inside servers of Trn1 and Trn2, at lengths for which no mesh is used, and assumed of
+    the servers of an UltraServer. Shorter buffers and groups of several domains are taken to wait
+    once.
     """
     inside = len(group.domains) == 1
     return inside and is_trainium(group.cluster) and not is_short(group, size_bytes)
