@@ -34,7 +34,7 @@ def progress_bars(*, quiet: bool) -> Iterator[Report]:
     drawing = _Drawing(bars)
     # A first unit of work may take minutes, in which nothing is reported. A notebook's line is sent
     # by the thread of its cell only.
-    timer = threading.Timer(max(0.0, PATIENCE_S), drawing.start)
+    timer = threading.Timer(PATIENCE_S, drawing.start)
     timer.daemon = True
     if isinstance(bars, _Terminal):
         timer.start()

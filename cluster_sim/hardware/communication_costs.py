@@ -17,7 +17,8 @@ RUNTIME = "neuron-runtime"
 COSTS_KEPT = 64
 """Results that are kept: every collective of a cluster asks for the same ones."""
 DMA_SHARES = 60
-"""Shares of a chip's DMA engines that a byte takes which one cycle copies between its ranks."""
+"""Shares of a chip's DMA engines that a byte takes which one cycle copies between its ranks; 60 can
+be divided among one to six cycles, and among ten, as on an UltraServer, without a remainder."""
 PACKET_BYTES = 2**16
 """Packet of collective copies, for chips of which the catalogue states none [B]."""
 

@@ -64,25 +64,20 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
 def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     """Return a sentence for each option that a stated rate or time of a change leaves unread.
 
+    Settings of replicas beside a stated rate are refused before
+    (:class:`workloads.fleet.setup.serving.Serving`).
+
     Examples
     --------
-    >>> unread_with_unit_rate(FleetInputs(unit_rate=5.0, tp=8), LimitInputs())
-    ['--tp 8 changes nothing beside --unit-rate, which states what a unit serves.']
+    >>> unread_with_unit_rate(FleetInputs(), LimitInputs(weights="host", change_time="0s"))
+    ['--weights host changes nothing beside --change-time, which states what a change takes.']
     """
     remarks = []
-    if fleet.unit_rate is not None:
-        default = FleetInputs()
-        remarks = [
-            f"--{name} {getattr(fleet, name)} changes nothing beside --unit-rate, which states "
-            "what a unit serves."
-            for name in ("tp", "precision", "prefill", "chunk", "cache")
-            if getattr(fleet, name) != getattr(default, name)
-        ]
-        if _latencies(fleet.slo) != _latencies(default.slo):
-            remarks.append(
-                f"--slo {fleet.slo} changes nothing by its limits of latency beside --unit-rate, "
-                "which states what a unit serves."
-            )
+    if fleet.unit_rate is not None and _latencies(fleet.slo) != _latencies(FleetInputs.slo):
+        remarks.append(
+            f"--slo {fleet.slo} changes nothing by its limits of latency beside --unit-rate, "
+            "which states what a unit serves."
+        )
     if limits.weights != LimitInputs().weights:
         if limits.change_time is not None:
             remarks.append(

@@ -104,11 +104,13 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
     return cycles(ranks.reshape(len(order), -1))
 
 
-def _has_one_cycle(box: Box) -> bool:
-    """Return whether a chip has three equal cables to others of a box: two along a side of four,
-    one along a side of two."""
-    cables = sum(1 if size == 2 else 2 for size in box.sizes)
-    return cables == THREE_CABLES and len(set(box.rates)) == 1
+def _has_one_cycle(filled: Box) -> bool:
+    """Return whether each chip of a box has three equal cables to others of it.
+
+    It has one along a side of two chips, and two along a longer side.
+    """
+    cables = sum(1 if size == 2 else 2 for size in filled.sizes)
+    return cables == THREE_CABLES and len(set(filled.rates)) == 1
 
 
 def _strides(chips: int) -> IntArray:

@@ -84,7 +84,7 @@ def test_comparison_reads_what_static_reads() -> None:
     [
         ({}, {"weights": "store"}, []),
         ({"tp": 8}, {"change_time": "5min"}, []),
-        ({"unit_rate": 5.0, "tp": 8, "precision": "fp8"}, {}, ["--tp 8", "--precision fp8"]),
+        ({"unit_rate": 5.0, "slo": "ttft=9s"}, {}, ["--slo ttft=9s"]),
         ({"unit_rate": 5.0}, {"weights": "store"}, ["--weights store"]),
         ({}, {"weights": "host", "change_time": "0s"}, ["--weights host"]),
     ],
@@ -93,4 +93,4 @@ def test_what_a_stated_rate_or_time_leaves_unread(
     fleet: dict[str, Any], limits: dict[str, Any], names: list[str]
 ) -> None:
     remarks = unread_with_unit_rate(FleetInputs(**fleet), LimitInputs(**limits))
-    assert [remark.partition(" changes nothing beside ")[0] for remark in remarks] == names
+    assert [remark.partition(" changes nothing ")[0] for remark in remarks] == names
