@@ -23,7 +23,7 @@ from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration
 
 WRONG: tuple[Any, ...] = (
-    *(-1, 3.7, 10**30, float("nan"), float("inf"), True, None, "", "zzz", b"x", Path("/nowhere")),
+    *(-1, 3.7, 10**30, float("nan"), float("inf"), True, None, "", "zzz", b"x", Path("/nowhere/x")),
     *([], {}, [None], ("a", 2), range(3), np.arange(3), object(), pd.DataFrame({"a": [1]})),
 )
 """Values that are wrong for most arguments; some take a few of them."""
