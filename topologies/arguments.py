@@ -22,16 +22,18 @@ from typing import (
     TypeVar,
     Union,
     Unpack,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
     is_typeddict,
 )
 
-from topologies.errors import InputError, wrong_type
+from topologies.errors import InputError, shown, suggestion, wrong_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Callable[..., Any])
 NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number")}
 WORDS = {bool: "True or False", str: "text", NoneType: "None"}
 """Words for types that a message names."""
@@ -49,7 +51,7 @@ Seed = Annotated[int, AtLeast(0)]
 
 
 def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that refuses arguments of other types than a function's annotations name.
+    """Return a decorator that refuses unknown arguments, and those of other types than annotated.
 
     Numbers of numpy count as numbers, and a whole number as a ``float``; ``True`` counts as no
     number. Items of sequences are checked as well. Types that exist only for type checkers, and
@@ -63,7 +65,8 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     Raises
     ------
     InputError
-        From the decorated function, for an argument of a wrong type.
+        From the decorated function, for an argument of a wrong type, one that it does not take,
+        and one that is missing.
 
     Examples
     --------
@@ -83,6 +86,7 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             hints = _hints(function)
+            refuse_misfit(function, args, kwargs)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
                 hint = hints[name]
                 several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
@@ -96,6 +100,118 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+def refuse_misfit(
+    function: Callable[..., Any],
+    positional: Sequence[object],
+    keywords: Mapping[str, object],
+    label: str = "",
+) -> None:
+    """Refuse arguments that a function does not take, and a call that lacks one.
+
+    Parameters
+    ----------
+    function : function
+        Where the last parameter takes further keywords without naming them, any keyword passes.
+    positional : sequence
+        Arguments by position.
+    keywords : mapping of str to object
+    label : str, optional
+        Name of the function in messages.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> def twice(size_bytes: int) -> int:
+    ...     return 2 * size_bytes
+    >>> refuse_misfit(twice, [], {"size_byte": 3})
+    Traceback (most recent call last):
+    topologies.errors.InputError: twice has no 'size_byte'. Did you mean size_bytes?
+    """
+    label = label or function.__name__
+    parameters = inspect.signature(function).parameters
+    names, is_open = _taken(function)
+    for name in keywords:
+        if name not in names and not is_open:
+            remedy = suggestion(name, names) or f" It takes {', '.join(names)}."
+            raise InputError(f"{label} has no {shown(name, 40)!r}.{remedy}")
+    kinds = inspect.Parameter
+    by_place = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    ]
+    several = any(each.kind is kinds.VAR_POSITIONAL for each in parameters.values())
+    if len(positional) > len(by_place) and not several:
+        others = [name for name in names if name not in by_place]
+        remedy = f"Name the others, such as {others[0]}=…." if others else "Leave the others out."
+        raise InputError(
+            f"{label} takes {len(by_place)} arguments by place ({', '.join(by_place)}), not "
+            f"{len(positional)}. {remedy}"
+        )
+    for name, parameter in parameters.items():
+        absent = name not in keywords and name not in by_place[: len(positional)]
+        variable = parameter.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+        if absent and not variable and parameter.default is kinds.empty:
+            raise InputError(f"{label} lacks {name}. Pass {name}=….")
+
+
+def fitting(label: str) -> Callable[[T], T]:
+    """Return a decorator of a function or class that refuses unknown arguments as it is called.
+
+    Parameters
+    ----------
+    label : str
+        Name of the function or class in messages.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @fitting("Window")
+    ... @dataclass
+    ... class Window:
+    ...     seconds: float
+    >>> Window(second=90)
+    Traceback (most recent call last):
+    topologies.errors.InputError: Window has no 'second'. Did you mean seconds?
+    """
+
+    def decorate(target: T) -> T:
+        is_class = isinstance(target, type)
+        inner: Callable[..., Any] = target.__init__ if is_class else target
+
+        @wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return inner(*args, **kwargs)
+            except TypeError:
+                refuse_misfit(target, args[1:] if is_class else args, kwargs, label)
+                raise
+
+        if not is_class:
+            return cast(T, call)
+        setattr(target, "__init__", call)  # noqa: B010 - a class has no such item to assign to
+        return target
+
+    return decorate
+
+
+@cache
+def _taken(function: Callable[..., Any]) -> tuple[list[str], bool]:
+    """Names of the arguments that a function takes, and whether it takes any other name, too."""
+    names, is_open = [], False
+    hints = _hints(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            names += hints[name]
+            is_open = not hints[name]
+        elif parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            names.append(name)
+    return names, is_open
 
 
 def check_fields(kind: type, values: Mapping[str, object]) -> None:

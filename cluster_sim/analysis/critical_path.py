@@ -11,6 +11,7 @@ from cluster_sim.analysis.intervals import stable_order
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace
+from topologies.arguments import checked
 from topologies.arrays import BoolArray, IntArray
 
 BLOCK_OPS = 2**20
@@ -19,12 +20,18 @@ BLOCK_OPS = 2**20
 BEGIN, EDGE, START_EDGE, RESOURCE, REVIVAL = "begin", "edge", "start-edge", "resource", "revival"
 
 
+@checked()
 def critical_path(trace: Trace) -> pd.DataFrame:
     """Walk back from the op that ended last, from cause to cause, to the beginning of the run.
 
     An op that started when it was ready waited for the edge that made it ready; an op that started
     later waited for the op that left its resource at that instant. Of several such ops the walk
     takes the one with the smallest number.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace of a run, such as :func:`cluster_sim.simulate` returns.
 
     Returns
     -------
@@ -36,6 +43,17 @@ def critical_path(trace: Trace) -> pd.DataFrame:
         this one [ps]; ``on_path_ps``: from the start of this op to the event that the next op
         waited for [ps], and the same in seconds as ``on_path_s``; ``share`` of the run. The sum of
         ``lag_ps`` and ``on_path_ps`` over all rows is the length of the run exactly.
+
+    Examples
+    --------
+    >>> import cluster_sim as cs
+    >>> ring = cs.cluster("ring:4", bandwidth="100GB/s", latency="1us")
+    >>> trace = cs.simulate(cs.collective("all-gather", ring, size_bytes="4MiB", algorithm="ring"))
+    >>> path = critical_path(trace)
+    >>> path["because"].tolist()
+    ['begin', 'edge', 'edge', 'edge']
+    >>> int((path["lag_ps"] + path["on_path_ps"]).sum()) == trace.total_ps
+    True
     """
     if not trace.total_ps:
         return _table(trace, [], [], [])

@@ -1,4 +1,4 @@
-"""Small labelled tables of a trace: use of resources, bytes by node, use by label.
+"""Small labelled tables of a trace: use of resources, bytes, categories of time, critical path.
 
 Every function takes a :class:`~cluster_sim.trace.trace.Trace` and gives a DataFrame whose columns
 carry their units. Times are exact integer picoseconds; seconds and ratios are derived from them.
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from cluster_sim.analysis.categories import overlap, time_by_category, waits
+from cluster_sim.analysis.critical_path import critical_path
 from cluster_sim.analysis.intervals import Intervals, union_ps
 from cluster_sim.analysis.stretches import end_of_run_ps, groups_of, stretches
 from cluster_sim.engine.times import DONE
@@ -20,7 +22,17 @@ from cluster_sim.trace.trace import Trace, categorical
 from topologies.arguments import checked
 from topologies.arrays import IntArray
 
-__all__ = ["kind_use", "label_use", "node_bytes", "resource_use", "summary"]
+__all__ = [
+    "critical_path",
+    "kind_use",
+    "label_use",
+    "node_bytes",
+    "overlap",
+    "resource_use",
+    "summary",
+    "time_by_category",
+    "waits",
+]
 
 
 @checked()

@@ -36,7 +36,7 @@ def collective(
     group: Group | Cluster | str,
     *,
     size_bytes: float | str,
-    algorithm: str = AUTO,
+    algorithm: str | Algorithm = AUTO,
     ideal: bool = False,
     sbuf: bool = False,
     contended: bool = False,
@@ -54,9 +54,9 @@ def collective(
     size_bytes : int or str
         Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
         :class:`CollectiveCall`.
-    algorithm : str, default "auto"
-        A name that ``cluster-sim list algorithms`` shows; ``auto`` takes the algorithm that the
-        machine's own runtime would choose.
+    algorithm : str or Algorithm, default "auto"
+        A name that ``cluster-sim list algorithms`` shows, or an algorithm of your own; ``auto``
+        takes the one that the machine's own runtime would choose.
     ideal : bool, default False
         Count link rates and latencies only, without efficiencies, launches and memory.
     sbuf : bool, default False

@@ -53,7 +53,12 @@ class Group:
     def __post_init__(self) -> None:
         check_type("cluster", self.cluster, Cluster, "Pass a Cluster, such as cs.cluster returns.")
         check_fields(Group, {"ranks_per_chip": self.ranks_per_chip})
-        numbers = np.atleast_1d(np.asarray(self.chips))
+        numbers = np.asarray(self.chips)
+        if not numbers.ndim and numbers.dtype.kind in "iu":
+            raise InputError(
+                f"chips of a group are {numbers}. Pass their numbers, such as range({numbers}) for "
+                f"{numbers} chips, or [{numbers}] for one."
+            )
         if not numbers.size:
             raise InputError("a group has no chips; it needs at least one")
         if numbers.dtype.kind not in "iu":

@@ -122,6 +122,20 @@ def test_names_and_fields_stand_for_what_they_name() -> None:
     assert len(times) == 1
 
 
+def test_rows_of_ones_own_are_a_path(tmp_path: Path) -> None:
+    rows = tmp_path / "faster.csv"
+    rows.write_text(
+        "part,quantity,value,unit,grade,source\ntrn2,link_bandwidth,256,GB/s,assumed,A\n"
+    )
+    faster = cs.cluster("trn2.48xlarge", catalogue=rows)
+    assert faster == cs.cluster("trn2.48xlarge", catalogue=str(rows))
+    times = [
+        cs.collective_time("all-gather", machine, size_bytes="1GiB").time_s
+        for machine in (faster, cs.cluster("trn2.48xlarge"))
+    ]
+    assert times[0] < times[1]
+
+
 def test_requests_are_drawn_as_the_command_draws_them() -> None:
     described = {each.name: each.metadata["option"].default for each in fields(RequestInputs)}
     assert described["count"].startswith(f"{DRAWN:,} drawn")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import pytest
 
-from topologies.arguments import Seed, check_fields, checked
+from topologies.arguments import Seed, check_fields, checked, fitting
 from topologies.errors import InputError
 
 
@@ -75,8 +77,46 @@ def test_wrong_types_are_refused_in_words(wrong: dict[str, Any], message: str) -
 
 def test_a_checked_function_is_still_itself() -> None:
     assert example.__name__ == "example"
-    with pytest.raises(TypeError, match="missing a required argument"):
-        checked()(lambda first: first)()
+    assert example.__doc__
+
+
+@pytest.mark.parametrize(
+    ("positional", "keywords", "message"),
+    [
+        ([], {}, "grown lacks first. Pass first=…."),
+        ([1], {"sized": 2}, "grown has no 'sized'. Did you mean size?"),
+        ([1], {"zebra": 2}, "grown has no 'zebra'. It takes first, size."),
+        ([1, 2], {}, "grown takes 1 arguments by place (first), not 2. Name the others, such as "
+         "size=…."),
+    ],
+)  # fmt: skip
+def test_a_call_that_does_not_fit_says_what_would(
+    positional: list[int], keywords: dict[str, int], message: str
+) -> None:
+    def grown(first: int, *, size: int = 1) -> int:
+        return first * size
+
+    for function in (checked()(grown), fitting("grown")(grown)):
+        with pytest.raises(InputError) as caught:
+            function(*positional, **keywords)
+        assert str(caught.value) == message
+
+
+def test_a_class_keeps_its_signature_and_its_own_type_errors() -> None:
+    @fitting("Half")
+    @dataclass(frozen=True)
+    class Half:
+        whole: Any = 1
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "whole", self.whole / 2)
+
+    assert list(inspect.signature(Half).parameters) == ["whole"]
+    assert Half(4).whole == 2
+    with pytest.raises(InputError, match="Half has no 'hole'"):
+        Half(hole=4)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        Half("4")
 
 
 def test_fields_have_the_types_of_their_class() -> None:

@@ -227,7 +227,10 @@ class Catalogue:
             variants = [row.variant for row in self.variants(part, quantity) if row.variant]
             if name and name not in variants:
                 choices = f"there are {', '.join(variants)}" if variants else "it has none"
-                raise InputError(f"{path} has no variant {name[:80]!r}; {choices}.")
+                raise InputError(
+                    f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
+                    "into a catalogue file (--catalogue)."
+                )
             chosen[part, quantity] = name
         return _catalogue(self.rows, chosen)
 

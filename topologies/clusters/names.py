@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from types import NoneType
 
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.arguments import fitting
+from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import (
     chips_per_server,
@@ -28,14 +30,17 @@ GRAPHS = (".graphml", ".json")
 
 CLUSTER_REMEDY = "Pass a name, such as 'trn2.48xlarge', or a Cluster."
 """Remedy for a cluster of a wrong type."""
+CATALOGUE_REMEDY = "Pass a Catalogue, or the path of a CSV file with rows of your own."
+"""Remedy for a catalogue of a wrong type."""
 
 
+@fitting("cluster")
 def cluster(
     text: str,
     *,
     bandwidth: str | None = None,
     latency: str | None = None,
-    catalogue: Catalogue | None = None,
+    catalogue: Catalogue | str | Path | None = None,
 ) -> Cluster:
     """Make the cluster that a text names.
 
@@ -49,8 +54,8 @@ def cluster(
     bandwidth, latency : str, optional
         Rate and latency of each directed link of a plain shape, as ``100GB/s`` and ``1us``, and of
         a graph's links that state none; refused for other clusters.
-    catalogue : Catalogue, optional
-        Catalogue with the numbers of machines, by default the shipped one.
+    catalogue : Catalogue or path, optional
+        Numbers of machines, by default those shipped, or a CSV file of rows that replace some.
 
     Returns
     -------
@@ -71,7 +76,7 @@ def cluster(
     (4, 4, 4)
     """
     _check_types(text, catalogue, {"bandwidth": bandwidth, "latency": latency})
-    catalogue = shipped_catalogue() if catalogue is None else catalogue
+    catalogue = catalogue if isinstance(catalogue, Catalogue) else choose(overlay=catalogue)
     if text.endswith(GRAPHS):
         return _graph(text, catalogue, bandwidth, latency)
     is_file = text.endswith(FILES)
@@ -94,9 +99,10 @@ def cluster(
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
     """Refuse arguments of :func:`cluster` that have other types than it takes."""
     check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
-    check_type("catalogue", catalogue, (Catalogue, NoneType), "Pass a Catalogue.")
+    check_type("catalogue", catalogue, (Catalogue, str, Path, NoneType), CATALOGUE_REMEDY)
     for name, rate in rates.items():
-        check_type(name, rate, (str, NoneType), "Pass text with its unit, such as 1us.")
+        example = "100GB/s" if name == "bandwidth" else "1us"
+        check_type(name, rate, (str, NoneType), f"Pass text with its unit, such as {example}.")
 
 
 def _graph(text: str, catalogue: Catalogue, bandwidth: str | None, latency: str | None) -> Cluster:

@@ -11,7 +11,7 @@ from topologies import display
 from topologies.arguments import Seed, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
 from workloads.models.huggingface import MODEL_REMEDY, as_model
@@ -224,12 +224,7 @@ def _requests(
 
 
 def _options(keywords: ServeKeywords, cluster: Cluster) -> ServingOptions:
-    """Options of keywords, which must all be known."""
-    for name in keywords:
-        if name not in ServeKeywords.__annotations__:
-            near = suggestion(name, ServeKeywords.__annotations__)
-            names = ", ".join(ServeKeywords.__annotations__)
-            raise InputError(f"serve has no {name[:40]!r}.{near} Ways are {names}.")
+    """Options that keywords state."""
     stated = {name: value for name, value in keywords.items() if value is not None}
     batching = {name: stated[name] for name in BATCHING if name in stated}
     if batching and stated.get("batching") is not None:

@@ -14,11 +14,13 @@ import numpy as np
 from cluster_sim.analysis.intervals import Intervals, attribute_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace, run
+from topologies import display
 from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
 from topologies.files.missing import no_such_file
+from topologies.units import format_seconds
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.chakra import read_chakra
 from workloads.traces.goal import read_goal
@@ -82,6 +84,24 @@ class Replay:
     low_s: float
     high_s: float
     simulate_s: float
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        parts = {name: format_seconds(seconds) for name, seconds in self.breakdown_s.items()}
+        ends = f"{format_seconds(self.low_s)} – {format_seconds(self.high_s)}"
+        return {
+            "cluster": self.cluster.name,
+            "time": format_seconds(self.iteration_s),
+            f"{LEVEL:.0%}": ends,
+            **{name: time for name, time in parts.items() if self.breakdown_s[name]},
+            "kernel times": self.how,
+        }
+
+    def __repr__(self) -> str:
+        return display.line("Replay", self._facts)
+
+    def _repr_html_(self) -> str:
+        return display.table("Replay", self._facts)
 
     @property
     def iterations(self) -> int:

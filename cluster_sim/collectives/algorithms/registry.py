@@ -68,19 +68,21 @@ def fits_by(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
 
 
 def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm:
-    """Return the algorithm that runs a call: that of a name, or the one behind ``auto``.
+    """Return the algorithm that runs a call: itself, that of a name, or the one behind ``auto``.
 
     Raises
     ------
     InputError
         For a name that does not exist, and an algorithm that makes no sense for the call.
     """
+    if isinstance(algorithm, Algorithm) and algorithm.runs(call):
+        return algorithm
     sensible = suitable(call)
-    if isinstance(algorithm, Algorithm):
-        algorithm = algorithm.name
     if algorithm == AUTO:
         return automatic(call, sensible)
     names = [each.name for each in sensible]
+    if isinstance(algorithm, Algorithm):
+        raise InputError(_senseless(algorithm.name, call, names))
     choices = (AUTO, BEST, *ALGORITHMS)
     if algorithm not in choices:
         raise InputError(
@@ -89,8 +91,12 @@ def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) ->
             f"there are {', '.join((AUTO, BEST, *names))}."
         )
     if algorithm not in names:
-        raise InputError(
-            f"{algorithm} does not make sense for {call.kind} on {len(call.group.chips)} chips of "
-            f"{call.group.cluster.name}; these do: {AUTO}, {BEST}, {', '.join(names)}"
-        )
+        raise InputError(_senseless(algorithm, call, names))
     return ALGORITHMS[algorithm]
+
+
+def _senseless(name: str, call: CollectiveCall, sensible: Sequence[str]) -> str:
+    return (
+        f"{name} does not make sense for {call.kind} on {len(call.group.chips)} chips of "
+        f"{call.group.cluster.name}; these do: {AUTO}, {BEST}, {', '.join(sensible)}"
+    )

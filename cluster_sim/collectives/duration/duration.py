@@ -89,7 +89,7 @@ def collective_time(
     group: Group | Cluster | str,
     *,
     size_bytes: float | str,
-    algorithm: str = AUTO,
+    algorithm: str | Algorithm = AUTO,
     ideal: bool = False,
 ) -> CollectiveTime:
     """Time of a collective operation on one group of an otherwise idle cluster.
@@ -105,8 +105,9 @@ def collective_time(
     size_bytes : int or str
         Size of the buffer as nccl-tests counts it, such as ``2**30`` or ``"1GiB"`` [B]; see
         :class:`~cluster_sim.collectives.call.CollectiveCall`.
-    algorithm : str, default "auto"
-        A name that ``cluster-sim list algorithms`` shows; ``auto`` takes what the runtime would.
+    algorithm : str or Algorithm, default "auto"
+        A name that ``cluster-sim list algorithms`` shows, or an algorithm of your own; ``auto``
+        takes what the runtime would.
     ideal : bool, default False
         Count link rates and latencies only, without efficiencies, launches and memory.
 

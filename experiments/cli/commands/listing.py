@@ -164,10 +164,16 @@ CATALOGUED = ("clusters", "variants", "prices")
 
 @dataclass(frozen=True)
 class ListInputs:
-    """The kind of names to list."""
+    """The kind of names to list, and a text that they contain."""
 
     kind: str = field(
         metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
+    )
+    text: str = field(
+        default="",
+        metadata=option(
+            "Only names that contain this text, such as trn2", metavar="[TEXT]", argument=True
+        ),
     )
 
     def __post_init__(self) -> None:
@@ -189,10 +195,20 @@ def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocat
                 f"{option_name} changes the catalogue, and the list of {inputs.kind} is not from "
                 f"it. Leave it out, or list {', '.join(CATALOGUED)}."
             )
-    rows = KINDS[inputs.kind](catalogue_inputs.read())
+    every = KINDS[inputs.kind](catalogue_inputs.read())
+    rows = [row for row in every if inputs.text.lower() in row["name"].lower()]
+    if not rows:
+        from topologies.errors import InputError, shown, suggestion
+
+        near = suggestion(inputs.text, [row["name"] for row in every])
+        raise InputError(
+            f"none of the {len(every)} {inputs.kind} contains {shown(inputs.text)!r}.{near} "
+            f"`cluster-sim list {inputs.kind}` shows all."
+        )
+    in_short = inputs.kind == "variants" and not inputs.text
     call.answer(
         lambda: {"kind": inputs.kind, "rows": rows},
-        lambda: _print(inputs.kind, rows),
+        lambda: _print_variants(rows) if in_short else _print(inputs.kind, rows),
         lambda run: _write(run, inputs.kind, rows),
     )
 
@@ -201,6 +217,19 @@ def _print(kind: str, rows: Rows) -> None:
     about = (inspect.getdoc(KINDS[kind]) or "").rstrip(".")
     columns = list(rows[0])
     print_table(about, columns, [[_text(row[name]) for name in columns] for row in rows])
+
+
+def _print_variants(rows: Rows) -> None:
+    """Print the contested quantities of each part, on a line or two."""
+    by_part: dict[str, dict[str, None]] = {}
+    for row in rows:
+        part, _, quantity = row["name"].partition("=")[0].rpartition(".")
+        by_part.setdefault(part, {})[quantity] = None
+    print_table(
+        "Parts with contested values; `cluster-sim list variants PART` shows their alternatives",
+        ["part", "quantities"],
+        [[part, ", ".join(quantities)] for part, quantities in by_part.items()],
+    )
 
 
 def _text(value: Any) -> str:

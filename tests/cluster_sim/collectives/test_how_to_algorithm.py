@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import cluster_sim as cs
 from cluster_sim.collectives import ALGORITHMS, CollectiveCall, hbm_bytes, whole
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import fitting_algorithms
@@ -50,6 +51,18 @@ def test_footprint_rounds_and_memory_traffic_are_its_own(algorithm):
     assert hbm_bytes(call, NAME) == 4 * 16 * 3 * 2**20
     assert ops_foreseen([call], algorithm, costs) < 1000
     assert NAME in [one.name for one in fitting_algorithms([call])]
+
+
+def test_an_algorithm_of_ones_own_needs_no_registration(algorithm, monkeypatch):
+    monkeypatch.delitem(ALGORITHMS, NAME)
+    plain = cluster("ring:8", bandwidth="100GB/s", latency="1us")
+    timed = cs.collective_time("all-reduce", plain, size_bytes="64KiB", algorithm=algorithm)
+    schedule = cs.collective("all-reduce", plain, size_bytes="64KiB", algorithm=algorithm)
+    assert timed.algorithm == schedule.facts["algorithm"] == NAME
+    assert cs.simulate(schedule).total_ps == timed.time_ps
+    six = cluster("ring:6", bandwidth="100GB/s", latency="1us")
+    with pytest.raises(cs.InputError, match="recursive-doubling does not make sense for all-red"):
+        cs.collective_time("all-reduce", six, size_bytes=8, algorithm=algorithm)
 
 
 def test_the_command_line_knows_it(algorithm, capsys):

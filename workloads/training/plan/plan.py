@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from topologies import display
+from topologies.arguments import fitting
 from topologies.options import option
 from workloads.training.plan.agreement import (
     check_batch,
@@ -31,6 +32,7 @@ from workloads.training.plan.schedules.registry import (
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 
+@fitting("Plan")
 @dataclass(frozen=True)
 class ParallelPlan:
     """Plan of a training step: degrees of parallelism, pipeline, memory savings and overlap.

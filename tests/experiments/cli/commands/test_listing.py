@@ -32,3 +32,22 @@ def test_every_bundled_demand_is_described(capsys: pytest.CaptureFixture[str]) -
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 8
     assert all(len(row["about"].split()) > 4 for row in rows)
+
+
+def test_variants_are_listed_by_part_until_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "variants"]) == 0
+    short = capsys.readouterr().out
+    assert run(["list", "variants", "trn2.bf16"]) == 0
+    named = capsys.readouterr().out
+    assert "trn2.bf16_peak=tensor-engine" not in short
+    assert next(line for line in short.splitlines() if line.startswith("trn2 "))
+    assert "trn2.bf16_peak=tensor-engine" in named
+    assert "632 TFLOP/s" in named
+
+
+def test_a_text_that_no_name_contains_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "models", "llama-3.1-405B"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert run(["list", "models", "lama-405b"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("cluster-sim: none of the 21 models contains 'lama-405b'. Did you mean")
