@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 STREAMED_FROM = 1_000_000
 """Ops from which a collective whose parts share nothing is run part by part."""
 STREAMED_UNWATCHED_FROM = 100_000
-"""The same limit where the caller does not look at single messages and the time is the same to the
-picosecond; with fewer ops there is nothing to gain."""
+"""The same limit where the caller does not look at single messages; with fewer ops there is nothing
+to gain."""
 MOST_PER_CHIP = 256
 """Most ranks of a chip that are accepted, more than any chip has cores."""
 
@@ -248,13 +248,11 @@ def _is_streamed(
 ) -> bool:
     """Return whether a call is run part by part, as it is large and its parts share nothing."""
     first = calls[0]
-    if not first.group.cluster.plain:
+    unproven = unwatched and first.ranks > LARGEST_RANKS
+    if len(first.group.chips) == 1 or not (unproven or algorithm.streams_watched):
         return False
     costs = communication_costs(first.group.cluster)
-    exact = first.size_bytes % first.ranks == 0 and first.ranks > LARGEST_RANKS
-    if not ((unwatched and exact) or algorithm.streams_watched):
-        return False
-    least = STREAMED_UNWATCHED_FROM if unwatched and exact else STREAMED_FROM
+    least = STREAMED_UNWATCHED_FROM if unproven else STREAMED_FROM
     large = ops_foreseen(calls, algorithm, costs) >= least
     return large and algorithm.streamed_ops(first, costs) > 0
 

@@ -7,7 +7,7 @@ behind them. Nothing of this changes a time, as no op of a new round could have 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import NEVER, HorizonError
 from cluster_sim.schedule.rounds import Rounds, written_out
-from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, IntArray
+from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, BoolArray, IntArray
 
 OPS_IN_WINDOW = 2**18
 """Ops that a window holds, if these are enough rounds. With fewer, moving on takes longer; the
@@ -82,6 +82,18 @@ def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None 
     return times.total_ps
 
 
+_Table = dict[str, npt.NDArray[Any]]
+"""Tables by the name of a column: a row for each round, for the final ops, and for ops that never
+run."""
+
+
+class _Rows(NamedTuple):
+    """Columns of ops and of edges. Edges lead to ops counted from the first op of their round."""
+
+    ops: _Table
+    edges: _Table
+
+
 class _Window:
     """Some consecutive rounds of a schedule, and the run that goes on in them.
 
@@ -92,7 +104,7 @@ class _Window:
     def __init__(self, rounds: Rounds, length: int):
         ops, width = rounds.ops, rounds.edges
         self.rounds, self.length, self.first = rounds, length, 0
-        self.op_rows, self.edge_rows, self.run = _columns(rounds, length)
+        self.rows, self.larger_rows, self.run = _columns(rounds, length)
         self.pending = _pending_rows(rounds)
         number = np.arange(len(rounds.repeats))
         nothing = np.full(length, len(number) + 1)
@@ -159,12 +171,34 @@ class _Window:
         ops, edges = self.rounds.ops, self.rounds.edges
         wanted = self.row[self.first : self.first + self.length]
         for place in np.flatnonzero(wanted != self.shown):
-            for rows, width in ((self.op_rows, ops), (self.edge_rows, edges)):
+            for rows, width in ((self.rows.ops, ops), (self.rows.edges, edges)):
                 for name, values in rows.items():
                     column: IntArray = getattr(self.run.ops, name)
                     column[place * width : (place + 1) * width] = values[wanted[place]]
             self.run.ops.dst[place * edges : (place + 1) * edges] += place * ops
         self.shown = wanted
+        self._write_sizes(wanted)
+
+    def _write_sizes(self, wanted: IntArray) -> None:
+        """Write the columns that depend on sizes of blocks, which are elsewhere in each round."""
+        larger = self.rounds.larger
+        if larger is None:
+            return
+        is_larger = larger.in_rounds(self.first, self.length)
+        self._write_chosen(self.rows.ops, self.larger_rows.ops, is_larger, wanted)
+        if self.larger_rows.edges:
+            width = np.diff(self.rounds.schedule.edges.ptr[: self.rounds.ops + 1])
+            of_edges = np.repeat(is_larger, width, axis=1)
+            self._write_chosen(self.rows.edges, self.larger_rows.edges, of_edges, wanted)
+
+    def _write_chosen(
+        self, rows: _Table, larger_rows: _Table, is_larger: BoolArray, wanted: IntArray
+    ) -> None:
+        """Write the columns of larger rows, with their values where ``is_larger`` says so."""
+        for name, values in larger_rows.items():
+            column: IntArray = getattr(self.run.ops, name)
+            chosen = np.where(is_larger, values[wanted], rows[name][wanted])
+            column[: chosen.size] = chosen.ravel()
 
     def _write_state(self, place: int) -> None:
         """Reset the state of the rounds from a place on, which are new."""
@@ -177,45 +211,62 @@ class _Window:
         state.pending[begin:here] = (within[self.row[new]] + across[self.row[new - 1]]).ravel()
 
 
-def _columns(rounds: Rounds, length: int) -> tuple[dict[str, IntArray], dict[str, IntArray], Run]:
+def _columns(rounds: Rounds, length: int) -> tuple[_Rows, _Rows, Run]:
     """Return the columns of each kind of round, and a run with room for a window of rounds.
 
     Returns
     -------
-    op_rows, edge_rows : dict of str to array (rounds + 2, ops) and (rounds + 2, edges)
-        Columns by name: a row for each round, one for the final ops, and one for ops that never
-        run. Edges lead to ops counted from the first op of their round.
+    rows : _Rows
+    larger_rows : _Rows
+        Columns that have other values where blocks are larger ones.
     run : Run
     """
-    run = new_run(rounds.schedule, Faults.none(), (), berths=length * rounds.ops)
-    whole, count, room = run.ops, len(rounds.repeats), (length + 1) * rounds.ops
-
-    def rows(values: npt.NDArray[Any], width: int, of_none: int) -> npt.NDArray[Any]:
-        table = np.full((count + 2, width), of_none, values.dtype)
-        table.ravel()[: min(len(values), (count + 1) * width)] = values
-        return table
-
-    flows = {"flow": 0, "size": 0} if len(whole.flow) else {}
-    op_rows = {
-        name: rows(getattr(whole, name), rounds.ops, of_none)
-        for name, of_none in {**OP_COLUMNS, **flows}.items()
-    }
-    # Final ops and those that never run have edges too, which lead to an op that never runs.
-    edge_rows = {
-        "dst": rows(rounds.followers().ravel().astype(np.int32), rounds.edges, rounds.ops),
-        "lag": rows(whole.lag, rounds.edges, 0),
-    }
-    if len(whole.from_start):
-        edge_rows["from_start"] = rows(whole.from_start, rounds.edges, False)
-    columns = {name: np.zeros(room, values.dtype) for name, values in op_rows.items()}
+    run = new_run(rounds.of_both_sizes, Faults.none(), (), berths=length * rounds.ops)
+    whole, room = run.ops, (length + 1) * rounds.ops
+    rows, larger_rows = _rows(rounds, whole), _Rows({}, {})
+    if rounds.larger is not None:
+        larger = _rows(rounds, whole, len(rounds.schedule), len(rounds.schedule.edges))
+        larger_rows = _Rows(*map(_differing, larger, rows))
+    columns = {name: np.zeros(room, values.dtype) for name, values in rows.ops.items()}
     columns |= {
-        name: np.zeros(length * rounds.edges, values.dtype) for name, values in edge_rows.items()
+        name: np.zeros(length * rounds.edges, values.dtype) for name, values in rows.edges.items()
     }
     ops = Ops(
         **{**whole._asdict(), **columns}
         | {"ptr": np.empty(room + 1, np.int64), "watched": np.zeros(room, np.bool_)}
     )
-    return op_rows, edge_rows, run._replace(ops=ops, state=empty_state(room))
+    return rows, larger_rows, run._replace(ops=ops, state=empty_state(room))
+
+
+def _rows(rounds: Rounds, whole: Ops, first_op: int = 0, first_edge: int = 0) -> _Rows:
+    """Return the columns of each kind of round, which stand in ``whole`` from these places on."""
+    count = len(rounds.repeats)
+
+    def table(values: npt.NDArray[Any], width: int, of_none: int) -> npt.NDArray[Any]:
+        rows = np.full((count + 2, width), of_none, values.dtype)
+        rows.ravel()[: len(values)] = values
+        return rows
+
+    here = slice(first_op, first_op + len(rounds.schedule))
+    flows = {"flow": 0, "size": 0} if len(whole.flow) else {}
+    ops = {
+        name: table(getattr(whole, name)[here], rounds.ops, of_none)
+        for name, of_none in {**OP_COLUMNS, **flows}.items()
+    }
+    # Final ops and those that never run have edges too, which lead to an op that never runs.
+    here = slice(first_edge, first_edge + len(rounds.schedule.edges))
+    followers = rounds.followers().ravel().astype(np.int32)
+    edges = {
+        "dst": table(followers, rounds.edges, rounds.ops),
+        "lag": table(whole.lag[here], rounds.edges, 0),
+    }
+    if len(whole.from_start):
+        edges["from_start"] = table(whole.from_start[here], rounds.edges, False)
+    return _Rows(ops, edges)
+
+
+def _differing(table: _Table, other: _Table) -> _Table:
+    return {name: rows for name, rows in table.items() if (rows != other[name]).any()}
 
 
 def _pending_rows(rounds: Rounds) -> tuple[IntArray, IntArray]:

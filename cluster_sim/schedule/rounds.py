@@ -12,7 +12,36 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.schedule.routines import flows_of_copies
-from cluster_sim.schedule.table import Edges, IntArray, Schedule, ScheduleError
+from cluster_sim.schedule.table import BoolArray, Edges, IntArray, Schedule, ScheduleError
+
+
+@dataclass(frozen=True, eq=False)
+class LargerBlocks:
+    """The larger of the blocks that travel through the rounds, where these are of two sizes.
+
+    Attributes
+    ----------
+    both : Schedule
+        The schedule of the rounds, and behind it the same as if every block were a larger one.
+    is_larger : bool array (rings, blocks)
+        Whether a block is a larger one, in the order in which the blocks of a ring follow another.
+    block : int array (ops,)
+        Block that each op carries in the first round, in row-major numbers of ``is_larger``. In
+        each round it carries the block before that of the round before.
+    """
+
+    both: Schedule
+    is_larger: BoolArray
+    block: IntArray
+
+    def in_rounds(self, first: int, count: int) -> BoolArray:
+        """Return which ops carry a larger block in some rounds in a row, bool (count, ops)."""
+        blocks = self.is_larger.shape[1]
+        twice = np.concatenate([self.is_larger, self.is_larger], axis=1)
+        turned = np.lib.stride_tricks.sliding_window_view(twice, blocks, axis=1)
+        begin = blocks - np.arange(first, first + count) % blocks
+        carried = turned[:, begin].swapaxes(0, 1).reshape(count, -1)
+        return np.take(carried, self.block, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +62,15 @@ class Rounds:
         Number of ops in a round.
     repeats : int64 array (rounds,)
         Number of times that each round stands in a row.
+    larger : LargerBlocks or None
+        Ops that carry a larger block take kind, resource, duration and size, and the lags of their
+        edges, from the second half of its schedule. None where blocks do not differ.
     """
 
     schedule: Schedule
     ops: int
     repeats: IntArray
+    larger: LargerBlocks | None = None
 
     @property
     def count(self) -> int:
@@ -53,6 +86,11 @@ class Rounds:
     def all_ops(self) -> int:
         """Number of ops that a run executes."""
         return self.ops * self.count + self.final_ops
+
+    @property
+    def of_both_sizes(self) -> Schedule:
+        """The schedule, followed by that of larger blocks where there are any."""
+        return self.schedule if self.larger is None else self.larger.both
 
     @property
     def edges(self) -> int:
@@ -85,7 +123,8 @@ def check_rounds(rounds: Rounds) -> None:
     ------
     ScheduleError
         When the ops do not divide into these rounds, an edge leads elsewhere than to the same round
-        or the one that follows, or an op behind the first round waits for none.
+        or the one that follows, an op behind the first round waits for none, or larger blocks have
+        other edges.
     """
     count, ops, edges = len(rounds.repeats), rounds.ops, rounds.schedule.edges
     if count < 1 or rounds.repeats.min() < 1:
@@ -103,6 +142,11 @@ def check_rounds(rounds: Rounds) -> None:
     after, before = _followed(rounds)
     if (within[after] + across[before] == 0).any() or (across[-1][: rounds.final_ops] == 0).any():
         raise ScheduleError("an op behind the first round waits for none")
+    if rounds.larger is not None:
+        both, offset = rounds.larger.both.edges, np.repeat([0, len(length)], len(edges))
+        alike = np.array_equal(np.diff(both.ptr), np.tile(length, 2))
+        if not (alike and np.array_equal(both.dst, np.tile(edges.dst, 2) + offset)):
+            raise ScheduleError("edges of larger blocks lead to other ops")
 
 
 def _followed(rounds: Rounds) -> tuple[IntArray, IntArray]:
@@ -125,11 +169,17 @@ def written_out(rounds: Rounds) -> Schedule:
     >>> written_out(Rounds(send, 1, np.array([4])))
     Schedule(5 ops, 4 edges, 1 resources)
     """
-    whole, ops = rounds.schedule, rounds.ops
+    whole, ops, per_round = rounds.of_both_sizes, rounds.ops, rounds.edges
     like = np.repeat(np.arange(len(rounds.repeats)), rounds.repeats)
-    final = np.arange(len(rounds.repeats) * ops, len(whole))
-    origin = np.append((like[:, None] * ops + np.arange(ops)).ravel(), final)
-    rows = (like[:, None] * rounds.edges + np.arange(rounds.edges)).ravel()
+    final = np.arange(len(rounds.repeats) * ops, len(rounds.schedule))
+    origin = like[:, None] * ops + np.arange(ops)
+    rows = like[:, None] * per_round + np.arange(per_round)
+    if rounds.larger is not None:
+        is_larger = rounds.larger.in_rounds(0, rounds.count)
+        origin += len(rounds.schedule) * is_larger
+        width = np.diff(rounds.schedule.edges.ptr[: ops + 1])
+        rows += len(rounds.schedule.edges) * np.repeat(is_larger, width, axis=1)
+    origin, rows = np.append(origin.ravel(), final), rows.ravel()
     dst = rounds.followers()[like] + ops * np.arange(len(like))[:, None]
     edges, names = whole.edges, ("kind", "resource", "duration_ps", "size_bytes", "priority")
     return Schedule(

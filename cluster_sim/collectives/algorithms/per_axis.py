@@ -20,6 +20,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms import along_axes
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
+from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
 from cluster_sim.collectives.algorithms.stages import (
     Part,
     ring_stage,
@@ -35,6 +36,7 @@ from cluster_sim.collectives.messages import Messages
 from cluster_sim.engine.copies import simulate_copies
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from cluster_sim.hardware.fabric import fabric
+from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.schedule.table import NO_RESOURCE, Edges, Schedule
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Axis, Torus
@@ -122,8 +124,8 @@ def _rings_share_nothing(call: CollectiveCall) -> bool:
 def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
     """Return the time of a call from runs of every ring by itself, one axis after the other.
 
-    All messages are simulated, in the memory of a few rings. Blocks that differ by a byte all get
-    the larger size.
+    All messages are simulated, in the memory of a few rings. Where blocks differ by a byte, clocks
+    of links give the time of each ring (:mod:`~.ring_clocks`).
 
     Returns
     -------
@@ -133,6 +135,8 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     shape, filled = call.group.cluster.shape, _box(call)
     if not (isinstance(shape, Torus) and _rings_share_nothing(call)):
         return None
+    if call.size_bytes % call.ranks:
+        return _clocked_ps(call, filled, shape, costs)
     total_ps = 0
     for kind, place, size_bytes in _stages(call.kind, filled.sizes, call.size_bytes):
         axis = shape.axes[filled.axes[place]]
@@ -142,6 +146,26 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
         rate = int(costs.scale_up(np.array([axis.bandwidth_bytes_per_s]))[0])
         total_ps += int(simulate_copies(pattern, kinds, [rate], [axis.latency_ps]).max())
     return total_ps
+
+
+def _clocked_ps(
+    call: CollectiveCall, filled: Box, shape: Torus, costs: CommunicationCosts
+) -> int | None:
+    """Return the time of a call from the clocks of links, one axis after the other [ps]."""
+    owner = filled.chip_at.reshape(filled.sizes).T.ravel()  # of shards; the last axis comes first
+    held_bytes = cut(call.size_bytes, call.ranks)[owner]
+    total_ps, lines = 0, 1
+    for place in reversed(range(len(filled.sizes))):
+        axis = shape.axes[filled.axes[place]]
+        rate = int(costs.scale_up(np.array([axis.bandwidth_bytes_per_s]))[0])
+        blocks_bytes = held_bytes.reshape(lines, axis.size, -1).sum(axis=2)
+        wire_ps = transfer_ps(blocks_bytes, np.array(rate)) * (blocks_bytes > 0)
+        axis_ps = last_end_ps(wire_ps[:, None], axis.latency_ps, axis.size - 1)
+        if axis_ps is None:
+            return None
+        total_ps += axis_ps
+        lines *= axis.size
+    return call.ways * total_ps
 
 
 def _stages(kind: str, sizes: tuple[int, ...], size_bytes: int) -> list[tuple[str, int, int]]:

@@ -38,7 +38,8 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.messages import Channels, Messages, no_messages, one_chunk_messages
 from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.schedule.rounds import Rounds
+from cluster_sim.schedule.merge import merge
+from cluster_sim.schedule.rounds import LargerBlocks, Rounds
 from cluster_sim.schedule.table import Edges, Schedule
 from topologies.arrays import IntArray
 
@@ -144,13 +145,11 @@ def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
 def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) -> Rounds | None:
     """Write a call over rings as rounds, of which nearly all are alike.
 
-    None where blocks differ in size, as the buffer does not divide among the ranks; for too few
-    rounds to repeat any; and for several domains, of which a few may stand for all.
+    None for too few rounds to repeat any; and for several domains, of which a few may stand for
+    all. Blocks of a ring differ by a byte where the buffer does not divide among the ranks.
     """
     ranks = call.ranks
-    if call.kind not in RING_KINDS or len(call.group.domains) > 1:
-        return None
-    if call.size_bytes % ranks or ranks <= RANKS_OF_FEW:
+    if call.kind not in RING_KINDS or len(call.group.domains) > 1 or ranks <= RANKS_OF_FEW:
         return None
     # The first round waits for no other, and from the last none follows. Between them are the other
     # rounds of the reduce-scatter and those of the all-gather.
@@ -158,16 +157,25 @@ def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) ->
         repeats = np.array([1, ranks - 2, ranks - 2, 1])
     else:
         repeats = np.array([1, ranks - 3, 1])
-    messages = ring_rounds(
-        rings,
-        costs.slices,
-        ring_chunks(call, rings, costs.slices),
-        len(repeats),
-        reducing=call.reduces * len(repeats) // call.ways,
-    )
-    messages = replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
-    schedule = schedule_of_few(messages, call.group.cluster, call.group.chip_of_rank, costs)
-    return Rounds(schedule, (len(schedule) - ranks) // len(repeats), repeats)
+    chunks = ring_chunks(call, rings, costs.slices)
+    size_bytes = chunks.size_bytes.reshape(-1, ranks)
+    least, most = size_bytes.min(axis=1), size_bytes.max(axis=1)
+
+    def with_blocks(size_bytes: IntArray) -> Schedule:
+        """Write the rounds as if each ring cut its share into blocks of one size [B]."""
+        alike = replace(chunks, size_bytes=np.repeat(size_bytes, ranks))
+        reducing = call.reduces * len(repeats) // call.ways
+        messages = ring_rounds(rings, costs.slices, alike, len(repeats), reducing=reducing)
+        messages = replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
+        return schedule_of_few(messages, call.group.cluster, call.group.chip_of_rank, costs)
+
+    schedule, larger = with_blocks(least), None
+    ops = (len(schedule) - ranks) // len(repeats)
+    if (most > least).any():
+        block = np.asarray(schedule.labels["chunk"])[:ops]
+        both = merge(schedule, with_blocks(most))
+        larger = LargerBlocks(both, size_bytes > least[:, None], block)
+    return Rounds(schedule, ops, repeats, larger)
 
 
 def _round_by_round_ps(
@@ -175,7 +183,7 @@ def _round_by_round_ps(
 ) -> int | None:
     """Return the time of all messages, some rounds of which are held at a time [ps].
 
-    None where a schedule of all messages is as fast, or rounds differ.
+    None where a schedule of all messages is as fast.
     """
     if call.kind not in RING_KINDS:
         return None

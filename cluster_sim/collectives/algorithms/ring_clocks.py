@@ -58,9 +58,7 @@ def rings_alone_ps(
     in_order = np.take_along_axis(by_ring, rings.order[:, None], axis=2)
     wire_ps = transfer_ps(in_order, np.array(steps.rate_bytes_per_s)) * (in_order > 0)
     rounds = call.ways * (group.ranks - 1)
-    if rounds * (costs.slices * int(wire_ps.max()) + steps.latency_ps) > HORIZON_PS:
-        return None
-    return _end_ps(wire_ps, steps.latency_ps, rounds)
+    return last_end_ps(wire_ps, steps.latency_ps, rounds)
 
 
 def _shares_more_than_links(group: Group, costs: CommunicationCosts) -> bool:
@@ -86,8 +84,10 @@ def _steps(cluster: Cluster, costs: CommunicationCosts, chips: bytes, order: byt
     return Steps(int(rates[0]), int(latencies[0]))
 
 
-def _end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int:
+def last_end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int | None:
     """Time at which the last message of the last round has arrived [ps].
+
+    None where that might be past the horizon of the engine.
 
     Parameters
     ----------
@@ -98,6 +98,8 @@ def _end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int:
     rounds : int
     """
     slices = wire_ps.shape[1]
+    if rounds * (slices * int(wire_ps.max()) + latency_ps) > HORIZON_PS:
+        return None
     each = [np.ascontiguousarray(wire_ps[:, number]) for number in range(slices)]
     some_empty = [bool((wire == 0).any()) for wire in each]
     arrived = [np.zeros_like(wire) for wire in each]

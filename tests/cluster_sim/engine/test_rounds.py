@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cluster_sim.engine import HorizonError, rounds, simulate
 from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.schedule.build import OpColumns, check, schedule
-from cluster_sim.schedule.rounds import Rounds, check_rounds, written_out
+from cluster_sim.schedule.merge import merge
+from cluster_sim.schedule.rounds import LargerBlocks, Rounds, check_rounds, written_out
 from cluster_sim.schedule.table import (
     FIXED,
     HORIZON_PS,
@@ -205,3 +206,10 @@ def test_schedules_that_are_no_rounds_are_refused(
 ) -> None:
     with pytest.raises(ScheduleError, match=message):
         check_rounds(Rounds(table, ops, np.array(repeats)))
+
+
+def test_rounds_whose_larger_blocks_lead_elsewhere_are_refused() -> None:
+    few, other = joins(3, [0, 1], [1, 2]), joins(3, [0, 0], [1, 2])
+    larger = LargerBlocks(merge(few, other), np.array([[True, False]]), np.array([0]))
+    with pytest.raises(ScheduleError, match="edges of larger blocks lead to other ops"):
+        check_rounds(Rounds(few, 1, np.array([1, 1]), larger))
