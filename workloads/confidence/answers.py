@@ -36,15 +36,22 @@ def training_interval(model: Model, plan: Degrees, cluster: Cluster, seconds: fl
 
 
 def collective_interval(
-    cluster: Cluster, ranks: int, size_bytes: int, seconds: float, *, ideal: bool = False
+    cluster: Cluster,
+    ranks: int,
+    size_bytes: int,
+    seconds: float,
+    *,
+    ideal: bool = False,
+    crosses: bool | None = None,
 ) -> Interval:
     """Interval of the predicted time of a collective [s].
 
     A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
+    ``crosses`` says whether the group lies on several servers, where that is known.
     """
     if cluster.plain or not cluster.chip or ideal:
         return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
-    return interval(seconds, collective_features(cluster, ranks, size_bytes))
+    return interval(seconds, collective_features(cluster, ranks, size_bytes, crosses=crosses))
 
 
 def serving_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:

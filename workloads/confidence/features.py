@@ -70,17 +70,28 @@ def training_features(model: Model, plan: Degrees, cluster: Cluster) -> Predicti
     )
 
 
-def collective_features(cluster: Cluster, ranks: int, size_bytes: int) -> Prediction:
+def collective_features(
+    cluster: Cluster, ranks: int, size_bytes: int, *, crosses: bool | None = None
+) -> Prediction:
     """Return the features of a collective on a machine of the catalogue.
 
-    More ranks than a server has chips are taken to cross servers if there are several.
+    Parameters
+    ----------
+    cluster : Cluster
+    ranks : int
+    size_bytes : int
+    crosses : bool, optional
+        Whether the group lies on several servers; by default, where the cluster has several, more
+        ranks than a server has chips do.
     """
+    if crosses is None:
+        crosses = ranks > cluster.chips_per_domain
     return Prediction(
         collective_kind(size_bytes),
         cluster.chip,
         ranks=ranks,
         assumed=_links_assumed(cluster),
-        crosses=ranks > cluster.chips_per_domain and crosses_servers(cluster),
+        crosses=crosses and crosses_servers(cluster),
     )
 
 

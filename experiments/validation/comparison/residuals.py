@@ -12,7 +12,8 @@ import numpy as np
 
 from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.row_defaults import filled
-from experiments.validation.reading.machines import machines_for
+from experiments.validation.conditions.torch_neuron import PYTORCH
+from experiments.validation.reading.machines import machines_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
 from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
@@ -119,8 +120,9 @@ def prediction_of(
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         links = grades.get("efficiency", grades.get("collective_efficiency", ""))
-        crosses = _crosses(str(row.get("cluster")), int(row.get("chips") or 1))
-        assumed = links.startswith("assumed")
+        reach = servers_reach(int(row.get("chips") or 1), str(row.get("group") or ""))
+        crosses = _crosses(str(row.get("cluster")), reach)
+        assumed = links.startswith("assumed") or row.get("runtime") == PYTORCH
         return Prediction(kind, chip, ranks=ranks, assumed=assumed, crosses=crosses)
     if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
         first = quantity == "ttft_s"

@@ -16,7 +16,10 @@ QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
 """Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""
 FIRST_NCCOM = "nccom-first"
 """Way of timing of the first nccom-test."""
+PYTORCH_NEURON = "pytorch-neuron"
+"""Calls of PyTorch's own backend for Trainium, one after the other."""
 COLLECTIVES, KERNELS, NCCOM = "nccl.pytorch", "runtime.pytorch", "nccom-test.first"
+NEURON = "runtime.neuron"
 """Parts of the catalogue."""
 
 
@@ -54,6 +57,8 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
     """
     if through == FIRST_NCCOM:
         return _added(seconds, catalogue, NCCOM, "within_server" if domains == 1 else "servers")
+    if through == PYTORCH_NEURON:
+        return _added(seconds, catalogue, NEURON, "pytorch_collective_added")
     if through == WAITED:
         return _added(seconds, catalogue, COLLECTIVES, "waited")
     if through != QUEUED:

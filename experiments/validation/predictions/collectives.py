@@ -22,11 +22,17 @@ from cluster_sim.collectives.duration.expert_library import (
 )
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
+from cluster_sim.collectives.group_parsing import parse_chips
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from experiments.validation.conditions.recipes import recipe
-from experiments.validation.conditions.timing_tool import FIRST_NCCOM, collective_shown
+from experiments.validation.conditions.timing_tool import (
+    FIRST_NCCOM,
+    PYTORCH_NEURON,
+    collective_shown,
+)
+from experiments.validation.conditions.torch_neuron import PYTORCH, beside_s, issued
 from experiments.validation.predictions.outcome import Outcome, unsupported
-from experiments.validation.reading.machines import machines_for
+from experiments.validation.reading.machines import machines_for, servers_reach
 from experiments.validation.reading.nccl_tests import operation
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
@@ -40,9 +46,15 @@ EXPERTS_PER_TOKEN = 8
 
 
 def time_s(
-    op: str, whole: Cluster, chips: int, ranks: int, size_bytes: int, algorithm: str = "auto"
+    op: str,
+    whole: Cluster,
+    chips: int,
+    ranks: int,
+    size_bytes: int,
+    algorithm: str = "auto",
+    place: str = "",
 ) -> float:
-    """Time of a collective on the first chips of a cluster [s].
+    """Time of a collective on the first chips of a cluster, or on those that ``place`` lists [s].
 
     A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
 
@@ -57,8 +69,10 @@ def time_s(
         raise InputError(
             f"ranks {ranks} on {chips} chips of {whole.chip}: NCCL runs one on each. Correct one."
         )
-    group = Group(whole, np.arange(chips), ranks // chips)
-    call = CollectiveCall(op, group, size_bytes)
+    chosen = parse_chips(place, whole, "column group") if place else np.arange(chips)
+    if len(chosen) != chips:
+        raise InputError(f"group {place[:40]!r} has {len(chosen)} chips, not {chips}. Correct one.")
+    call = CollectiveCall(op, Group(whole, chosen, ranks // chips), size_bytes)
     if algorithm == RING.name and op in RING_KINDS and covers(whole):
         return nccl_ps(call, rings=True) / PS_PER_S
     return duration_ps(call, algorithm) / PS_PER_S
@@ -76,16 +90,39 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
             "ranks. Compare NCCL or nccom-test rows."
         )
     catalogue = catalogue or shipped_catalogue()
-    whole = machines_for(values["cluster"], values["chips"], catalogue)
+    place = values.get("group") or ""
+    whole = machines_for(values["cluster"], servers_reach(values["chips"], place), catalogue)
     ranks = values["ranks"] or values["chips"]
     op, algorithm = operation(values["collective"]), (values["algorithm"] or "auto").lower()
-    seconds = time_s(op, whole, values["chips"], ranks, values["size_bytes"], algorithm)
     runtime = values.get("runtime") or "compiled"
-    seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
+    run = issued(op) if runtime == PYTORCH else op
+    seconds = time_s(run, whole, values["chips"], ranks, values["size_bytes"], algorithm, place)
     grades = _provenance(whole, algorithm)
+    if runtime == PYTORCH:
+        return _by_pytorch(op, seconds, ranks, values, whole.chip, catalogue, grades)
+    seconds = collective_seen_by_host(whole.chip, seconds, runtime, kind=op)
     shown = collective_shown(through, seconds, catalogue, whole.domains)
     if shown.ends:
         grades["host"] = f"assumed: timed through {TOOLS.get(through, 'PyTorch')}"
+    return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
+
+
+def _by_pytorch(
+    op: str,
+    seconds: float,
+    ranks: int,
+    values: Mapping[str, Any],
+    chip: str,
+    catalogue: Catalogue,
+    grades: dict[str, str],
+) -> Outcome:
+    """Time of a collective that PyTorch's backend for Trainium issued, with the host's call."""
+    sides = (values["size_bytes"], values["chips"], ranks)
+    device_s = seconds + beside_s(op, *sides, chip, catalogue)
+    if values.get("call_s"):
+        return Outcome({"time_s": device_s + values["call_s"]}, provenance=grades)
+    shown = collective_shown(PYTORCH_NEURON, device_s, catalogue)
+    grades["host"] = "assumed: timed through PyTorch, whose calls differ from run to run"
     return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -31,6 +32,17 @@ def machines_for(name: str, chips: int, catalogue: Catalogue | None = None) -> C
     if place is None and name.endswith(FILES + GRAPHS):
         return cluster(name, catalogue=catalogue)
     return _shipped_machines(place or name.lower(), chips, catalogue)
+
+
+def servers_reach(chips: int, place: str) -> int:
+    """Chips that machines must have in all for a group: its number, or its last one and one more.
+
+    Examples
+    --------
+    >>> servers_reach(2, ""), servers_reach(2, "0,16")
+    (2, 17)
+    """
+    return max([chips, *(int(number) + 1 for number in re.findall(r"\d{1,9}", place))])
 
 
 @cache

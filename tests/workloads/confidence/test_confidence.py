@@ -328,3 +328,13 @@ def test_ends_of_a_mixture_leave_a_tenth_outside_of_each(
 def test_a_mixture_of_one_part_is_that_part(share: float, centre: float) -> None:
     ends = mixture_ends(10.0, Slowing(share, 30.0), 0.2)
     assert ends == pytest.approx((centre * math.exp(-0.2), centre * math.exp(0.2)))
+
+
+def test_a_few_ranks_on_two_servers_cross_them() -> None:
+    two = cluster("trn2.48xlarge:2")
+    within, between = (
+        collective_interval(two, 8, 2**30, 1.0, crosses=crosses) for crosses in (False, True)
+    )
+    assert "between servers" in between.basis
+    assert "between servers" not in within.basis
+    assert between.factor > within.factor

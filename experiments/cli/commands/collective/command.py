@@ -92,7 +92,7 @@ def collective(
         for row, _ in results
     ]
     rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
-    ends = [_interval(inputs, cluster, groups[0].ranks, row) for row in rows]
+    ends = [_interval(inputs, cluster, groups[0], row) for row in rows]
     rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
     summary: dict[str, Any] = {}
     if measured is not None:
@@ -144,7 +144,7 @@ def _side_by_side(
             for size in measured
         ]
         rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
-        ends = [_interval(inputs, cluster, groups[0].ranks, row) for row in rows]
+        ends = [_interval(inputs, cluster, groups[0], row) for row in rows]
         idle = without_effect(inputs, ranks, cluster, groups)
         named = {"without_effect": idle} if idle else {}
         both = zip(rows, ends, strict=True)
@@ -199,13 +199,16 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
 
 
 def _interval(
-    inputs: CollectiveInputs, cluster: Cluster, ranks: int, row: Mapping[str, Any]
+    inputs: CollectiveInputs, cluster: Cluster, group: Group, row: Mapping[str, Any]
 ) -> Interval:
     """Interval of the time of one row."""
     from workloads.confidence.answers import collective_interval
 
     size, seconds = row["size_bytes"], row["time_s"]
-    return collective_interval(cluster, ranks, size, seconds, ideal=inputs.ideal)
+    crosses = len(group.domains) > 1
+    return collective_interval(
+        cluster, group.ranks, size, seconds, ideal=inputs.ideal, crosses=crosses
+    )
 
 
 def _compared(
