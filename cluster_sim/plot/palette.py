@@ -18,8 +18,21 @@ KNOWN: Mapping[str, str] = {
     "straggler": "#999999",
     "other": "#e8e8e8",
     "idle": "#f4f4f4",
+    "serving": "#2b6cb0",
+    "batch": "#805ad5",
+    "warming": "#63b3ed",
+    "draining": "#bee3f8",
+    "loading": "#ecc94b",
+    "compiling": "#b7791f",
+    "checkpointing": "#9ae6b4",
+    "training": "#2f855a",
+    "evaluation": "#68d391",
+    "paused": "#cbd5e0",
+    "spare": "#e2e8f0",
+    "broken": "#c53030",
 }
-"""Colours of the categories of a training iteration; ``tp`` has that of ``exposed_tp``, etc."""
+"""Colours of the categories of a training iteration, where ``tp`` has that of ``exposed_tp``, etc.,
+and of the roles of a fleet's units."""
 
 OTHERS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from cluster_sim.plot.palette import colors, marks
@@ -14,6 +15,9 @@ from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+SAME = 0.01
+"""Relative distance up to which two lines lie on each other and are drawn as one."""
 
 
 def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
@@ -58,10 +62,10 @@ def lines(
     shades, shapes = colors(names), marks(names)
     figure = Figure(figsize=(8.4, 4.6), layout="constrained")
     axes = figure.subplots()
-    for number, (name, group) in enumerate(frame.groupby(by, sort=False)):
-        rows = group.sort_values(x)
-        style = f"{shapes[str(name)]}{'--' if number % 2 else '-'}"  # lines that coincide show both
-        axes.plot(rows[x], rows[y], style, ms=4, color=shades[str(name)], label=str(name))
+    for number, (together, rows) in enumerate(_distinct_lines(frame, x, y, by)):
+        first, label = together[0], " and ".join(together)
+        style = f"{shapes[first]}{'--' if number % 2 else '-'}"
+        axes.plot(rows[x], rows[y], style, ms=4, color=shades[first], label=label)
     if log:
         axes.set_xscale("log", base=2)
         ticks = sorted(set(frame[x]))
@@ -75,3 +79,21 @@ def lines(
     axes.legend(frameon=False, fontsize=9, title=by if len(names) == 1 else None)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
     return figure
+
+
+def _distinct_lines(
+    frame: pd.DataFrame, x: str, y: str, by: str
+) -> list[tuple[list[str], pd.DataFrame]]:
+    """Return the points of each line and its name; lines that coincide are one with all names."""
+    lines: list[tuple[list[str], pd.DataFrame]] = []
+    for name, group in frame.groupby(by, sort=False):
+        rows = group.sort_values(x)
+        points = rows[[x, y]].to_numpy(float)
+        for names, others in lines:
+            same = others[[x, y]].to_numpy(float)
+            if same.shape == points.shape and np.allclose(same, points, rtol=SAME):
+                names.append(str(name))
+                break
+        else:
+            lines.append(([str(name)], rows))
+    return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from cluster_sim.plot.palette import colors
+from cluster_sim.plot.palette import KNOWN, colors
 from workloads.fleet.results.timeline import change_w
 
 if TYPE_CHECKING:
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STACK = (
-    ("serving", "#2b6cb0", "serving"),
-    ("batch", "#805ad5", "batch requests"),
-    ("warming", "#63b3ed", "warming"),
-    ("draining", "#bee3f8", "draining"),
-    ("loading", "#ecc94b", "loading"),
-    ("compiling", "#b7791f", "compiling"),
-    ("checkpointing", "#9ae6b4", "checkpointing"),
-    ("training", "#2f855a", "training"),
-    ("evaluation", "#68d391", "evaluation"),
-    ("paused", "#cbd5e0", "paused in place"),
-    ("spare", "#e2e8f0", "spare"),
-    ("broken", "#c53030", "broken"),
+    ("serving", KNOWN["serving"], "serving"),
+    ("batch", KNOWN["batch"], "batch requests"),
+    ("warming", KNOWN["warming"], "warming"),
+    ("draining", KNOWN["draining"], "draining"),
+    ("loading", KNOWN["loading"], "loading"),
+    ("compiling", KNOWN["compiling"], "compiling"),
+    ("checkpointing", KNOWN["checkpointing"], "checkpointing"),
+    ("training", KNOWN["training"], "training"),
+    ("evaluation", KNOWN["evaluation"], "evaluation"),
+    ("paused", KNOWN["paused"], "paused in place"),
+    ("spare", KNOWN["spare"], "spare"),
+    ("broken", KNOWN["broken"], "broken"),
 )
 """Roles from the bottom of the stack, with their colours and names."""
 STEP_MINUTES = 15

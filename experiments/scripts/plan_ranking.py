@@ -87,7 +87,7 @@ def plot(frame: pd.DataFrame) -> Figure:
     left.scatter(frame["plans"], frame["kendall_tau"], s=18, color="#4477AA")
     left.axhline(0, color="grey", lw=1)
     left.set_xlabel("plans of a group (same model, chips and batch)")
-    left.set_ylabel("Kendall's tau, estimated against measured")
+    left.set_ylabel("Kendall's tau (1: order as measured, 0: no relation)")
     middle = frame.median(numeric_only=True)
     left.set_title(
         f"How well plans are ordered: tau {middle['kendall_tau']:.2f} in the median group",

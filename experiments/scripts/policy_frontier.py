@@ -1,7 +1,7 @@
 """The trade-off between SLO attainment and training chip-hours, for six policies.
 
 Each line is a policy of the fleet with several values of its setting, such as the headroom. Points
-further to the right train more, lower points miss fewer requests.
+further to the right train more, higher points miss fewer requests.
 """
 
 from __future__ import annotations

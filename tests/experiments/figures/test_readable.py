@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from cluster_sim.plot.bars import Bars
 from cluster_sim.plot.pixel_shares import busy_share, smoothed
 from experiments.figures.collective import bandwidth
+from experiments.figures.comparison import lines
 from experiments.figures.plan import _numerals, plan_label, worth
 from experiments.figures.training import stacked
 from experiments.figures.validation import scatter
@@ -108,3 +109,14 @@ def test_bandwidths_stand_with_the_interval_of_their_times() -> None:
         assert (min(rates), max(rates)) == pytest.approx((100 / 1.25, 200 / 0.8))
     alone = bandwidth(frame[:1].assign(low=0.8, high=1.25)).axes[0].collections[0]
     assert alone.get_paths()[0].vertices[:, 1] == pytest.approx((80.0, 125.0))
+
+
+def test_lines_that_coincide_are_one_with_both_names() -> None:
+    rows = [
+        {"x": x, "y": y + shift, "name": name}
+        for name, shift in (("a", 0.0), ("b", 0.001), ("c", 1.0))
+        for x, y in ((1, 1.0), (2, 3.0))
+    ]
+    figure = lines(pd.DataFrame(rows), "x", "y", "name", "", labels=("x", "y"))
+    drawn = figure.axes[0].get_lines()
+    assert [line.get_label() for line in drawn] == ["a and b", "c"]
