@@ -109,20 +109,6 @@ def test_the_glossary_explains_every_part_and_quantity_and_no_other(hardware: li
     assert set(explained) == {row.quantity for row in hardware} | {row.part for row in hardware}
 
 
-def test_the_page_lists_every_contested_value_as_it_is(
-    shipped: Catalogue, hardware: list[Entry]
-) -> None:
-    _, _, table = GLOSSARY.read_text(encoding="utf-8").partition("## Contested values")
-    listed = [line for line in table.splitlines() if line.startswith("|")][2:]
-    expected = []
-    for part, quantity in dict.fromkeys((row.part, row.quantity) for row in hardware):
-        default, *others = shipped.variants(part, quantity)
-        if others:
-            names = "; ".join(f"{other.variant}: {other.written}" for other in others)
-            expected.append(f"| {part}.{quantity} | {default.written} | {names} |")
-    assert sorted(listed) == sorted(expected)
-
-
 def test_the_examples_of_the_page_run() -> None:
     text = GLOSSARY.read_text(encoding="utf-8").replace("```", "")
     examples = doctest.DocTestParser().get_doctest(text, {}, GLOSSARY.name, None, None)
