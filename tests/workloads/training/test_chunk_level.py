@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cluster_sim.analysis.conservation import violations
@@ -14,6 +15,7 @@ from cluster_sim.schedule.routines import check_routines, written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from topologies import memory_limit
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
@@ -134,3 +136,28 @@ def test_what_is_not_known_by_its_chunks_or_too_large_is_refused() -> None:
     with pytest.raises(InputError, match=r"at most 10,000,000 are run\..*, --engine fast without"):
         iteration(TOY, sixteen(), large, level="chunk", engine="reference")
     assert iteration(TOY, sixteen(), large, level="chunk").ops > 10_000_000
+
+
+def test_a_schedule_that_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_limit, "machine_bytes", lambda: 10**6)
+    with pytest.raises(InputError, match=r"makes of the groups .* may use 1 MB\. Use"):
+        iteration(TOY, sixteen(), plan(tp=16), level="chunk")
+
+
+def test_steps_of_one_collective_and_size_share_a_routine() -> None:
+    """Each group of an exchange calls each of its collectives of one size by one routine."""
+    fabric = cluster("trn2.48xlarge")
+    program = toy_program(plan(tp=4, dp=4, global_batch=4), fabric, SHORT)
+    expanded = expand(program, lower(program), fabric)
+    within = [exchange for exchange in program.exchanges if exchange.axis == "tp"]
+    calls = sum(len(exchange.members) * exchange.calls for exchange in within)
+    kinds = {
+        (step.collective, step.size_bytes, step.stream)
+        for step in program.steps
+        if step.axis == "tp"
+    }
+    groups = sum(len(exchange.members) for exchange in within)
+    shared = np.bincount(expanded.routines.routine)[: groups * len(kinds)]
+    assert groups == 4
+    assert shared.sum() == calls
+    assert len(set(expanded.routines.routine[: int(shared.sum())].tolist())) == groups * len(kinds)

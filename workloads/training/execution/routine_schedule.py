@@ -99,30 +99,30 @@ def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, li
 
 
 def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
-    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
-    ptr, dst = [outside.ptr], [outside.dst]
-    lag_ps, starts = [outside.lag_ps], [outside.start_mask()]
-    at = len(outside)
-    for pattern, begin in zip(patterns, first.tolist(), strict=False):
-        edges, end = pattern.edges, len(pattern)
-        leaving = np.diff(edges.ptr)
+    """Edges of the ops outside, then of each routine, whose last ops lead to its join.
+
+    Columns are allocated once and written in place, as parts and whole would take twice the memory.
+    """
+    leaving = [np.diff(pattern.edges.ptr) for pattern in patterns]
+    edges, at = len(outside) + sum(int(np.maximum(1, each).sum()) for each in leaving), len(outside)
+    ptr, dst = np.empty(int(first[-1]) + 1, np.int64), np.empty(edges, np.int32)
+    lag_ps, from_start = np.zeros(edges, np.int64), np.zeros(edges, np.bool_)
+    ptr[: len(outside.ptr)] = outside.ptr
+    dst[:at], lag_ps[:at], from_start[:at] = outside.dst, outside.lag_ps, outside.start_mask()
+    for pattern, each, begin in zip(patterns, leaving, first.tolist(), strict=False):
         # An op that nothing of the routine waits for gets an edge to the join that ends it.
-        last = np.flatnonzero(leaving == 0)
-        leaving[last] = 1
-        behind = at + np.cumsum(np.append(leaving, 0))
-        place = edges.ptr[last]
-        ptr.append(behind)
-        dst.append((np.insert(edges.dst, place, end) + begin).astype(np.int32))
-        lag_ps.append(np.insert(edges.lag_ps, place, 0))
-        starts.append(np.insert(edges.start_mask(), place, False))
-        at = int(behind[-1])
-    from_start = np.concatenate(starts)
-    return Edges(
-        np.concatenate(ptr),
-        np.concatenate(dst),
-        np.concatenate(lag_ps),
-        from_start if from_start.any() else None,
-    )
+        last, end = np.flatnonzero(each == 0), begin + len(pattern)
+        place = pattern.edges.ptr[last] + np.arange(len(last))
+        copied = np.ones(len(pattern.edges) + len(last), np.bool_)
+        copied[place] = False
+        here = slice(at, at + len(copied))
+        dst[here][copied] = pattern.edges.dst + np.int32(begin)
+        dst[here][place] = end
+        lag_ps[here][copied] = pattern.edges.lag_ps
+        from_start[here][copied] = pattern.edges.start_mask()
+        ptr[begin + 1 : end + 1] = at + np.cumsum(np.maximum(1, each))
+        at = ptr[end + 1] = here.stop
+    return Edges(ptr, dst, lag_ps, from_start if from_start.any() else None)
 
 
 def _flows(
