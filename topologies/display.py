@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
@@ -30,11 +29,13 @@ def table(noun: str, facts: Mapping[str, object]) -> str:
     >>> table("Group", {"ranks": 64})
     '<table><caption>Group</caption><tr><th>ranks</th><td>64</td></tr></table>'
     """
+    from html import escape  # as late as this, since commands never show a notebook's table
+
     rows = (
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(_cut(value))}</td></tr>"
+        f"<tr><th>{escape(name)}</th><td>{escape(_cut(value))}</td></tr>"
         for name, value in facts.items()
     )
-    return f"<table><caption>{html.escape(noun)}</caption>{''.join(rows)}</table>"
+    return f"<table><caption>{escape(noun)}</caption>{''.join(rows)}</table>"
 
 
 def stated_fields(instance: Any) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 from collections.abc import Iterable
 
@@ -35,8 +34,10 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
     >>> suggestion("zebra", ["trn2"])
     ''
     """
+    from difflib import get_close_matches
+
     by_lower_case = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(value.lower(), list(by_lower_case), n=1)
+    close = get_close_matches(value.lower(), list(by_lower_case), n=1)
     return f" Did you mean {by_lower_case[close[0]]}?" if close else ""
 
 

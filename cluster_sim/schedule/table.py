@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -327,6 +326,8 @@ class Schedule:
         )
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         sizes = {"ops": len(self), "edges": len(self.edges), "resources": len(self.resources)}
         counted = {name: f"{number:,}" for name, number in sizes.items()}
         # The engine sees nothing of topologies, so this table is written without its display.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -166,6 +165,8 @@ def main() -> None:
 
 def _own_fault(fault: Exception) -> int:
     """Report an internal fault in one line as well; its traceback is shown on request."""
+    import traceback
+
     if os.environ.get(TRACEBACK):
         traceback.print_exception(fault)
         return 1

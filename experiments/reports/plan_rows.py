@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from workloads.confidence import Interval, Prediction, margin, training_features
 from workloads.confidence.answers import training_interval
+from workloads.confidence.features import training_features
+from workloads.confidence.interval import Interval
+from workloads.confidence.kinds import Prediction
+from workloads.confidence.ratio import margin
 from workloads.search import Finalist, Search
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS

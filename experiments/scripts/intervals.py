@@ -30,7 +30,7 @@ def with_collective_ends(
     ideal : bool
         Whether the times are those of the α–β model, whose interval is a point.
     """
-    from workloads.confidence.answers import collective_interval
+    from workloads.confidence.collectives import collective_interval
 
     calls = zip(*(frame[name].tolist() for name in ("ranks", "size_bytes", "time_s")), strict=True)
     ends = [collective_interval(cluster, *call, ideal=ideal) for call in calls]

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.validation.comparison.residuals import group_of, is_mixed, prediction_of, residuals
-from workloads.confidence import Prediction, Residual, Residuals, half_width, margin
-from workloads.confidence.kinds import COLLECTIVES, EXCHANGE, FAMILY
-from workloads.confidence.residuals import shipped_residuals
+from workloads.confidence.kinds import COLLECTIVES, EXCHANGE, FAMILY, Prediction
+from workloads.confidence.ratio import margin
+from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
+from workloads.confidence.split_conformal import half_width
 
 TRAINING, COLLECTIVE = "training", "collective"
 SHORT = COLLECTIVES[:2]

@@ -18,7 +18,7 @@ from experiments.validation.reading.columns import Kind
 from experiments.validation.reading.rows import Row, Rows
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
-from workloads.confidence import shipped_residuals
+from workloads.confidence.residuals import shipped_residuals
 
 if TYPE_CHECKING:
     import pandas as pd

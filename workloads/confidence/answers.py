@@ -1,4 +1,4 @@
-"""Intervals of whole answers: a training step, a collective, a replica's first token."""
+"""Intervals of whole answers: a training step, a replica's time per token and first token."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 from workloads.confidence.features import (
     Degrees,
-    collective_features,
     first_token_features,
     serving_features,
     training_features,
 )
-from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
+    from workloads.confidence.interval import Interval
     from workloads.models.model import Model
 
 
@@ -33,25 +32,6 @@ def training_interval(model: Model, plan: Degrees, cluster: Cluster, seconds: fl
     True
     """
     return interval(seconds, training_features(model, plan, cluster))
-
-
-def collective_interval(
-    cluster: Cluster,
-    ranks: int,
-    size_bytes: int,
-    seconds: float,
-    *,
-    ideal: bool = False,
-    crosses: bool | None = None,
-) -> Interval:
-    """Interval of the predicted time of a collective [s].
-
-    A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
-    ``crosses`` says whether the group lies on several servers, where that is known.
-    """
-    if cluster.plain or not cluster.chip or ideal:
-        return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
-    return interval(seconds, collective_features(cluster, ranks, size_bytes, crosses=crosses))
 
 
 def serving_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:

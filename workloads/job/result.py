@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies import display
-from workloads.confidence import Interval
+from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.job.closed_form import daly_interval_s
 from workloads.job.intervals import Curve

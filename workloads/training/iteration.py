@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from cluster_sim.analysis.category_times import CategoryTimes
-    from workloads.confidence import Interval
+    from workloads.confidence.interval import Interval
 
 
 @dataclass(frozen=True, eq=False)

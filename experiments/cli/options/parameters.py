@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
-from click.shell_completion import CompletionItem
 
 from topologies.options import Option
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
@@ -122,6 +124,8 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Let the shell complete a path."""
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(incomplete, type="file")] if self.kind is Path else []
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import wrap
 from typing import Any
 
 from experiments.reports.values import plain
@@ -38,7 +36,7 @@ def print_table(
     """
     title, columns = printable(title), [printable(name) for name in columns]
     cells = [[printable(cell) for cell in row] for row in rows]
-    width = shutil.get_terminal_size((80, 24)).columns
+    width = _terminal_width()
     bold = BOLD if _shows_styles() else "{}"
     lines = [bold.format(line) for line in _wrapped(title, width)] if title else []
     for block in blocks(columns, cells, width, left):
@@ -50,7 +48,7 @@ def print_table(
 
 def print_text(text: str, *, bold: bool = False) -> None:
     """Print a text as wide as the terminal; an empty one prints nothing."""
-    width = shutil.get_terminal_size((80, 24)).columns
+    width = _terminal_width()
     styled = BOLD if bold and _shows_styles() else "{}"
     lines = _wrapped(printable(text), width) if text else []
     sys.stdout.write("".join(f"{styled.format(line)}\n" for line in lines))
@@ -58,7 +56,7 @@ def print_text(text: str, *, bold: bool = False) -> None:
 
 def print_paragraphs(title: str, paragraphs: Iterable[tuple[str, str]]) -> None:
     """Print headings with an indented text below each, as wide as the terminal."""
-    width = shutil.get_terminal_size((80, 24)).columns
+    width = _terminal_width()
     bold = BOLD if _shows_styles() else "{}"
     lines = [bold.format(line) for line in _wrapped(printable(title), width)]
     for heading, text in paragraphs:
@@ -160,11 +158,20 @@ def _lines(
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Break a text into lines between words; a word wider than the column is broken."""
+    from textwrap import wrap
+
     wrapped = (
         wrap(line, width, break_on_hyphens=False, expand_tabs=False, replace_whitespace=False)
         for line in text.split("\n")
     )
     return [part for lines in wrapped for part in lines or [""]]
+
+
+def _terminal_width() -> int:
+    """Return the columns of the terminal, 80 where there is none."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size((80, 24)).columns
 
 
 def _shows_styles() -> bool:

@@ -16,8 +16,8 @@ from experiments.validation.conditions.torch_neuron import PYTORCH
 from experiments.validation.reading.machines import machines_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from workloads.confidence import Interval, Prediction, Residual, Residuals, interval
 from workloads.confidence.features import crosses_servers, kernels_assumed
+from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     EXCHANGE,
     FIRST_TOKEN,
@@ -25,11 +25,14 @@ from workloads.confidence.kinds import (
     RESEARCH,
     SERVING,
     SERVING_EXPERTS,
+    Prediction,
     collective_kind,
     kernel_kind,
     training_kind,
 )
 from workloads.confidence.mixture import NEVER, Slowing, slowing
+from workloads.confidence.residuals import Residual, Residuals
+from workloads.confidence.split_conformal import interval
 from workloads.models.huggingface import model as read_model
 
 EXCHANGES = "expert_exchange"

@@ -8,8 +8,8 @@ import pytest
 
 from experiments.validation import left_out
 from experiments.validation.left_out import Fold, cover, folds, lines
-from workloads.confidence import Prediction, Residual, Residuals
-from workloads.confidence.kinds import COLLECTIVES, TENSOR
+from workloads.confidence.kinds import COLLECTIVES, TENSOR, Prediction
+from workloads.confidence.residuals import Residual, Residuals
 
 
 def _row(table: str, residual: float, **other: object) -> Residual:

@@ -14,32 +14,26 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
-from workloads.confidence import (
-    Interval,
-    Prediction,
-    Residual,
-    Residuals,
-    interval,
-    margin,
-    ratio_half_width,
-    shipped_residuals,
-)
-from workloads.confidence.answers import collective_interval, training_interval
+from workloads.confidence.answers import training_interval
+from workloads.confidence.collectives import collective_interval
 from workloads.confidence.features import (
     first_token_features,
     serving_features,
     training_features,
 )
+from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     EXCHANGE,
     FAMILY,
     NAMES,
     TENSOR,
+    Prediction,
     collective_kind,
     training_kind,
 )
 from workloads.confidence.mixture import Slowing, mixture_ends, slowing
-from workloads.confidence.residuals import csv_lines, parse
+from workloads.confidence.ratio import margin, ratio_half_width
+from workloads.confidence.residuals import Residual, Residuals, csv_lines, parse, shipped_residuals
 from workloads.confidence.split_conformal import (
     ASSUMED,
     BORROWED_TABLES,
@@ -51,6 +45,7 @@ from workloads.confidence.split_conformal import (
     NEW_CHIP,
     NOT_FITTED,
     half_width,
+    interval,
     score_quantile,
     weighted_quantile,
     widening,

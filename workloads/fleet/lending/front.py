@@ -15,7 +15,7 @@ from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
-from workloads.confidence import Interval
+from workloads.confidence.interval import Interval
 from workloads.demand import Demand
 from workloads.fleet.from_options import (
     check_question,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from workloads.confidence import Interval
+from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.fleet.lending.answer import Loan, Night, Terms, at_capacity, lend
 from workloads.fleet.lending.batch import batch_need

@@ -11,7 +11,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
-from workloads.confidence import serving_features
+from workloads.confidence.features import serving_features
 from workloads.demand import Demand
 from workloads.fleet.setup.replica import AUTO, KNOWN, Replica, fitting_replicas
 from workloads.fleet.setup.split import groups_in_units

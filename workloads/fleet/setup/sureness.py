@@ -8,7 +8,8 @@ from typing import Any
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
-from workloads.confidence import Interval, interval
+from workloads.confidence.interval import Interval
+from workloads.confidence.split_conformal import interval
 from workloads.fleet.state.services import Service
 
 GIVEN = "rate of a unit as given"

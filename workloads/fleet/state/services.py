@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.arrays import FloatArray
-from workloads.confidence import Prediction
+from workloads.confidence.kinds import Prediction
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.serving.capacity import Capacity
 from workloads.serving.disaggregated import Pools

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.confidence import Interval
+    from workloads.confidence.interval import Interval
 
 
 SHOWN = (
@@ -202,7 +202,7 @@ def _interval(
     inputs: CollectiveInputs, cluster: Cluster, group: Group, row: Mapping[str, Any]
 ) -> Interval:
     """Interval of the time of one row."""
-    from workloads.confidence.answers import collective_interval
+    from workloads.confidence.collectives import collective_interval
 
     size, seconds = row["size_bytes"], row["time_s"]
     crosses = len(group.domains) > 1

@@ -1,0 +1,32 @@
+"""Interval of the time of a collective, which reads no residual where no machine is simulated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workloads.confidence.interval import Interval
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+
+
+def collective_interval(
+    cluster: Cluster,
+    ranks: int,
+    size_bytes: int,
+    seconds: float,
+    *,
+    ideal: bool = False,
+    crosses: bool | None = None,
+) -> Interval:
+    """Interval of the predicted time of a collective [s].
+
+    A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
+    ``crosses`` says whether the group lies on several servers, where that is known.
+    """
+    if cluster.plain or not cluster.chip or ideal:
+        return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
+    from workloads.confidence.features import collective_features
+    from workloads.confidence.split_conformal import interval
+
+    return interval(seconds, collective_features(cluster, ranks, size_bytes, crosses=crosses))
