@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,18 @@ def progress(items: Sequence[Any], task: str, *, quiet: bool) -> Iterator[Any]:
             report(task, done, len(items))
             yield item
         report(task, len(items), len(items))
+
+
+@contextmanager
+def one_piece(task: str, watch: Watch) -> Iterator[None]:
+    """Show a single piece of work, the body of a ``with`` statement, as a sequence of one."""
+    pieces = iter(watch([None], task))
+    try:
+        for _ in pieces:
+            yield
+    finally:
+        if isinstance(pieces, Generator):
+            pieces.close()
 
 
 def unwatched(items: Sequence[Any], _task: str) -> Iterable[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from cluster_sim.progress import Watch, unwatched
+from cluster_sim.progress import Watch, one_piece, unwatched
 from experiments.scripts.points import each
 
 if TYPE_CHECKING:
@@ -72,15 +72,13 @@ def run(
     from workloads.fleet.setup.period import Period
     from workloads.models.huggingface import model as read_model
 
-    (scene,) = (
-        scenario(
-            machine,
+    with one_piece("capacity of a unit", watch):
+        scene = scenario(
+            named(cluster),
             demand_from([demand]),
             model=read_model(model),
             period=Period(days, scale_to_peak=peak_share),
         )
-        for machine in watch([named(cluster)], "capacity of a unit")
-    )
     points = list(_policies(scene, headrooms))
     frame = pd.DataFrame(each(partial(_row, scene, seed), points, watch, task="runs"))
     frame.attrs = {"title": f"{demand} on {cluster}, peak hour at {peak_share:.0%} of the fleet"}

@@ -70,7 +70,7 @@ def run(
     from workloads.fleet.policies.headroom import lendable
     from workloads.fleet.scenario import Operation, scenario
     from workloads.fleet.setup.period import Period
-    from workloads.fleet.setup.serving import Serving
+    from workloads.fleet.setup.serving_settings import Serving
 
     machine = named(cluster)
     built = scenario(

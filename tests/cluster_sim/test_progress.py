@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import time
 from contextlib import redirect_stderr
+from functools import partial
 
 import pytest
 
 from cluster_sim import progress as shown
-from cluster_sim.progress import progress, progress_bars
+from cluster_sim.progress import one_piece, progress, progress_bars, unwatched
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -87,3 +88,24 @@ def test_a_fault_takes_the_bars_away(terminal: Terminal) -> None:
     with pytest.raises(ValueError, match="no"):
         fail(2)
     assert terminal.getvalue().endswith(SHOW_CURSOR)
+
+
+@pytest.mark.parametrize("is_faulty", [False, True])
+def test_a_single_piece_of_work_has_a_bar_that_goes_with_it(
+    terminal: Terminal, is_faulty: bool
+) -> None:
+    done = []
+    try:
+        with redirect_stderr(terminal), one_piece("search", partial(progress, quiet=False)):
+            if is_faulty:
+                raise ValueError("no")
+            done.append("search")
+    except ValueError as fault:
+        held = fault  # its traceback holds the frames, and the bar goes nevertheless
+        assert held.args == ("no",)
+        assert terminal.getvalue().endswith(SHOW_CURSOR)
+    assert bool(done) != is_faulty
+    assert ("1/1" in terminal.getvalue()) != is_faulty
+    with one_piece("search", unwatched):
+        done.append("unwatched")
+    assert done[-1] == "unwatched"

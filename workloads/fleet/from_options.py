@@ -27,7 +27,8 @@ from workloads.fleet.scenario import Operation, Scenario, run, scenario
 from workloads.fleet.setup.mixture import Share
 from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.prompts import is_usual
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.setup.sureness import serving_notes
 from workloads.fleet.unread_options import (
     unread_discount,
@@ -213,7 +214,7 @@ def notes(built: Scenario, question: Question) -> list[str]:
     history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [
         *built.demand.notes,
-        *serving_notes(built.cluster, built.services),
+        *serving_notes(built.cluster, built.services, is_usual=is_usual(built.serving)),
         *unread_options(question.policy, priced=built.prices is not None),
         *unread_with_unit_rate(question.fleet, question.limits),
         *unread_discount(question.money, batch=built.batch is not None),

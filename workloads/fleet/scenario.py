@@ -27,7 +27,8 @@ from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.period import Period, cut_to_period, draw_noise, scaled_to_fleet
-from workloads.fleet.setup.serving import Serving, services_from
+from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.setup.sizing import Sizing, scale_note, sizing
 from workloads.fleet.setup.split import block_of
 from workloads.fleet.simulation import FleetRun, simulate

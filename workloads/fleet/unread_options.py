@@ -65,7 +65,7 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     """Return a sentence for each option that a stated rate or time of a change leaves unread.
 
     Settings of replicas beside a stated rate are refused before
-    (:class:`workloads.fleet.setup.serving.Serving`).
+    (:class:`workloads.fleet.setup.serving_settings.Serving`).
 
     Examples
     --------

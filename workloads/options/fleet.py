@@ -56,10 +56,11 @@ class FleetInputs:
         ),
     )
     prefill: str = field(
-        default="chunked",
+        default="auto",
         metadata=option(
             "Processing of prompts: chunked (in pieces, together with decoding), separate (whole, "
-            "while decoding waits), or auto for the usual way of the chip, as in serve",
+            "while decoding waits), or auto: on Neuron machines groups of up to 3:1, see "
+            "--disaggregate, or separate where a unit holds one replica; elsewhere chunked",
             choices=("auto", "separate", "chunked"),
         ),
     )
@@ -95,7 +96,7 @@ class FleetInputs:
             "Disaggregated serving: prefill and decode replicas of a group, such as 1:3; groups "
             "fill a unit or take several",
             metavar="P:D",
-            default="every replica does both",
+            default="by --prefill",
         ),
     )
     unit_rate: float | None = field(

@@ -41,7 +41,7 @@ from workloads.fleet.results.timeline import role_units, timeline
 from workloads.fleet.scenario import Operation, scenario
 from workloads.fleet.setup.batch import batch_work, interactive
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.models.huggingface import named
 from workloads.serving import (
     Batching,

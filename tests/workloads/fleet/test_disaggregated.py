@@ -21,7 +21,8 @@ from workloads.fleet import ChangeCosts, Fleet, Limits, Role, Service, simulate
 from workloads.fleet.results.timeline import role_units
 from workloads.fleet.scenario import Operation, run, scenario
 from workloads.fleet.setup.failure_domains import failures_from
-from workloads.fleet.setup.serving import Serving, cold_cache_s, services_from
+from workloads.fleet.setup.serving import cold_cache_s, services_from
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.setup.split import block_of
 from workloads.fleet.setup.sureness import replicas_document
 from workloads.models.huggingface import named
@@ -207,6 +208,8 @@ def test_impossible_splits_are_refused() -> None:
         _service("one:3")
     with pytest.raises(InputError, match="Leave --chunk out"):
         Serving(disaggregate="1:3", chunk_tokens=512)
+    with pytest.raises(InputError, match="--prefill chunked is for replicas that decode as well"):
+        Serving(disaggregate="1:3", prefill="chunked")
     with pytest.raises(InputError, match="--chunk 512 cuts prompts, but prefill is separate"):
         services_from(_demand(), UNIT, [MODEL], Serving(prefill="separate", chunk_tokens=512))
     with pytest.raises(InputError, match="leave out --unit-rate"):

@@ -67,17 +67,37 @@ def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
     assert "overheads" not in " ".join(_fleet("trn2-ultraserver:2", "llama-3.1-8b")["notes"])
 
 
-def test_prompts_run_as_the_options_say_and_a_way_that_no_engine_has_is_named() -> None:
-    """Neuron's engines do not run pieces of prompts beside decoding; those of GPUs do."""
+def test_prompts_run_as_neuron_s_engines_run_them_unless_options_say_otherwise() -> None:
+    """They do not run pieces of prompts beside decoding; engines of GPUs do."""
     trn2 = ("trn2-ultraserver:2", "llama-3.1-8b")
-    pieces, whole = _fleet(*trn2), _fleet(*trn2, "--prefill", "separate")
-    (replica,), (waiting,) = pieces["replicas"], whole["replicas"]
-    assert (replica["chunk_tokens"], waiting["chunk_tokens"]) == (512, 0)
-    assert whole["unit_capacity_requests_per_s"] < pieces["unit_capacity_requests_per_s"]
-    for same in (("--chunk", "0"), ("--prefill", "auto")):
-        assert _fleet(*trn2, *same)["replicas"] == whole["replicas"]
-    named = "Neuron's engines pause decoding for each prompt: --prefill separate"
-    assert named in " ".join(pieces["notes"])
-    assert "Neuron" not in " ".join(whole["notes"])
-    assert "Neuron" not in " ".join(_fleet("dgx-h100:4", "llama-3.1-8b")["notes"])
-    assert "Neuron" not in " ".join(_fleet(*trn2, "--disaggregate", "1:3")["notes"])
+    usual, stated = _fleet(*trn2), _fleet(*trn2, "--disaggregate", "3:1")
+    (apart,) = usual["replicas"]
+    assert (apart["prefill_replicas"], apart["decode_replicas"]) == (3, 1)
+    assert usual["replicas"] == stated["replicas"]
+    assert usual["unit_capacity_requests_per_s"] == stated["unit_capacity_requests_per_s"]
+    assert "on replicas of their own (3:1), as Neuron's engines pause" in _notes(usual)
+    assert "Neuron" not in _notes(stated)
+    pieces, whole = (
+        _fleet(*trn2, "--prefill", "chunked"),
+        _fleet(*trn2, "--prefill", "separate"),
+    )
+    assert pieces["replicas"] == _fleet(*trn2, "--chunk", "512")["replicas"]
+    assert whole["replicas"] == _fleet(*trn2, "--chunk", "0")["replicas"]
+    assert (pieces["replicas"][0]["chunk_tokens"], whole["replicas"][0]["chunk_tokens"]) == (512, 0)
+    assert "no engine of Neuron does" in _notes(pieces)
+    assert "Neuron" not in _notes(whole)
+    assert "Neuron" not in _notes(_fleet("dgx-h100:4", "llama-3.1-8b"))
+
+
+def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts() -> None:
+    alone = _fleet("trn2.48xlarge:8", "llama-3.1-8b")
+    (replica,) = alone["replicas"]
+    assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)
+    assert "prefill_replicas" not in replica
+    assert "decoding waits for whole prompts" in _notes(alone)
+    assert "--disaggregate 3:1 gives prompts replicas of their own" in _notes(alone)
+    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:2", "llama-3.1-8b"))
+
+
+def _notes(document: dict[str, Any]) -> str:
+    return " ".join(document["notes"])

@@ -15,7 +15,7 @@ from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.processes.failures import Domain
 from workloads.fleet.scenario import Scenario, run, scenario
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 
 UNITS = 200
 

@@ -12,7 +12,9 @@ from topologies.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.fleet import ChangeCosts, Fleet, Role, Service, simulate
 from workloads.fleet.results.timeline import role_units
-from workloads.fleet.setup.serving import Serving, cold_cache_s, services_from
+from workloads.fleet.setup.prompts import prompts_of
+from workloads.fleet.setup.serving import cold_cache_s, services_from
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.state.services import lead_s
 from workloads.models.huggingface import named
 from workloads.serving import (
@@ -56,20 +58,22 @@ def _service(lengths: Lengths, **how: object) -> Service:
     return service
 
 
+@pytest.mark.parametrize("prefill", ["chunked", "auto"])
 def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
-    served: Profile, lengths: Lengths, monkeypatch: pytest.MonkeyPatch
+    served: Profile, lengths: Lengths, monkeypatch: pytest.MonkeyPatch, prefill: str
 ) -> None:
     """The gain of a unit against that of saturated replicas on other draws, within 5 %."""
     # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.capacity_runs.LOADS", (0.05, 0.99))
-    plain = _service(lengths)
-    other = TableRuns(batching=Batching(chunk_tokens=512), requests=2000, seed=7)
+    plain = _service(lengths, prefill=prefill)
+    prompts = prompts_of(Serving(prefill=prefill), MODEL, WHERE, served)
+    other = TableRuns(batching=prompts.batching, requests=2000, seed=7, pools=prompts.apart)
     alone = saturated_rate(served, lengths, other)
     for how, runs in (
         ({"prefix_share": SHARE}, replace(other, prefix_share=SHARE)),
         ({"speculate": "3:70%:0.05"}, replace(other, speculation=Speculation(3, 0.7, 0.05))),
     ):
-        faster = _service(lengths, **how)
+        faster = _service(lengths, prefill=prefill, **how)
         gain = faster.capacity.rate_max_per_s / plain.capacity.rate_max_per_s
         assert gain == pytest.approx(saturated_rate(served, lengths, runs) / alone, rel=0.05)
         assert gain != pytest.approx(1.0, abs=0.02)

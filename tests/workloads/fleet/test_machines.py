@@ -11,7 +11,8 @@ from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
 from workloads.fleet.setup.progress import training_rate
 from workloads.fleet.setup.replica import fitting_replicas
-from workloads.fleet.setup.serving import Serving, services_from
+from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.models.huggingface import named
 
 
@@ -57,10 +58,10 @@ def test_replicas_come_in_order_of_chips_and_divide_experts_where_they_fit_twice
 def test_a_larger_replica_is_taken_where_the_shortest_misses_the_slo() -> None:
     machine, model = cluster("trn2-ultraserver:4"), named("deepseek-v3")
     demand = constant(0.1, minutes=60, prompt_tokens=2500.0, output_tokens=30.0)
-    (service,) = services_from(demand, machine, [model], Serving())
+    (service,) = services_from(demand, machine, [model], Serving(prefill="chunked"))
     assert (service.replica_chips, service.expert_groups, service.replicas) == (32, 16, 2)
     with pytest.raises(InputError, match=r"ttft 6 s .* x trn2 keeps that for 95.* another --tp"):
-        services_from(demand, machine, [model], Serving(tp=16, precision="bf16"))
+        services_from(demand, machine, [model], Serving(tp=16, precision="bf16", prefill="chunked"))
 
 
 @pytest.mark.parametrize("machine", ["trn2-ultraserver:4", "trn3-gen2:2", "gb200-nvl72:2"])

@@ -18,7 +18,7 @@ from workloads.fleet.inputs.job_file import read_jobs
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.setup.night_work import host_memory_note
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import Ledger
 from workloads.fleet.state.roles import Role

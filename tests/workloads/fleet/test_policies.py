@@ -20,7 +20,7 @@ from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import power_w, role_units, timeline
 from workloads.fleet.scenario import Operation, Scenario, run, scenario
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.state.roles import Role
 
 UNITS = 100

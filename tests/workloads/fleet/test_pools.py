@@ -20,7 +20,8 @@ from workloads.fleet import (
     threshold,
 )
 from workloads.fleet.results.timeline import timeline
-from workloads.fleet.setup.serving import Serving, services_from
+from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 400

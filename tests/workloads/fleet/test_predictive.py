@@ -39,7 +39,7 @@ from workloads.fleet.policies.view import Policy
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.scenario import Operation, Scenario, run, scenario
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.serving import fixed_rate
 
 DAY = 1440

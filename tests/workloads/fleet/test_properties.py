@@ -18,7 +18,7 @@ from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import role_units, timeline
 from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.state.roles import Role
 
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)

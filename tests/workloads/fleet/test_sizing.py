@@ -11,7 +11,7 @@ from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
 from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.fleet.setup.serving_settings import Serving
 
 FLEET = cluster("trn2-ultraserver:50")
 

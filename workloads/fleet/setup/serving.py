@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError
 from workloads.confidence.features import serving_features
 from workloads.demand import Demand
-from workloads.fleet.setup.replica import AUTO, KNOWN, Replica, fitting_replicas
+from workloads.fleet.setup.prompts import prompts_of
+from workloads.fleet.setup.replica import Replica, fitting_replicas
+from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.setup.split import groups_in_units
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
 from workloads.serving import (
-    Batching,
     Lengths,
     Profile,
-    Slo,
     SloMissed,
     Speculation,
     TableRuns,
     azure_lengths,
-    batching_from,
     capacity_table,
     fixed_rate,
     parse_speculation,
@@ -35,101 +33,14 @@ from workloads.serving import (
     saturated_rate,
 )
 
-DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
-"""Limits of MLPerf's server scenario for Llama-3.1-405B."""
 RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: any rate does for a shape."""
 SAME = "one model"
 """Name of the weights of services without a model."""
-MIXTURE_PIECE_TOKENS = 8192
-"""Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
-tokens reads most experts."""
-CHUNKED = "chunked"
-"""Default processing of prompts: a limit of TPOT is hard to keep while decode waits for them."""
 FILLS = 16
 """Least number of times that the requests of a table's runs fill all slots of decode replicas."""
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths spread as in Azure's conversations, not as in its code."""
-
-
-@dataclass(frozen=True)
-class Serving:
-    """Settings of serving on the units of a fleet.
-
-    Attributes
-    ----------
-    slo : Slo
-    tp : int, optional
-        Chips of a replica; by default the fewest that fit, from one server on.
-    prefill : str
-        Processing of prompts, as :func:`workloads.serving.batching_from` has it: ``chunked``,
-        ``separate``, with which decode waits for whole prompts and keeps no tight TPOT, or
-        ``auto``.
-    chunk_tokens : int, optional
-        Tokens of the pieces into which prompts are cut: by default 512, for mixtures of experts
-        8,192. With 0, prompts run whole.
-    unit_rate_per_s : float, optional
-        Requests that a unit serves, instead of a model's capacity [1/s]. There is no latency model
-        then: a request that is not queued keeps the SLO.
-    cache : Path, optional
-        Folder in which capacity tables are kept.
-    precision : str
-        Precision of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in
-        BF16.
-    prefix_share : float
-        Share of every prompt that a replica's prefix cache holds once it has been filled.
-    speculate : str
-        ``TOKENS:ACCEPTANCE[:DRAFT]``, see :func:`workloads.serving.parse_speculation`; empty for
-        none.
-    disaggregate : str
-        ``P:D``, the prefill and decode replicas of a group that serves together; empty where every
-        replica does both.
-    """
-
-    slo: Slo = DEFAULT_SLO
-    tp: int | None = None
-    prefill: str = CHUNKED
-    chunk_tokens: int | None = None
-    unit_rate_per_s: float | None = None
-    cache: Path | None = None
-    precision: str = AUTO
-    prefix_share: float = 0.0
-    speculate: str = ""
-    disaggregate: str = ""
-
-    def __post_init__(self) -> None:
-        if self.unit_rate_per_s is not None:
-            self._check_alone()
-        if self.disaggregate and self.chunk_tokens:
-            raise InputError(
-                f"pieces of {self.chunk_tokens} tokens are for replicas that decode beside a "
-                "prompt, and --disaggregate gives prompts replicas of their own. Leave --chunk out."
-            )
-        if self.precision not in KNOWN:
-            near = suggestion(self.precision, KNOWN)
-            raise InputError(
-                f"precision {shown(self.precision)!r} is none of {', '.join(KNOWN)}.{near}"
-            )
-
-    def _check_alone(self) -> None:
-        """Refuse settings of replicas beside a unit's rate, which holds whatever they are."""
-        replicas = {
-            "--tp": self.tp is not None,
-            "--precision": self.precision != AUTO,
-            "--prefill": self.prefill != CHUNKED,
-            "--chunk": self.chunk_tokens is not None,
-            "--prefix-cache": bool(self.prefix_share),
-            "--speculate": bool(self.speculate),
-            "--disaggregate": bool(self.disaggregate),
-            "--cache": self.cache is not None,
-        }
-        stated = [name for name, is_stated in replicas.items() if is_stated]
-        if stated:
-            verb, names = "changes" if len(stated) == 1 else "change", " and ".join(stated)
-            raise InputError(
-                f"{names} {verb} nothing beside --unit-rate, as a unit's rate "
-                f"holds whatever its replicas are; leave out --unit-rate, or {names}."
-            )
 
 
 def services_from(
@@ -237,9 +148,8 @@ def _service(
         )
     served = replica.served
     replicas = max(1, cluster.chips_per_domain // served.chips)
-    apart = None
-    if serving.disaggregate:
-        apart = groups_in_units(serving.disaggregate, cluster, served)
+    prompts = prompts_of(serving, model, cluster, served)
+    batching, apart = prompts.batching, prompts.apart
     groups = replicas / (apart.prefill + apart.decode) if apart else replicas
     prompt, output = (
         float(np.average(column[0], weights=demand.requests[0]))
@@ -248,7 +158,6 @@ def _service(
     # A demand has mean lengths only; their spread is that of a published trace of the same kind.
     trace_lengths = azure_lengths("conv" if output >= LONG_ANSWER else "code")
     lengths = trace_lengths.with_means(prompt, output)
-    batching = _batching(serving, model, cluster)
     decoding = apart.decode * batching.slots if apart else batching.slots
     runs = TableRuns(
         batching=batching,
@@ -274,16 +183,6 @@ def _service(
         cold_s=cold_cache_s(served, lengths, runs, table.rate_max_per_s / groups),
         apart=apart,
     )
-
-
-def _batching(serving: Serving, model: Model, cluster: Cluster) -> Batching:
-    """Return the batching of a replica: prompts in pieces, or whole."""
-    if serving.disaggregate or serving.chunk_tokens == 0:
-        return batching_from(cluster, "separate")
-    batching = batching_from(cluster, serving.prefill, serving.chunk_tokens)
-    if batching.chunk_tokens and serving.chunk_tokens is None and model.experts:
-        return replace(batching, chunk_tokens=MIXTURE_PIECE_TOKENS)
-    return batching
 
 
 def _speculation(serving: Serving, cluster: Cluster, chips: int) -> Speculation | None:

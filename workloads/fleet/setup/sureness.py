@@ -10,6 +10,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
+from workloads.fleet.setup.prompts import USUAL_GROUP
 from workloads.fleet.state.services import Service
 
 GIVEN = "rate of a unit as given"
@@ -66,33 +67,50 @@ def _apart_document(service: Service) -> dict[str, Any]:
     }
 
 
-def serving_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
-    """Return remarks on a replica that no engine runs, and on overheads that are assumed."""
-    return [*_engine_notes(cluster, services), *_overhead_notes(cluster, services)]
+def serving_notes(
+    cluster: Cluster, services: Sequence[Service], *, is_usual: bool = False
+) -> list[str]:
+    """Return remarks on how Neuron machines run prompts, and on overheads that are assumed.
 
-
-def _engine_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:
-    """Return a remark if prompts run beside decoding where the chip's engines pause decoding.
-
-    Sources: AWS Neuron documentation, ``nxd-inference/developer_guides/vllm-user-guide-v1.rst``
-    ("Chunked prefill is not supported on Neuron") and
-    ``vllm-neuron/docs/design/vllm/neuron-scheduler.md``.
+    Parameters
+    ----------
+    cluster : Cluster
+    services : sequence of Service
+    is_usual : bool
+        Whether the way of running prompts was left to the machine.
     """
-    if not chip_family(cluster.chip, cluster.catalogue).is_neuron:
+    return [*_prompt_notes(cluster, services, is_usual), *_overhead_notes(cluster, services)]
+
+
+def _prompt_notes(cluster: Cluster, services: Sequence[Service], is_usual: bool) -> list[str]:
+    """Return why prompts run as they do on a Neuron machine, or that no engine runs them so."""
+    served = [service for service in services if service.replica_chips]
+    if not served or not chip_family(cluster.chip, cluster.catalogue).is_neuron:
         return []
-    pieces = {
-        service.chunk_tokens
-        for service in services
-        if service.replica_chips and service.chunk_tokens
-    }
-    if not pieces:
+    if pieces := {service.chunk_tokens for service in served if service.chunk_tokens}:
+        tokens = " and ".join(f"{size:,}" for size in sorted(pieces))
+        return [
+            f"prompts run in pieces of {tokens} tokens beside decoding, which no engine of Neuron "
+            "does: leave --prefill and --chunk out for a way that Neuron has."
+        ]
+    if not is_usual:
         return []
-    tokens = " and ".join(f"{size:,}" for size in sorted(pieces))
-    return [
-        f"prompts run in pieces of {tokens} tokens beside decoding. Neuron's engines pause "
-        "decoding for each prompt: --prefill separate runs a replica that way, and --disaggregate "
-        "3:1 gives prompts replicas of their own."
-    ]
+    groups = {(each.apart.prefill, each.apart.decode) for each in served if each.apart}
+    splits = " and ".join(f"{prefill}:{decode}" for prefill, decode in sorted(groups))
+    remarks = []
+    if groups:
+        remarks.append(
+            f"prompts run whole on replicas of their own ({splits}), as Neuron's engines pause "
+            "decoding for each prompt that they share a replica with; --disaggregate sets "
+            "another split, --prefill separate lets decoding wait."
+        )
+    if any(each.apart is None for each in served):
+        joined = "; --disaggregate 3:1 gives prompts replicas of their own in groups of units"
+        remarks.append(
+            "decoding waits for whole prompts, as a unit holds one replica and Neuron's engines "
+            f"do not run both at once{joined if cluster.domains > USUAL_GROUP else ''}."
+        )
+    return remarks
 
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from cluster_sim.progress import one_piece
 from cluster_sim.progress import progress as shown
 from experiments.cli.commands.fleet.tables import print_fleet
 from experiments.cli.options.inputs import CatalogueInputs
@@ -84,10 +86,8 @@ def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Ans
     from workloads.fleet.scenario import what_ifs
 
     begun = time.perf_counter()
-    (base,) = (
-        scenario_from(each, catalogue, call.seed)
-        for each in shown([question], "capacity of a unit", quiet=call.quiet)
-    )
+    with one_piece("capacity of a unit", partial(shown, quiet=call.quiet)):
+        base = scenario_from(question, catalogue, call.seed)
     scenarios = what_ifs(base, question.demand.what_if)
     built = time.perf_counter()
     runs = [
