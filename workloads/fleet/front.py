@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -15,6 +15,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, shown
 from workloads.demand import Demand
+from workloads.fleet.comparison import compared
 from workloads.fleet.from_options import (
     check_question,
     read_demand,
@@ -23,9 +24,8 @@ from workloads.fleet.from_options import (
     scenario_on,
 )
 from workloads.fleet.keywords import FleetKeywords, question_of
-from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.results.summary import regret, summary
+from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import Scenario, run, what_ifs
 from workloads.fleet.simulation import FleetRun
@@ -64,22 +64,12 @@ class FleetResult:
         return timeline(self.run, self.scenario.economics)
 
     @cached_property
-    def regret(self) -> dict[str, float]:
+    def regret(self) -> dict[str, Any]:
         """Training compared with the bound of foresight and with a split that never changes.
 
-        Both are run for the comparison, each with its usual headroom.
+        See :func:`workloads.fleet.comparison.compared`.
         """
-        settings = replace(self.settings, headroom=None)
-        bound = bound_of(self.settings.policy)
-        others = [
-            summary(
-                run_under(self.scenario, name, settings, self.seed),
-                self.scenario.economics,
-                self.scenario.prices,
-            )
-            for name in (bound, "static")
-        ]
-        return regret(self.summary, *others)
+        return compared(self.scenario, self.run, self.summary, self.settings, self.seed)
 
     @property
     def _facts(self) -> dict[str, object]:

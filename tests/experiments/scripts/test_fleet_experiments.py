@@ -74,10 +74,27 @@ def test_policy_frontier_holds_every_policy() -> None:
     assert set(frame["policy"]) == {"static", "threshold", "forecast", "mpc", "oracle", "clock"}
     threshold = frame[frame["policy"] == "threshold"]
     assert threshold["training_share"].is_monotonic_decreasing
-    assert frame["slo_attainment"].between(0, 1).all()
+    assert frame["share_of_requests_in_time"].between(0, 1).all()
+    assert frame["training_share_difference_low"].isna().all()  # half a day says nothing of others
     axes = policy_frontier.plot(frame).axes[0]
     assert len(axes.get_legend_handles_labels()[1]) == 6
     assert "of requests in time" in axes.get_title(loc="left")
+
+
+def test_policy_frontier_states_how_sure_each_difference_is() -> None:
+    frame = policy_frontier.run(
+        cluster=SMALL, model="llama-3.1-70b", days=2.0, headrooms=(0.1, 0.5)
+    )
+    difference, low, high = (
+        frame[f"training_share_difference{end}"] for end in ("", "_low", "_high")
+    )
+    assert ((low <= difference + 1e-12) & (difference <= high + 1e-12)).all()
+    best = frame[difference == 0.0]
+    assert best["policy"].tolist() != ["oracle"]
+    assert (best["training_share_difference_high"] == 0.0).all()
+    assert difference.to_numpy() == pytest.approx(
+        (frame["training_share"] - best["training_share"].iloc[0]).to_numpy()
+    )
 
 
 def test_fleet_command_reproduces_the_ideal_split(tmp_path: Path) -> None:

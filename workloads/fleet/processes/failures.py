@@ -157,17 +157,22 @@ class Failures:
 
 
 def failing(world: World, failures: Failures) -> Process:
-    """Break servers at random, one after the other; those that are down cannot break."""
+    """Break servers at random, one after the other; those that are down cannot break.
+
+    This and the other processes here draw from generators of their own, whatever becomes of a
+    draw, so that all policies meet the same failures and their results can be subtracted.
+    """
+    rng = world.rng.spawn(1)[0]
     mean_s = failures.unit_mtbf_s / len(world.ledger)
     while True:
-        delay_ms = milliseconds(world.rng.exponential(mean_s), world.horizon_ms)
+        delay_ms = milliseconds(rng.exponential(mean_s), world.horizon_ms)
         yield world.env.timeout(max(1, delay_ms))
         servers = world.ledger.servers
-        unit, server = divmod(int(world.rng.integers(len(world.ledger) * servers)), servers)
+        unit, server = divmod(int(rng.integers(len(world.ledger) * servers)), servers)
+        repair_s = rng.exponential(failures.repair_s)
         # Servers of a unit are alike: those that are down count as the first ones.
         if world.ledger.role[unit] == Role.BROKEN or server < world.ledger.lost[unit]:
             continue
-        repair_s = world.rng.exponential(failures.repair_s)
         world.count_failure(SERVER)
         if _works_on(world, unit, 1):
             lose_servers(world, unit, 1, repair_s)
@@ -177,13 +182,14 @@ def failing(world: World, failures: Failures) -> Process:
 
 def failing_together(world: World, domain: Domain) -> Process:
     """Break racks, scale-up domains or power feeds at random, each with all of its units."""
+    rng = world.rng.spawn(1)[0]
     units = len(world.ledger)
     count = domain.count(units, world.ledger.servers)
     while True:
-        delay_s = world.rng.exponential(domain.mtbf_s / count)
+        delay_s = rng.exponential(domain.mtbf_s / count)
         yield world.env.timeout(max(1, milliseconds(delay_s, world.horizon_ms)))
-        number = int(world.rng.integers(count))
-        repair_s = world.rng.exponential(domain.repair_s)
+        number = int(rng.integers(count))
+        repair_s = rng.exponential(domain.repair_s)
         first = number * domain.units if domain.units else number % units
         affected = np.arange(first, min(first + max(domain.units, 1), units))
         affected = affected[world.ledger.role[affected] != Role.BROKEN]
@@ -202,10 +208,11 @@ def interrupting(world: World, interruption: Interruption) -> Process:
     Every unit has the same share of the fleet's links, switches and servers. A fault that hits a
     unit outside of any gang is counted and changes nothing.
     """
+    rng = world.rng.spawn(1)[0]
     while math.isfinite(interruption.mtbf_s):
-        delay_s = world.rng.exponential(interruption.mtbf_s)
+        delay_s = rng.exponential(interruption.mtbf_s)
         yield world.env.timeout(max(1, milliseconds(delay_s, world.horizon_ms)))
-        unit = int(world.rng.integers(len(world.ledger)))
+        unit = int(rng.integers(len(world.ledger)))
         world.count_failure(interruption.name)
         role = Role(int(world.ledger.role[unit]))
         if role is not Role.PAUSED and _in_gang(world, unit, role):

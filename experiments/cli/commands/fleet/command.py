@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,7 @@ def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Ans
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     """Return the results by their keys in the command line's JSON."""
     from workloads.fleet import summary
+    from workloads.fleet.comparison import compared
     from workloads.fleet.from_options import notes
     from workloads.fleet.setup.post_training_rates import post_training_document
     from workloads.fleet.setup.sureness import replicas_document
@@ -125,7 +126,9 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     if phases := post_training_document(scenario.jobs):
         document["post_training"] = phases
     if answer.question.policy.compare:
-        document["regret"] = _regret(answer, results, call)
+        watch = partial(shown, quiet=call.quiet)
+        settings = answer.question.policy
+        document["regret"] = compared(scenario, run, results, settings, call.seed, watch)
     if len(answer.scenarios) > 1:
         document["rows"] = [
             _row(label, each, summary(done, each.economics, each.prices))
@@ -166,24 +169,6 @@ def _sureness(scenario: Scenario) -> dict[str, Any]:
         "units_needed_peak_high": needed * capacity / ends.low,
     }
     return {"interval": {**ends.document(), **ends_of_need}}
-
-
-def _regret(answer: _Answer, results: Mapping[str, Any], call: Invocation) -> dict[str, float]:
-    """Compare the results with those of the policy with foresight, and of ``static``."""
-    from workloads.fleet import regret, summary
-    from workloads.fleet.from_options import run_under
-    from workloads.fleet.policies.registry import bound_of
-
-    _, scenario, _ = answer.main
-    settings = replace(answer.question.policy, headroom=None)
-    bound = bound_of(answer.question.policy.policy)
-    others = {
-        name: summary(
-            run_under(scenario, name, settings, call.seed), scenario.economics, scenario.prices
-        )
-        for name in shown([bound, "static"], "fleet, to compare", quiet=call.quiet)
-    }
-    return regret(results, others[bound], others["static"])
 
 
 def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str, Any]:

@@ -162,6 +162,7 @@ def _money_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ["training tokens", _known(document["training_tokens"], "{:,.0f}")],
         ["training steps of 16 million tokens", _known(document["training_steps"], "{:,.0f}")],
         ["training won, of what foresight wins", _captured(regret) if regret else ""],
+        ["chip-hours more than static trains", _gain(regret) if regret else ""],
         ["jobs done by their deadline", f"{document['jobs_in_time']} of {count}" if count else ""],
         ["energy", f"{_digits(document['energy_joules'] / 3.6e9)} MWh"],
         ["largest power of a minute", f"{_digits(document['power_peak_w'] / 1e6)} MW"],
@@ -184,6 +185,14 @@ def _captured(regret: Mapping[str, float]) -> str:
     if gain < 0:
         return f"none; static trains {-gain:,.0f} chip-hours more"
     return f"{regret['captured']:.1%}"
+
+
+def _gain(regret: Mapping[str, Any]) -> str:
+    """Text of the chip-hours won over a split that never changes, and their interval."""
+    gain, ends = f"{regret['gain_over_static_chip_hours']:,.0f}", regret["gain_interval"]
+    if ends is None:
+        return gain
+    return f"{gain}; 80 % interval {ends['low']:,.0f} to {ends['high']:,.0f}"
 
 
 def _batch_facts(batch: Mapping[str, Any]) -> list[list[str]]:
