@@ -57,13 +57,16 @@ def waits_s(queue: Queue) -> FloatArray:
     """Wait of the middle request of each minute [s]; (minutes,).
 
     Requests are served in order of arrival: the n-th one admitted is served when n have been,
-    interpolated within a minute. Requests still waiting at the end count the time until then.
+    interpolated within a minute. Requests still waiting at the end are served afterwards as fast
+    as the last minute could, or count the time until then if it could serve none.
     """
     admitted = np.concatenate([[0], np.cumsum(queue.arrivals - queue.shed)]).astype(float)
     served = np.concatenate([[0], np.cumsum(queue.served)]).astype(float)
     edges = np.arange(len(admitted), dtype=float)
     middle = (admitted[1:] + admitted[:-1]) / 2
-    turn = np.full(len(middle), edges[-1])
+    last = int(queue.capacity[-1])
+    later = np.maximum(middle - served[-1], 0.0) / last if last else np.zeros(len(middle))
+    turn = edges[-1] + later
     after = np.searchsorted(served, middle, side="left")
     inside = (after < len(served)) & (after > 0)
     rows = after[inside]
