@@ -245,6 +245,7 @@ LATE: dict[str, set[str]] = {
     "workloads/fleet/lending/calibration.py": {"scipy"},
     "workloads/fleet/policies/oracle.py": {"scipy"},
     "workloads/fleet/policies/programme.py": {"scipy"},
+    "workloads/fleet/results/paired.py": {"scipy"},
     "workloads/job/closed_form.py": {"scipy"},
     "workloads/job/result.py": {"pandas"},
     "workloads/search/search.py": {"pandas"},

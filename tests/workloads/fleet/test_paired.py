@@ -81,6 +81,6 @@ def test_the_interval_is_student_s(values: list[float], seed: int) -> None:
     other = np.random.default_rng(seed).normal(size=len(values))
     ends = paired_interval(np.array(values), other)
     assert ends is not None
-    known = stats.ttest_rel(values, other).confidence_interval(0.8)
-    assert (ends.low, ends.high) == pytest.approx((known.low, known.high), rel=1e-6, abs=1e-9)
+    expected = stats.ttest_rel(values, other).confidence_interval(0.8)
+    assert (ends.low, ends.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
     assert paired_interval(np.array(values[:1]), other[:1]) is None
