@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from topologies.arrays import FloatArray
-from workloads.confidence import LEVEL, Interval
+from workloads.confidence.interval import LEVEL, Interval
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.ledger import MS
