@@ -12,7 +12,7 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.serving.profile import constant, profile, share_of_overhead
+from workloads.serving.profile import constant, profile, prompt_overhead_s, share_of_overhead
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _bare(point: Point, cluster: Cluster, catalogue: Catalogue) -> tuple[float, 
     replica = profile(point.model, cluster)
     share = share_of_overhead(point.model, cluster.chip, catalogue)
     overhead = share * constant(catalogue, cluster.chip, "iteration_overhead")
-    prompt = point.model.layers * constant(catalogue, cluster.chip, "prompt_token_layer")
+    prompt = prompt_overhead_s(point.model, cluster.chip, catalogue)
     context = point.prompt_tokens + point.output_tokens // 2
     prefill = replica.prefill_s(point.prompt_tokens) - prompt * point.prompt_tokens
     return prefill - overhead, replica.decode_s(1, context) - overhead

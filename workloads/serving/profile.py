@@ -98,12 +98,17 @@ class Profile:
 
     def linear(self, tokens: float) -> float:
         """Time of an iteration of decode without attention [s]."""
-        return float(np.interp(tokens, self.tokens, self.linear_s))
+        return self._between(tokens, self.linear_s)
 
     def prompt_linear(self, tokens: float) -> float:
         """Time of an iteration with prompts without attention and prompt overheads [s]."""
         seconds = self.linear_s if self.prompt_linear_s is None else self.prompt_linear_s
-        return float(np.interp(tokens, self.tokens, seconds))
+        return self._between(tokens, seconds)
+
+    def _between(self, tokens: float, seconds: FloatArray) -> float:
+        """Time between two sizes; above all of them in proportion to the tokens [s]."""
+        above = max(1.0, tokens / float(self.tokens[-1]))
+        return above * float(np.interp(tokens, self.tokens, seconds))
 
     def prefill_s(self, tokens: int, before: int = 0) -> float:
         """Time of an iteration with one prompt, or a piece of it after ``before`` tokens [s]."""
@@ -179,13 +184,14 @@ def _profile_of(rank: RankShare) -> Profile:
     weights = (model.parameters + _experts_held_again(rank)) * ELEMENT_BYTES[rank.precision]
     tokens = _token_counts(model)
     other_s = _other_than_products_s(rank, tokens)
+    prompt_s = _other_than_products_s(rank, tokens, prompts=True)
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
         chips=rank.chips,
         tokens=tokens,
         linear_s=other_s + products_s(rank, tokens),
-        prompt_linear_s=_issued_by_host(other_s + products_s(rank, tokens, prompts=True), rank),
+        prompt_linear_s=_issued_by_host(prompt_s + products_s(rank, tokens, prompts=True), rank),
         decode_kv_s=decode_kv_s(rank),
         decode_request_s=decode_request_s(rank),
         prefill_token_s=_prompt_token_s(rank),
@@ -199,8 +205,23 @@ def _profile_of(rank: RankShare) -> Profile:
 
 def _prompt_token_s(rank: RankShare) -> float:
     """Overhead of a prompt token over all layers, and its scan by layers that keep a state [s]."""
-    overhead = constant(rank.catalogue, rank.cluster.chip, "prompt_token_layer")
-    return rank.model.layers * overhead + scan_token_s(rank)
+    return prompt_overhead_s(rank.model, rank.cluster.chip, rank.catalogue) + scan_token_s(rank)
+
+
+def prompt_overhead_s(model: Model, chip: str, catalogue: Catalogue) -> float:
+    """Overhead of a prompt token over all layers beside their kernels [s].
+
+    It grows with the hidden width, which every rank holds whole, up to what was measured of large
+    models, whose ranks divide the sequence. Layers with experts take the latter, with which the
+    constants of their blocks were fitted.
+    """
+    most = constant(catalogue, chip, "prompt_token_layer")
+    part = f"serving.{chip}"
+    if not catalogue.has(part, "prompt_token_width"):
+        return model.layers * most
+    by_width = model.hidden * catalogue.value(part, "prompt_token_width")
+    dense = model.layers - model.moe_layers
+    return dense * min(most, by_width) + model.moe_layers * most
 
 
 def _issued_by_host(seconds: FloatArray, rank: RankShare) -> FloatArray:
@@ -212,13 +233,16 @@ def _issued_by_host(seconds: FloatArray, rank: RankShare) -> FloatArray:
     return np.maximum(seconds, rank.model.moe_layers * rank.overhead("expert_layer_host"))
 
 
-def _other_than_products_s(rank: RankShare, tokens: FloatArray) -> FloatArray:
+def _other_than_products_s(
+    rank: RankShare, tokens: FloatArray, *, prompts: bool = False
+) -> FloatArray:
     """Overhead of an iteration, its small kernels and its all-reduces, (sizes,) [s]."""
     model, chip, catalogue = rank.model, rank.cluster.chip, rank.catalogue
     family = chip_family(chip, catalogue).serving
     share = share_of_overhead(model, chip, catalogue)
     overhead = constant(catalogue, chip, "iteration_overhead") * share
-    return overhead + small_kernels_s(rank, tokens, family) + reduces_s(rank, tokens, family)
+    reduces = reduces_s(rank, tokens, family, prompts=prompts)
+    return overhead + small_kernels_s(rank, tokens, family) + reduces
 
 
 def _token_counts(model: Model) -> FloatArray:

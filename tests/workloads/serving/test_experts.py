@@ -14,6 +14,7 @@ from workloads.models.huggingface import named
 from workloads.serving import Batching, Requests, profile, serve
 from workloads.serving.rank.experts import block_s, expert_blocks, experts_s
 from workloads.serving.rank.layers import products_s
+from workloads.serving.rank.reduces import reduces_s
 from workloads.serving.rank.share import RankShare
 
 TRN2 = cluster("trn2.48xlarge")
@@ -58,9 +59,11 @@ def test_prompts_run_experts_by_blocks_and_decode_does_not() -> None:
     assert (dense > 0).all()
     assert (dense < decode[1:]).all()
     replica = profile(sparse, TRN2)
-    assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(prompts[1] - decode[1])
-    plain = profile(named("llama-3.1-8b"), TRN2)
-    assert plain.prompt_linear(4096) == plain.linear(4096)
+    reduces = [reduces_s(rank, tokens, "serving.trainium", prompts=of)[1] for of in (True, False)]
+    added_s = prompts[1] - decode[1] + reduces[0] - reduces[1]
+    assert replica.prompt_linear(64) - replica.linear(64) == pytest.approx(added_s)
+    plain = RankShare(named("llama-3.1-8b"), TRN2, 16, "bf16", shipped_catalogue())
+    assert (products_s(plain, tokens, prompts=True) == products_s(plain, tokens)).all()
 
 
 def test_a_block_moves_the_whole_hidden_width_on_every_rank() -> None:

@@ -19,8 +19,10 @@ so that launches do not matter."""
 def decode_kv_s(rank: RankShare) -> float:
     """Return the time of one cached token of one request on one rank, in all layers [s].
 
-    It is the longer one of streaming the token's keys and values, and of computing a score with
-    each query head. Chips whose kernels keep up with the stream have no constant for a score.
+    It is the longer one of streaming the token's keys and values, and of computing scores with the
+    query heads. Of the heads that share a key-value head only some take longer than one: the rest
+    are scored beside them. Chips whose kernels keep up with the stream have no constant for a
+    score.
     """
     chip, catalogue = rank.cluster.chip, rank.catalogue
     efficiency = catalogue.value("serving.decode", "kv_stream_efficiency")
@@ -28,7 +30,8 @@ def decode_kv_s(rank: RankShare) -> float:
     has_engines = catalogue.has(chip, "dma_bandwidth")
     engines = catalogue.value(chip, "dma_bandwidth") if has_engines else hbm
     streamed_s = rank.kv_bytes_on_rank() / (min(hbm, engines) / rank.per_chip)
-    scored_s = rank.attention_layers * rank.query_heads * rank.overhead("decode_score")
+    heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
+    scored_s = rank.attention_layers * heads * rank.overhead("decode_score")
     return max(streamed_s, scored_s)
 
 
