@@ -38,7 +38,7 @@ def reduces_s(
         floor_s = rank.overhead("chip_all_reduce_floor") or floor_s
     if floor_s:
         once = floor_s + large_s
-        if prompts and rank.overhead("library_reduces"):
+        if prompts and rank.overhead("sized_reduces"):
             once = np.maximum(once, library_reduce_s(rank, size))
     else:
         once = np.minimum(
