@@ -253,6 +253,7 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
     "workloads/training/execution/rank_vector/layout.py": {"scipy"},
+    "workloads/training/execution/rank_vector/over_blocks.py": {"concurrent"},
     "workloads/training/iteration.py": {"workloads.confidence"},
     "workloads/training/program/breakdown.py": {"pandas"},
     "workloads/training/plan/other_tools.py": {"tomllib", "topologies.files.yaml_documents"},

@@ -13,6 +13,8 @@ FloatArray = npt.NDArray[np.float64]
 """Array of floats."""
 BoolArray = npt.NDArray[np.bool_]
 """Array of truth values."""
+MULTIPLIER = 6364136223846793005
+"""Odd number whose powers differ in all bits: the multiplier of Knuth's MMIX generator."""
 
 
 def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -49,8 +51,8 @@ def present(codes: IntArray) -> tuple[IntArray, IntArray]:
 def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     """Find the distinct rows of a table, in order of their first appearance.
 
-    Rows are told apart by a sum with random factors, which is far faster to sort than rows, and
-    then compared: should two different rows have equal sums, the rows themselves are sorted.
+    Rows are told apart by the value of a polynomial, which is far faster to sort than rows, and
+    then compared: should two different rows have equal values, the rows themselves are sorted.
 
     Returns
     -------
@@ -67,7 +69,7 @@ def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     # Most often all rows are equal, which is seen without sorting them.
     if len(rows) and (rows == rows[0]).all():
         return np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
-    factors = np.random.default_rng(0).integers(2**63, size=rows.shape[1], dtype=np.int64)
+    factors = np.cumprod(np.full(rows.shape[1], MULTIPLIER))  # modulo 2⁶⁴
     _, first, which = np.unique(rows @ factors, return_index=True, return_inverse=True)
     if not np.array_equal(rows[first][which], rows):
         _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)

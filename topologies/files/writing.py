@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -140,7 +139,7 @@ def named_in_faults(path: Path) -> Iterator[None]:
 
 
 def _host() -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())[:40]
+    return "".join(letter if letter.isalnum() else "_" for letter in os.uname().nodename)[:40]
 
 
 def _is_alive(process: int) -> bool:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from topologies.files.reading import csv_lines
+
+GRID = Path(__file__).parent / "data" / "gemm_us.csv"
+"""File of measured times [µs]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,7 @@ def gemm_table(family: str, precision: str) -> GemmTable | None:
     >>> gemm_table("h100", "bf16").seconds.shape
     (11, 18, 18)
     """
-    text = (files("workloads") / "kernels" / "data" / "gemm_us.csv").read_text(encoding="utf-8")
+    text = GRID.read_text(encoding="utf-8")
     lines = csv_lines(text, "gemm_us.csv")
     k = np.array([float(name) for name in next(lines)[1][4:]])
     rows = [row for _, row in lines if row[0] == family and row[1] == precision]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from workloads.models.quantization import precision, stated_quantization
 
 LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
+SHIPPED = Path(__file__).parent / "configs"
+"""Directory of the shipped models' configs."""
 QUANTIZATION_FILES = {
     "hf_quant_config.json": "quantization",
     "quantize_config.json": None,
@@ -67,8 +68,7 @@ NOT_MODELLED_FAMILIES = {
 
 def models() -> list[str]:
     """Return the names of the shipped models."""
-    shipped = (files("workloads") / "models" / "configs").iterdir()
-    return sorted(item.name[:-5] for item in shipped if item.name.endswith(".json"))
+    return sorted(path.stem for path in SHIPPED.glob("*.json"))
 
 
 def named(name: str) -> Model:
@@ -90,8 +90,7 @@ def named(name: str) -> Model:
         raise InputError(
             f"unknown model {name[:80]!r}.{near} There are {', '.join(names)}, and any config.json."
         )
-    path = files("workloads") / "models" / "configs" / f"{name}.json"
-    text = path.read_text(encoding="utf-8")
+    text = (SHIPPED / f"{name}.json").read_text(encoding="utf-8")
     return from_fields(json.loads(text), name)
 
 

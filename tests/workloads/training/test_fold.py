@@ -12,7 +12,7 @@ import pytest
 from cluster_sim.schedule.table import JOIN
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
-from topologies.arrays import distinct_rows
+from topologies.arrays import MULTIPLIER, distinct_rows
 from topologies.clusters.names import cluster
 from workloads.training.execution.lower import lower
 from workloads.training.program import fold as fold_module
@@ -133,13 +133,8 @@ def test_distinct_rows() -> None:
         ]
 
 
-def test_rows_with_equal_sums_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    class AllOne:
-        def integers(self, *_: Any, size: int, dtype: Any) -> Any:
-            return np.ones(size, dtype)
-
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: AllOne())
-    rows = np.array([[1, 2], [2, 1], [1, 2], [0, 3]])
+def test_rows_with_equal_polynomials_are_told_apart() -> None:
+    rows = np.array([[MULTIPLIER, 0], [0, 1], [MULTIPLIER, 0], [0, 3]])
     first, which = distinct_rows(rows)
     assert first.tolist() == [0, 1, 3]
     assert which.tolist() == [0, 1, 0, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -41,6 +40,8 @@ def over_blocks(
             work(states[0], (low, high))
             report(high - low)
         return
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
     free: SimpleQueue[State] = SimpleQueue()
     for state in states:
         free.put(state)
