@@ -135,10 +135,8 @@ def refuse_misfit(
     label = label or function.__name__
     parameters = inspect.signature(function).parameters
     names, is_open = _taken(function)
-    for name in keywords:
-        if name not in names and not is_open:
-            remedy = suggestion(name, names) or f" It takes {', '.join(names)}."
-            raise InputError(f"{label} has no {shown(name, 40)!r}.{remedy}")
+    if not is_open:
+        check_names(label, keywords, names)
     kinds = inspect.Parameter
     by_place = [
         name
@@ -158,6 +156,20 @@ def refuse_misfit(
         variable = parameter.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
         if absent and not variable and parameter.default is kinds.empty:
             raise InputError(f"{label} lacks {name}. Pass {name}=….")
+
+
+def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None:
+    """Refuse a keyword that is not among the names that a function takes.
+
+    Raises
+    ------
+    InputError
+        With the nearest name, or else with all of them.
+    """
+    for name in stated:
+        if name not in names:
+            remedy = suggestion(name, names) or f" It takes {', '.join(names)}."
+            raise InputError(f"{label} has no {shown(name, 40)!r}.{remedy}")
 
 
 def fitting(label: str) -> Callable[[T], T]:

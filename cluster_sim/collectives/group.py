@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies import display
-from topologies.arguments import check_fields
+from topologies.arguments import check_fields, fitting
 from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import as_cluster
@@ -18,6 +18,7 @@ from topologies.shapes.links import coordinates
 from topologies.shapes.tiered import Tiered
 
 
+@fitting("Group")
 @dataclass(frozen=True, eq=False)
 class Group:
     """Ordered chips whose ranks run a collective together.

@@ -81,6 +81,8 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
         "validate": {"table_or_file": "korthikanti_layers"},
         **{f"metrics.{name}": trace for name in cs.metrics.__all__},
         "metrics.label_use": {**trace, "by": "rank"},
+        "metrics.overlap": {**trace, "order": ["wire"]},
+        "metrics.time_by_category": {**trace, "order": ["wire"]},
         "plot.link_map": {**trace, "cluster": machine},
         "plot.timeline": trace,
         "plot.write_timeline": {**trace, "path": folder / "timeline.json.gz"},
@@ -126,6 +128,20 @@ def test_a_wrong_value_is_taken_or_refused_in_one_line(
     wrong = [each for each in messages if "\n" in each[2] or "truth value" in each[2]]
     assert not wrong
     assert len(messages) >= len(WRONG)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - OF_ARRAYS))
+def test_every_misspelt_argument_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    function, right = FUNCTIONS[name], _arguments(tmp_path)[name]
+    listed = inspect.signature(function).parameters.values()
+    names = [each.name for each in listed if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    for argument in dict.fromkeys([*names, *KEYWORDS_OF.get(name, ())]):
+        misspelt = argument + argument[-1]
+        with pytest.raises(cs.InputError) as caught:
+            function(**{**right, misspelt: 1})
+        message = str(caught.value)
+        assert repr(misspelt) in message
+        assert "Did you mean " in message, message  # of two near names it may be the other
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_fabric_of_its_own_name_keeps_what_it_is_like(tmp_path: Path) -> None:
             "shape: tours",
             "'tours' is none of torus, mesh, switch, clos, tiered. Did you mean torus?",
         ),
-        ("  shape: torus\n", "", "scale_up.shape '' is none of torus"),
+        ("  shape: torus\n", "", "scale_up.shape is missing; give one of torus, mesh"),
         ("domains: 8", "domains: 0", "domains '0': it must be at least 1"),
         ("domains: 8", "domains: 8\ndomains: 9", "the key domains is given twice"),
         (

@@ -71,8 +71,8 @@ def _entry(part: str, quantity: str, text: str, path: Path, catalogue: Catalogue
                 "read by nothing. Leave it out, or state it for its part with --catalogue FILE.csv."
             )
         raise InputError(
-            f"unknown chip.{name}.{suggestion(quantity, units)} Name a quantity of the "
-            "catalogue, such as bf16_matmul or hbm_bandwidth."
+            f"unknown chip.{name}.{suggestion(quantity, ['name', 'like', *units])} Name a quantity "
+            "of the catalogue, such as bf16_matmul or hbm_bandwidth."
         )
     unit = units[quantity]
     exact = Fraction(0) if unit == NAME else _exact(quantity, text, unit)

@@ -73,10 +73,16 @@ def _validated(document: dict[str, Any], path: Path | str) -> ClusterKeys:
 
 
 def _explained(mistake: ValidationError) -> str:
-    """Describe the first mistake, by the path to its key."""
-    first = mistake.errors(include_url=False)[0]
+    """Describe the first mistake, by the path to its key; misspelt keys before missing ones."""
+    every = mistake.errors(include_url=False)
+    first = next((each for each in every if each["type"] == "extra_forbidden"), every[0])
     kind, entry = first["type"], first["input"]
     where = ".".join(shown(str(part), 60) for part in first["loc"] if part not in SHAPES)
+    if kind == "union_tag_not_found" and isinstance(entry, dict):
+        near = next((str(key) for key in entry if suggestion(str(key), ["shape"])), "")
+        if near:
+            return f"unknown key {where}.{shown(near, 60)}. Did you mean shape?"
+        return f"{where}.shape is missing; give one of {', '.join(SHAPES)}."
     if kind.startswith("union_tag"):
         tag = str(entry.get("shape", "")) if isinstance(entry, dict) else ""
         near = suggestion(tag, SHAPES)

@@ -200,6 +200,11 @@ def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
     try:
         yearly = float(text)
     except ValueError:
+        if not Path(text).suffix:
+            raise InputError(
+                f"--failures {shown(text, 60)!r} is no number and no file. Give failures of a chip "
+                "a year, such as 0.17, or a CSV file of causes."
+            ) from None
         return _from_file(Path(text), counts(cluster, chips))
     if not 0 <= yearly <= MOST_YEARLY:
         raise InputError(

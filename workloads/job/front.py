@@ -83,6 +83,11 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     settings = plan_with(plan or JobPlan(), keywords, step.cluster, step.chips)
     state = job_state(step.model, step.plan, step.cluster)
     unit = unit_chips(step.cluster)
+    if settings.tokens is not None and settings.tokens < step.plan.tokens:
+        raise InputError(
+            f"{settings.tokens:,} tokens are less than a step of {step.plan.tokens:,}. Use more, "
+            "such as 15T."
+        )
     job = _job(step, settings, state, unit)
     curve = search_interval(job, settings.seed)
     if settings.interval_s is None and job.peers is None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from topologies.arguments import check_fields
+from topologies.arguments import check_fields, check_names
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError, suggestion
 from topologies.units import parse_count, parse_seconds
 from workloads.job.causes import read_failures
 from workloads.job.plan import JobPlan
@@ -43,12 +43,8 @@ def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chip
     """
     names = [*(field.name for field in fields(JobPlan)), *KEYWORDS]
     changes: dict[str, Any] = {}
+    check_names("run_job", keywords, ["step", "plan", *names])
     for name, value in keywords.items():
-        if name not in names:
-            raise InputError(
-                f"a job has no option {shown(name)!r}.{suggestion(name, names)} Options are "
-                f"{', '.join(names)}."
-            )
         if name not in (*KEYWORDS, "spares", "tokens"):
             changes[name] = value
         elif value is not None:

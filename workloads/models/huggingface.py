@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from topologies.arguments import fitting
 from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
 from workloads.models.attention_fields import attention, sizes
@@ -112,6 +113,7 @@ def as_model(model_or_name: Model | str) -> Model:
     return model_or_name
 
 
+@fitting("model")
 def model(text: str | Path) -> Model:
     """Return the model of a name or path.
 

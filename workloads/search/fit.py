@@ -191,9 +191,9 @@ def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
     plan, missing = candidates.plans[nearest], total - fit.capacity_bytes
     return (
         f"none of {len(candidates):,} plans for {candidates.model.name} fits on "
-        f"{candidates.cluster.name}: the nearest, {describe(plan)}, needs {total:,} bytes a rank, "
-        f"{missing:,} more than its {fit.capacity_bytes:,}. Use more chips, a shorter "
-        "--seq, or fewer stated fields."
+        f"{candidates.cluster.name}: the nearest, {describe(plan)}, needs {total / 1e9:.1f} GB a "
+        f"rank, {missing / 1e9:.1f} GB more than its {fit.capacity_bytes / 1e9:.1f} GB. "
+        "Use more chips, a shorter --seq, or fewer stated fields."
     )
 
 

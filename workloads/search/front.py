@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from cluster_sim.progress import progress
-from topologies.arguments import checked
+from topologies.arguments import check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.search import Search, search
+from workloads.training.plan.plan import ParallelPlan
 
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
@@ -52,8 +55,8 @@ def search_plans(
     Raises
     ------
     InputError
-        For an unknown name, and when no plan divides model, batch and cluster or none fits in
-        memory.
+        For an unknown name or field, and when no plan divides model, batch and cluster or none
+        fits in memory.
 
     Examples
     --------
@@ -62,9 +65,9 @@ def search_plans(
     8
     """
 
-    def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
-        return progress(items, what, quiet=quiet)
-
+    parameters = ("model", "cluster", "global_batch", "finalists", "each", "quiet")
+    plan_fields = (field.name for field in fields(ParallelPlan))
+    check_names("search_plans", stated, [*parameters, *plan_fields])
     return search(
         as_model(model),
         as_cluster(cluster),
@@ -72,5 +75,5 @@ def search_plans(
         stated=stated,
         finalists=finalists,
         each=each,
-        watch=watch,
+        watch=partial(progress, quiet=quiet),
     )

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from topologies.arguments import check_fields, checked
+from topologies.arguments import check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
-from topologies.errors import InputError, suggestion
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
@@ -86,13 +85,8 @@ def train(
 
 def _plan_and_detail_fields(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divide keyword arguments into fields of a plan and fields of a detail."""
-    for name in stated:
-        if name not in PLAN | DETAIL:
-            near = suggestion(name, PLAN | DETAIL)
-            raise InputError(
-                f"train has no {name[:40]!r}.{near} A plan has {', '.join(sorted(PLAN))}; "
-                f"its detail has {', '.join(sorted(DETAIL))}."
-            )
+    parameters = ("model", "cluster", "plan", "detail", "progress")
+    check_names("train", stated, [*parameters, *sorted(PLAN), *sorted(DETAIL)])
     return (
         {name: value for name, value in stated.items() if name in PLAN},
         {name: value for name, value in stated.items() if name in DETAIL},

@@ -64,6 +64,22 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
     )
 
 
+def _digits(text: str) -> str:
+    """Return how a number is written that carries a per cent sign, a unit or a separator.
+
+    Examples
+    --------
+    >>> _digits("20%"), _digits("8,192"), _digits("30d")
+    ('0.2', '8192', 'digits alone, without a unit')
+    """
+    number = text.removesuffix("%").replace(",", "").replace("_", "").strip()
+    try:
+        share = float(number)
+    except ValueError:
+        return "digits alone, without a unit"
+    return f"{share / 100:.12g}" if text.endswith("%") else number
+
+
 class Number(click.ParamType):  # type: ignore[type-arg]
     """Type of a number, whole or not, between two limits."""
 
@@ -81,8 +97,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         try:
             number = self.kind(value)
         except ValueError:
-            what = "integer" if self.kind is int else "number"
-            self.fail(f"{value!r} must be a valid {what}", param, ctx)
+            what = "whole number" if self.kind is int else "number"
+            self.fail(f"{value!r} must be a {what}; write {_digits(value)}", param, ctx)
         most = LARGEST if self.most is None and self.kind is int else self.most
         if most is not None and not number <= most:
             limit = f"{most:,}" if most == LARGEST else f"{most:.12g}"

@@ -67,5 +67,5 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     text = str(caught.value)
     assert f"none of {len(possible)} plans for llama-3.1-405b fits on trn2.48xlarge" in text
     assert describe(nearest) in text
-    assert f"{over[nearest]:,} more than its" in text
+    assert f"{over[nearest] / 1e9:.1f} GB more than its" in text
     assert "\n" not in text
