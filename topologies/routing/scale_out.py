@@ -7,6 +7,7 @@ shared link with the sum of their rates, of which the traffic of a pair takes it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +83,17 @@ def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
     if cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no scale-out fabric")
     return cluster.scale_out, layers(cluster.scale_out, cluster.chips, cluster.chips_per_server)
+
+
+def switch_chips(cluster: Cluster) -> list[int]:
+    """Return the chips of a domain, and those under a switch of each layer but the top."""
+    above = clos(cluster)[1][:-1] if cluster.scale_out is not None else ()
+    return [cluster.chips_per_domain, *(layer.chips for layer in above)]
+
+
+def period(cluster: Cluster) -> int:
+    """Return the number of chips after which domains and switches above them begin alike."""
+    return math.lcm(*switch_chips(cluster))
 
 
 def shared_links(cluster: Cluster) -> SharedLinks:

@@ -42,6 +42,7 @@ from cluster_sim.schedule.merge import merge
 from cluster_sim.schedule.rounds import LargerBlocks, Rounds
 from cluster_sim.schedule.table import Edges, Schedule
 from topologies.arrays import IntArray
+from topologies.routing.scale_out import period
 
 ROUNDS_FROM = 200_000
 """Messages from which rounds are held a few at a time; fewer are as fast all at once."""
@@ -212,16 +213,32 @@ def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
     it was within 0.4 % of all rounds where it was compared (123 and 82 ranks over 62 domains).
     """
     group, slices = call.group, costs.slices
+    chips = _with_all_hops(group)
     blocks = cut(-(-call.size_bytes // group.ranks), slices)
-    chunks = Chunks.table(np.repeat(blocks, group.ranks), EVERY, EVERY)
-    whole = cycles(np.arange(group.ranks))
+    chunks = Chunks.table(np.repeat(blocks, len(chips)), EVERY, EVERY)
+    few = cycles(np.arange(len(chips)))
     reducing = (group.ranks - 1) * call.reduces
 
     def schedule_of(rounds: int) -> Schedule:
-        messages = ring_rounds(whole, slices, chunks, call.ways * rounds, reducing=reducing)
-        return schedule_of_few(messages, group.cluster, group.chip_of_rank, costs)
+        messages = ring_rounds(few, slices, chunks, call.ways * rounds, reducing=reducing)
+        return schedule_of_few(messages, group.cluster, chips, costs)
 
     return repeated_rounds_ps(schedule_of, group.ranks - 1)
+
+
+def _with_all_hops(group: Group) -> IntArray:
+    """Return the chips of the shortest ring whose hops are those of a group's ring, in their order.
+
+    A ring whose chips repeat after whole periods of the fabric does the same in each of them, and
+    two periods have the hop from one to the next in both directions. Of other rings it is all.
+    """
+    chips, each = group.chip_of_rank, group.cluster.chips_per_domain
+    for count in np.flatnonzero((chips - chips[0]) % period(group.cluster) == 0)[1:].tolist():
+        apart = chips[count:] - chips[:-count]
+        if (apart == apart[0]).all():
+            closes_alike = (chips[-1] - chips[count - 1]) % each == 0
+            return chips[: 2 * count] if closes_alike and apart[0] else chips
+    return chips
 
 
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:

@@ -16,7 +16,6 @@ The order of the ranks stays the same, and so does whether they ascend, which ri
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -25,7 +24,7 @@ import numpy as np
 from cluster_sim.collectives.group import Group
 from topologies.arrays import BoolArray, IntArray, distinct_rows
 from topologies.clusters.cluster import Cluster
-from topologies.routing.scale_out import clos
+from topologies.routing.scale_out import period, switch_chips
 from topologies.shapes.basic import Shape, Switch, Torus
 from topologies.shapes.links import coordinates
 
@@ -88,11 +87,6 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
     return first, geometry[which]
 
 
-def period(cluster: Cluster) -> int:
-    """Return the number of chips after which domains and switches above them begin alike."""
-    return math.lcm(*_groups(cluster))
-
-
 def places(cluster: Cluster, chips: IntArray) -> IntArray:
     """Describe groups in rows that are equal for groups of one geometry.
 
@@ -108,7 +102,7 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
     ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
-    sizes = _groups(cluster)
+    sizes = switch_chips(cluster)
     ranked = [_ranked(chips // size) for size in sizes]
     inside = _inside(cluster.shape, local, in_one_domain)
     if _nested(sizes):
@@ -129,12 +123,6 @@ def _each_alone(domain: IntArray) -> BoolArray:
 def _nested(sizes: Sequence[int]) -> bool:
     """Return whether domains and groups under switches of these sizes lie whole in larger ones."""
     return all(above % below == 0 for below, above in pairwise(sorted(sizes)))
-
-
-def _groups(cluster: Cluster) -> list[int]:
-    """Return the chips of a domain, and those under a switch of each layer but the top."""
-    above = clos(cluster)[1][:-1] if cluster.scale_out is not None else ()
-    return [cluster.chips_per_domain, *(layer.chips for layer in above)]
 
 
 def _inside(shape: Shape, local: IntArray, in_one_domain: BoolArray) -> IntArray:

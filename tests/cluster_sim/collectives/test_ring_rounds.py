@@ -129,3 +129,28 @@ def test_whoever_looks_at_no_message_gets_the_same_row_without_a_schedule(
     assert {key: row[key] for key in row.keys() - clocks} == {
         key: watched[key] for key in watched.keys() - clocks
     }
+
+
+@pytest.mark.parametrize("kind", RING_KINDS)
+@pytest.mark.parametrize("size_bytes", [2**22, 2**28])
+def test_a_ring_of_two_periods_has_the_time_of_the_whole_ring(
+    kind: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks of each server lie in alternate halves of it, so that no server stands for all."""
+    servers = cluster("trn2.48xlarge:192")
+    costs = communication_costs(servers)
+    # A ring that ends within a period has one more hop over the highest switch in a row of hops.
+    for ranks, most_ps in ((64, 0), (96, 0), (84, servers.scale_out.climb_ps[-1])):
+        chips = (24 * np.arange(ranks)[:, None] + [0, 3]).ravel()
+        call = CollectiveCall(kind, Group(servers, chips), size_bytes)
+        assert len(ring._with_all_hops(call.group)) == 32
+        few_ps = ring._few_rounds_ps(call, costs)
+        with monkeypatch.context() as patched:
+            patched.setattr(ring, "_with_all_hops", lambda group: group.chip_of_rank)
+            assert abs(few_ps - ring._few_rounds_ps(call, costs)) <= most_ps
+
+
+def test_a_ring_that_does_not_repeat_is_run_whole() -> None:
+    chips = np.array([*range(0, 1024, 16), 1025])
+    group = Group(cluster("trn2.48xlarge:128"), chips)
+    assert ring._with_all_hops(group).tolist() == chips.tolist()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cluster_sim.collectives import Group
-from cluster_sim.collectives.duration.geometry import Geometry, period
+from cluster_sim.collectives.duration.geometry import Geometry
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
+from topologies.routing.scale_out import period
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.expert_exchange import routed_ps

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives.duration.geometry import period
 from topologies.arrays import IntArray
+from topologies.routing.scale_out import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
