@@ -11,32 +11,26 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
-from functools import cache
 from typing import TypeVar
 
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
-from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.search.communication import Meeting, communication_s, meeting
+from workloads.search.communication import PLACE_FIELDS, Communication
 from workloads.search.lower_bound import Work, least_s
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
-from workloads.search.stage_times import INSIDE, CommunicationTime, Stage, ends_s, layer_s
+from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
 from workloads.training.layers.shapes import TWO
-from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import chunk_numbers, first_layers, is_moe
-from workloads.training.program.expert_exchange import routed_ps
-from workloads.training.program.group_times import group_of
 
 Found = TypeVar("Found")
-FIRST, LAST = 0, -1
 DENSE = ("tp", "cp")
 """Axes of communication in a layer without experts."""
 
@@ -111,44 +105,6 @@ def _all_s(
     return seconds
 
 
-def group(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
-    """Return the chips of the first group of an axis, in order of rank, int64 (degree,).
-
-    The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> group(ParallelPlan(tp=4, dp=4, global_batch=4), "dp", cluster("trn2.48xlarge")).tolist()
-    [0, 4, 8, 12]
-    """
-    inner = plan.expert_tp * plan.ep
-    experts = {
-        "etp": (plan.expert_tp, 1),
-        "ep": (plan.ep, plan.expert_tp),
-        "edp": (plan.expert_replicas, inner),
-    }
-    walked = [axis]
-    if axis in experts:
-        walked = [name for name in plan.order if name != "pp"]
-    elif axis in ("dp", "norm"):
-        joined = ("dp", "cp") if axis == "dp" else plan.norm_axes
-        walked = [name for name in plan.order if name in joined]
-    degree, step = experts.get(axis, (int(np.prod([getattr(plan, name) for name in walked])), 1))
-    left = np.arange(degree, dtype=np.int64) * step
-    ranks = np.zeros(degree, np.int64)
-    for name in walked:
-        left, place = np.divmod(left, getattr(plan, name))
-        ranks += place * _stride(plan, name)
-    return usual_chips(plan, cluster, ranks // plan.ranks_per_chip)
-
-
-def _stride(plan: ParallelPlan, axis: str) -> int:
-    """Difference of the rank numbers of neighbours along an axis."""
-    faster = plan.order[: plan.order.index(axis)]
-    return int(np.prod([getattr(plan, name) for name in faster], dtype=np.int64))
-
-
 class _Shared:
     """Cache of times that several plans share."""
 
@@ -156,6 +112,8 @@ class _Shared:
         self.model, self.cluster = model, cluster
         self.catalogue, self.chip = cluster.catalogue or shipped_catalogue(), cluster.chip
         self.kind = is_moe(model, np.arange(model.layers))
+        per_token = model.experts.per_token if model.experts else 1
+        self.communication = Communication(cluster, per_token)
         self._known: dict[Hashable, object] = {}
 
     def _once(self, make: Callable[[], Found], *key: Hashable) -> Found:
@@ -213,7 +171,7 @@ class _Shared:
         Plans share these times if they agree in the fields that passes depend on, and in the chips
         of a stage's ranks. Layers without experts do not depend on how experts are divided.
         """
-        stage = Stage(self.model, plan, self.chip, self.catalogue, self._communication(plan))
+        stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
         unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip)
         pipeline = plan.pipeline
         schedule = (pipeline.splits_weights, pipeline.pairs_passes and plan.ep > 1)
@@ -230,45 +188,16 @@ class _Shared:
         """Return times of exchanges of replicas and of updates."""
         return self._once(
             lambda: replicas(
-                self.model, plan, self.chip, self.catalogue, self._communication(plan)
+                self.model, plan, self.chip, self.catalogue, self.communication.times(plan)
             ),
             *_fields(plan, REPLICA_FIELDS),
             plan.pipeline.turns,
         )
 
-    def _communication(self, plan: ParallelPlan) -> CommunicationTime:
-        """Function that returns the time of a step's communication under a plan [s]."""
-
-        @cache
-        def time(axis: str, op: str, size_bytes: int) -> float:
-            if axis == "ep" and plan.routed_nodes and self.model.experts:
-                all_experts = group_of(self.cluster, group(plan, axis, self.cluster))
-                per_token = self.model.experts.per_token
-                return routed_ps(all_experts, plan.routed_nodes, per_token, size_bytes) / PS_PER_S
-            return float(self._meeting(plan, axis).seconds(op, size_bytes))
-
-        return lambda step: time(step.axis, step.collective, step.size_bytes)
-
-    def _meeting(self, plan: ParallelPlan, axis: str) -> Meeting:
-        """First group of an axis, which plans share whose ranks are on the same chips."""
-        name = "pp" if axis == "tie" else axis
-        where = _fields(plan, PLACE_FIELDS)
-        if name == "norm":
-            where = (*where, plan.norm_axes)
-            if plan.norm_ranks == plan.ranks:  # all ranks, in their order
-                last = np.array([-(-plan.ranks // plan.ranks_per_chip) - 1])
-                where = (plan.ranks, int(usual_chips(plan, self.cluster, last)[0]))
-
-        def make() -> Meeting:
-            chips = group(plan, name, self.cluster)
-            return meeting(self.cluster, chips[[FIRST, LAST]] if axis == "tie" else chips)
-
-        return self._once(make, "meeting", axis, *where)
-
     def _where(self, plan: ParallelPlan, axes: tuple[str, ...]) -> tuple[bytes, ...]:
         """Chips of the groups of some axes, as a key."""
         return self._once(
-            lambda: tuple(group(plan, axis, self.cluster).tobytes() for axis in axes),
+            lambda: tuple(self.communication.groups(plan, axis).tobytes() for axis in axes),
             "where",
             axes,
             *_fields(plan, PLACE_FIELDS),
@@ -276,16 +205,8 @@ class _Shared:
 
     def hops(self, plan: ParallelPlan) -> FloatArray:
         """Return the transfer time from each stage to the next, last to first, (stages,) [s]."""
-        chips = group(plan, "pp", self.cluster)
         wide = TWO * plan.microbatch * plan.local_seq * self.model.hidden // plan.tp
-        domain = chips // self.cluster.chips_per_domain
-        far = np.roll(domain, -1) != domain
-        times = np.zeros(plan.pp)
-        for crosses in np.unique(far).tolist() if plan.pp > 1 else ():
-            at = int(np.flatnonzero(far == crosses)[0])
-            pair = chips[[at, (at + 1) % plan.pp]]
-            times[far == crosses] = communication_s(self.cluster, pair, "send", wide)
-        return times
+        return self.communication.hops_s(plan, wide) if plan.pp > 1 else np.zeros(1)
 
 
 def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
@@ -296,8 +217,6 @@ FIELDS = tuple(field.name for field in fields(ParallelPlan))
 """Fields of a plan."""
 ORDER_FIELDS = ("schedule", "pp", "microbatches", "vpp")
 """Fields of a plan that the order of its stages' passes depends on."""
-PLACE_FIELDS = ("order", "tp", "cp", "dp", "pp", "ep", "expert_tp", "ranks_per_chip")
-"""Fields that the chips of a group's ranks depend on."""
 HOP_FIELDS = (*PLACE_FIELDS, "microbatch", "local_seq")
 """Fields that transfers between stages depend on."""
 EXPERT_FIELDS = (

@@ -2,66 +2,110 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
+from cluster_sim.collectives.duration.geometry import Geometry
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from tests.support.toy_training import plan, sixteen
+from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from workloads.search.communication import BLOCKS, SIZES, communication_s
-from workloads.search.estimate import group
+from workloads.search.communication import Communication
+from workloads.search.unlike_groups import unlike_groups
+from workloads.training.layers.steps import collective
 from workloads.training.plan.placement import place
-from workloads.training.program.group_times import exchange_ps
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.group_times import exchange_ps, group_of
+
+AXES = ("tp", "cp", "dp", "pp", "etp", "ep", "edp", "norm")
 
 
-@pytest.mark.parametrize("axis", ["tp", "cp", "dp", "pp", "etp", "ep", "edp", "norm"])
+def assert_all_geometries(one: ParallelPlan, axis: str, machine: Cluster) -> None:
+    """Check that there is one group of each geometry that groups of the placement have."""
+    placed, unlike = place(one, machine), unlike_groups(one, axis, machine)
+    every = placed.chip[placed.groups(axis)]
+    assert {tuple(chips) for chips in unlike.tolist()} <= {tuple(chips) for chips in every.tolist()}
+
+    def geometries(groups: IntArray) -> list[Geometry]:
+        return [Geometry(group_of(machine, chips)) for chips in groups]
+
+    assert set(geometries(unlike)) == set(geometries(every))
+
+
+@pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("order", [("tp", "cp", "dp", "pp"), ("pp", "dp", "tp", "cp")])
-def test_groups_are_those_of_the_placement(axis: str, order: tuple[str, ...]) -> None:
+def test_each_geometry_of_the_placement_has_a_group(axis: str, order: tuple[str, ...]) -> None:
     for per_chip in (1, 2):
         degrees = {"tp": 2, "cp": 2, "pp": 2, "dp": 2 * per_chip, "ep": 4, "etp": 1}
         one = plan(**degrees, order=order, ranks_per_chip=per_chip)
         for machine in (sixteen(), cluster("gb200-nvl72:2")):
-            placed = place(one, machine)
-            chips = placed.chip[placed.groups(axis)]
-            assert group(one, axis, machine).tolist() in chips.tolist()
+            assert_all_geometries(one, axis, machine)
 
 
-@pytest.mark.parametrize("axis", ["dp", "pp", "ep", "edp", "norm"])
-def test_groups_of_racks_in_part_are_those_of_the_placement(axis: str) -> None:
-    racks, one = cluster("gb200-nvl72:2"), plan(pp=2, dp=64, ep=32)
-    placed = place(one, racks)
-    assert group(one, axis, racks).tolist() in placed.chip[placed.groups(axis)].tolist()
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize(
+    ("machine", "degrees"),
+    [
+        ("gb200-nvl72:2", {"pp": 2, "dp": 64, "ep": 32}),
+        ("gb200-nvl72:4", {"tp": 16, "pp": 9, "dp": 2}),
+        ("trn2-ultraserver:6", {"tp": 32, "pp": 3, "dp": 4, "order": ("tp", "cp", "pp", "dp")}),
+        ("trn2.48xlarge:48", {"tp": 4, "cp": 2, "pp": 3, "dp": 32}),
+        ("dgx-h100:9", {"pp": 3, "dp": 24, "ep": 4, "order": ("tp", "cp", "pp", "dp")}),
+    ],
+)
+def test_groups_that_straddle_domains_are_told_apart(
+    axis: str, machine: str, degrees: dict[str, object]
+) -> None:
+    assert_all_geometries(plan(**degrees), axis, cluster(machine))
 
 
-@pytest.mark.parametrize("op", ["all-gather", "reduce-scatter"])
-def test_within_a_domain_times_of_the_sizes_that_were_run_are_exact(op: str) -> None:
-    chips = np.arange(8)
-    times = communication_s(sixteen(), chips, op, SIZES[:3])
-    exact = [exchange_ps(sixteen(), chips, op, size) / PS_PER_S for size in SIZES[:3]]
-    assert times.tolist() == exact
+def test_replicas_in_alternate_halves_of_domains_are_timed_as_a_ring() -> None:
+    """Three stages of 32 chips leave every replica in another half of its UltraServer."""
+    machine = cluster("trn2-ultraserver:24")
+    beside = plan(tp=32, pp=3, dp=16, order=("tp", "cp", "pp", "dp"))
+    apart = plan(tp=32, pp=3, dp=16, order=("tp", "cp", "dp", "pp"))
+    communication, step = Communication(machine, 1), collective("sum", "dp", "all-reduce", 2**28)
+    in_ring_s, in_order_s = (communication.times(one)(step) for one in (beside, apart))
+    for one, time_s in ((beside, in_ring_s), (apart, in_order_s)):
+        placed = place(one, machine)
+        chips = placed.chip[placed.groups("dp")][0]
+        exact_s = exchange_ps(machine, chips, "all-reduce", 2**28) / PS_PER_S
+        assert time_s == pytest.approx(exact_s, rel=1e-3)
 
 
-def test_between_domains_a_hop_is_exact_and_a_ring_is_its_rounds() -> None:
-    four = cluster("trn2.48xlarge:4")
-    pair = np.array([0, 16])
-    sent = communication_s(four, pair, "send", BLOCKS[2])
-    assert float(sent) == exchange_ps(four, pair, "send", BLOCKS[2]) / PS_PER_S
-    ring, size = np.arange(4) * 16, 2**26
-    exact = exchange_ps(four, ring, "all-gather", size) / PS_PER_S
-    assert float(communication_s(four, ring, "all-gather", size)) == pytest.approx(exact, rel=0.02)
+@pytest.mark.parametrize("machine", ["trn2.48xlarge:4", "dgx-h100:8", "trn1.32xlarge:4"])
+@pytest.mark.parametrize("op", ["all-gather", "reduce-scatter", "all-reduce"])
+def test_times_are_those_of_the_slowest_group_to_the_picosecond(machine: str, op: str) -> None:
+    where, one = cluster(machine), plan(tp=4, cp=2, pp=2, dp=4)
+    placed = place(one, where)
+    for axis in ("tp", "cp", "dp"):
+        step = collective("step", axis, op, 2**24)
+        every_ps = [
+            exchange_ps(where, chips, op, 2**24) for chips in placed.chip[placed.groups(axis)]
+        ]
+        assert Communication(where, 1).times(one)(step) == max(every_ps) / PS_PER_S
 
 
-def test_over_and_within_domains_the_longer_part_counts() -> None:
-    four = cluster("trn2.48xlarge:4")
-    chips, size = np.arange(64).reshape(4, 16)[:, ::4].ravel(), 2**28
-    for op in ("all-gather", "reduce-scatter", "all-reduce"):
-        exact = exchange_ps(four, chips, op, size) / PS_PER_S
-        assert float(communication_s(four, chips, op, size)) == pytest.approx(exact, rel=0.1)
-    assert communication_s(four, np.array([5]), "all-reduce", [1, 2]).tolist() == [0.0, 0.0]
+def test_a_hop_of_a_stage_takes_the_time_of_its_slowest_pair() -> None:
+    racks = cluster("gb200-nvl72:4")
+    one = plan(tp=16, pp=9, dp=2)
+    pipes = place(one, racks).chip[place(one, racks).groups("pp")]
+    hops_s = Communication(racks, 1).hops_s(one, 2**24)
+    for stage in range(one.pp):
+        pairs = pipes[:, [stage, (stage + 1) % one.pp]]
+        every_ps = [exchange_ps(racks, pair, "send", 2**24) for pair in np.unique(pairs, axis=0)]
+        assert hops_s[stage] == max(every_ps) / PS_PER_S
 
 
-def test_on_nvidia_machines_times_are_those_of_the_simulator() -> None:
-    h100 = cluster("dgx-h100:4")
-    chips, sizes = np.arange(16) * 2, [2**20, 2**28]
-    exact = [exchange_ps(h100, chips, "all-reduce", size) / PS_PER_S for size in sizes]
-    assert communication_s(h100, chips, "all-reduce", sizes).tolist() == exact
+def test_switches_tell_groups_apart_where_they_are_oversubscribed() -> None:
+    wide = cluster("trn2.48xlarge:48")
+    assert wide.scale_out is not None
+    narrow = replace(wide, scale_out=replace(wide.scale_out, oversubscription=Fraction(2)))
+    one = plan(tp=16, dp=3, pp=16)  # three servers lie under one switch of four, or under two
+    assert_all_geometries(one, "dp", narrow)
+    assert len(unlike_groups(one, "dp", wide)) == 1
+    assert len(unlike_groups(one, "dp", narrow)) > 1

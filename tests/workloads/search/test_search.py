@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.toy_training import TOY, sixteen
+from tests.support.toy_training import SPARSE, TOY, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
+from workloads.models.model import Model
 from workloads.search import candidates, search
+from workloads.search.finalists import Runner
 from workloads.training.iteration import iteration
 
 SHORT = {"seq": 1024}
@@ -34,6 +36,27 @@ def test_the_search_finds_the_best_of_all_plans() -> None:
     for one in result.finalists:
         assert sum(one.breakdown_s.values()) == pytest.approx(one.iteration_s, rel=1e-9)
         assert one.memory.total <= one.memory.capacity
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "batch"),
+    [
+        (TOY, "trn2.48xlarge:3", 48),
+        (TOY, "trn1.32xlarge:2", 32),
+        (SPARSE, "dgx-h100:2", 16),
+        (TOY, "gb200-nvl72", 24),
+    ],
+)
+def test_finalists_have_the_fastest_of_all_plans_that_fit(
+    model: Model, machine: str, batch: int
+) -> None:
+    where = cluster(machine)
+    result = search(model, where, batch, stated=SHORT, finalists=10)
+    runner = Runner(model, where, "fast")
+    every = [runner.step(one).iteration_s for one in result.plans]
+    assert len(every) > 40
+    assert result.finalists[0].iteration_s == min(every)
+    assert result.agreement.worst_abs_error < 0.03
 
 
 def test_only_what_there_is_is_simulated_and_progress_is_told() -> None:

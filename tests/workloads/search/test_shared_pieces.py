@@ -5,7 +5,6 @@ import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.models.huggingface import named
-from workloads.search.communication import SIZES, Curve
 from workloads.search.replicas import replicas
 from workloads.training.layers.data_parallel import (
     bucket_parameters,
@@ -110,20 +109,3 @@ def test_buckets_shared_by_alike_chunks_are_those_of_each_chunk(plan):
             assert shared.reduce_rest_s[number] == sum(map(talk, left))
     assert shared.gather_s.tolist() == gather.tolist()
     assert shared.reduce_s.tolist() == reduce.tolist()
-
-
-def test_a_curve_runs_two_sizes_and_answers_as_if_all_had_run():
-    random, ran = np.random.default_rng(1), []
-    seconds = dict(zip(SIZES, np.sort(random.random(len(SIZES))).tolist(), strict=True))
-
-    def run(size):
-        ran.append(size)
-        return seconds[size]
-
-    curve, times = Curve(SIZES, run), list(seconds.values())
-    for size in [*SIZES, 1, *random.integers(1, SIZES[-1], 200).tolist()]:
-        ran.clear()
-        assert curve.at(size) == np.interp(size, SIZES, times)
-        assert len(set(ran)) <= 2
-    beyond = (times[-1] - times[-2]) / (SIZES[-1] - SIZES[-2]) * SIZES[-1]
-    assert curve.at(2 * SIZES[-1]) == pytest.approx(times[-1] + beyond)
