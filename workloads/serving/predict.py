@@ -87,17 +87,15 @@ def continuous(
     lengths = fixed_lengths(prompt_tokens, output_tokens)
     requests = poisson(1.0, ROUNDS * concurrency, lengths, np.random.default_rng(0))
     served = closed_loop(replica, requests, concurrency, batching, speculation=speculation)
-    # The rate is counted from the end of the first round on.
-    first_round_s, ends = served.end_s[:concurrency].max(), np.sort(served.end_s)
-    after = ends[ends > first_round_s]
-    span = after[-1] - first_round_s if len(after) else ends[-1]
-    finished = len(after) if len(after) else len(ends)
     later_rounds = slice(concurrency, None)
     tpot = served.tpot_s[later_rounds]
+    # By Little's law; the requests of the last round run beside ever fewer others.
+    whole_rounds = slice(concurrency, -concurrency)
+    each_s = served.ttft_s[whole_rounds] + (output_tokens - 1) * np.nan_to_num(tpot[:-concurrency])
     return Steady(
         ttft_s=float(np.median(served.ttft_s[later_rounds])),
         tpot_s=float(np.nanmedian(tpot)) if output_tokens > 1 else 0.0,
-        tokens_per_s=float(finished * output_tokens / span),
+        tokens_per_s=float(concurrency * output_tokens / each_s.mean()),
     )
 
 

@@ -25,6 +25,8 @@ CATALOGUES = 16
 """Number of catalogues that are kept; rows of one software and chip share theirs."""
 SCHEDULER = ("scheduler", "chunk_tokens", "overlapped", "poll_passes", "gather")
 """Columns of the scheduler of a serving engine."""
+MOST_USERS = 2048
+"""Requests that decode at once under a load without limit (TensorRT-LLM's ``max_batch_size``)."""
 REPLICAS = 32
 """Number of replicas whose profiles are kept: more than any shipped table has."""
 
@@ -52,13 +54,21 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         values.get("ep") or 1,
         values.get("cache_precision"),
     )
-    answer = _steady_state(replica, values, whole)
+    copies = _copies(values, whole)
+    answer = _steady_state(replica, values, whole, copies)
     predicted = {
         "ttft_s": answer.ttft_s,
         "tpot_s": answer.tpot_s,
-        "tokens_per_s": answer.tokens_per_s,
+        "tokens_per_s": copies * answer.tokens_per_s,
     }
     return Outcome(predicted, provenance=_provenance(values))
+
+
+def _copies(values: Mapping[str, Any], cluster: Cluster) -> int:
+    """Replicas of a row on GPUs whose chips are several times its ranks; they share its users."""
+    tp, chips = values["tp"] or 0, values["chips"] or 0
+    divided = (values.get("ep") or 1) > 1 or chip_family(cluster.chip, cluster.catalogue).is_neuron
+    return 1 if divided or not tp or chips % tp else max(1, chips // tp)
 
 
 @lru_cache(REPLICAS)
@@ -106,13 +116,16 @@ def _with_variants(catalogue: Catalogue, variants: tuple[tuple[str, str], ...]) 
     return catalogue.with_variants(dict(variants))
 
 
-def _steady_state(replica: Profile, values: Mapping[str, Any], cluster: Cluster) -> Steady:
-    """Simulate the steady state with the row's batching, or else of the chip's usual engine."""
+def _steady_state(
+    replica: Profile, values: Mapping[str, Any], cluster: Cluster, copies: int
+) -> Steady:
+    """Simulate one replica's steady state by the row's batching, or else the chip's usual one."""
     prompt, output = values["prompt_tokens"], values["output_tokens"]
-    users = values["concurrency"] or 1
     speculation = _speculation(values)
     neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     static = neuron if values.get("batching") is None else values["batching"] == "static"
+    users = -(-(values["concurrency"] or 0) // copies)
+    users = users or (1 if static else _saturating(replica, values))
     if static and speculation is not None:
         raise InputError(f"speculate {values['speculate']}: a static batch has no proposals.")
     if static:
@@ -124,6 +137,14 @@ def _steady_state(replica: Profile, values: Mapping[str, Any], cluster: Cluster)
         longest, rounds = (prompt, output), values["rounds"]
         return benchmark(replica, longest, shortest, rounds, batching, speculation)
     return continuous(replica, prompt, output, users, batching, speculation)
+
+
+def _saturating(replica: Profile, values: Mapping[str, Any]) -> int:
+    """Users of a row that states none: one, or, of a rate alone, as many as the cache holds."""
+    if values.get("tokens_per_s") is None or values.get("ttft_s") or values.get("tpot_s"):
+        return 1
+    tokens: int = values["prompt_tokens"] + values["output_tokens"]
+    return max(1, min(MOST_USERS, replica.kv_tokens // tokens))
 
 
 def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron: bool) -> Batching:

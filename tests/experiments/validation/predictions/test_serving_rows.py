@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from experiments.validation.predictions import serving
-from experiments.validation.predictions.serving import predict
+from experiments.validation.predictions.serving import MOST_USERS, predict
 from experiments.validation.reading.rows import read_text
 from experiments.validation.reading.tables import table
 from topologies.errors import InputError
@@ -136,3 +136,31 @@ def test_columns_are_read_and_checked() -> None:
     assert (read.values["rounds"], read.values["shortest_lengths"]) == (10, 0.8)
     wrong = read_text(header + "llama-3.1-8b,dgx-h100,8,100,10,often,-1,0.1\n", "mine.csv").rows[0]
     assert len(wrong.mistakes) == 2
+
+
+def test_a_rate_without_users_is_that_of_a_full_cache() -> None:
+    row = {**ROW, "chips": 1, "tp": 1, "prompt_tokens": 2048, "output_tokens": 128}
+    rate = {**row, "concurrency": None, "tokens_per_s": 442.0}
+    full = predict(rate).predicted["tokens_per_s"]
+    assert full > predict({**row, "concurrency": 64}).predicted["tokens_per_s"]
+    assert full == pytest.approx(442, rel=0.2)
+    one = predict({**row, "concurrency": 1}).predicted
+    assert predict({**rate, "tpot_s": 0.02}).predicted == one
+    many = {**rate, "prompt_tokens": 8, "output_tokens": 8}
+    most = predict({**many, "concurrency": MOST_USERS}).predicted
+    assert predict(many).predicted == most
+
+
+def test_ranks_that_leave_chips_are_replicas_which_share_the_users() -> None:
+    row = {**ROW, "chips": 8, "tp": 2, "concurrency": 31}
+    each = {**ROW, "chips": 2, "tp": 2, "concurrency": 8}
+    all_of_them, one = predict(row).predicted, predict(each).predicted
+    assert all_of_them["tpot_s"] == one["tpot_s"]
+    assert all_of_them["tokens_per_s"] == pytest.approx(4 * one["tokens_per_s"])
+
+
+def test_rates_of_a_closed_loop_follow_from_the_time_of_a_request() -> None:
+    """Little's law: prompts that run before the rate is counted do not raise it."""
+    answer = predict({**ROW, "prompt_tokens": 2048, "output_tokens": 128, "tp": 8}).predicted
+    each_s = answer["ttft_s"] + 127 * answer["tpot_s"]
+    assert answer["tokens_per_s"] == pytest.approx(16 * 128 / each_s, rel=0.1)
