@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from workloads.demand.read import read_demand
 from workloads.demand.request_logs import is_json_log
 from workloads.demand.trace import Demand, mix
 
+DATA = Path(__file__).parents[1] / "data"
 AZURE_CODE_OUTPUT_TOKENS = 27.9
 """Mean output tokens of Azure's 2023 code trace; the 2024 plots do not resolve them."""
 
@@ -135,7 +135,7 @@ def demand(text: str, *, service: str | None = None) -> Demand:
 
 def data_file(name: str) -> Path:
     """Path of a data file that ships with the package."""
-    return Path(str(resources.files("workloads.data").joinpath(name)))
+    return DATA / name
 
 
 def _azure(service: str, output_tokens: float) -> Demand:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
@@ -135,13 +136,11 @@ def _window_maximum(need: FloatArray, ahead: int, behind: int) -> FloatArray:
 
     One of the two is 0. A window is at most as long as the run.
     """
-    from scipy import ndimage  # slow to import
-
     size = min(ahead + behind, len(need) - 1) + 1
-    # scipy centres a window; the origin moves it so that it ends, or begins, at the minute itself.
-    origin = (size - 1) // 2 if behind else -(size // 2)
-    maxima: FloatArray = ndimage.maximum_filter1d(need, size, mode="nearest", origin=origin)
-    return maxima
+    # A window of pandas ends at its row, so windows that begin there are found from behind.
+    way = 1 if behind else -1
+    maxima: FloatArray = pd.Series(need[::way]).rolling(size, min_periods=1).max().to_numpy()
+    return maxima[::way]
 
 
 def _interpolated(minutes: float, window: Callable[[int], FloatArray]) -> FloatArray:

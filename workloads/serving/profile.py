@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, distinct
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.catalogue.memory import usable_hbm_bytes
@@ -254,7 +254,7 @@ def _token_counts(model: Model) -> FloatArray:
     if model.experts:
         first = -(-EXPERT_BLOCK // model.experts.per_token)
         tokens = np.append(tokens, [first - 1, first])
-    return np.unique(tokens[tokens >= 1])
+    return distinct(tokens[tokens >= 1])
 
 
 def _left_for_cache(model: Model, weights: float, rank: RankShare) -> float:

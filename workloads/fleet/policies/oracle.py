@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
@@ -32,11 +33,11 @@ def oracle(
     )
     plan = np.ceil(need - 1e-9)
     if window > 1:
-        from scipy import ndimage  # slow to import
-
-        # A morphological closing fills exactly the valleys that are narrower than the window.
-        padded = np.pad(plan, ((0, 0), (window, window)), mode="edge")
-        plan = ndimage.grey_closing(padded, size=(1, window))[:, window:-window]
+        # A morphological closing fills exactly the valleys that are narrower than the window: the
+        # least of the maxima of all windows with a minute. Both windows end at their row.
+        padded = pd.DataFrame(np.pad(plan, ((0, 0), (window, window)), mode="edge").T)
+        closed = padded.rolling(window).max().rolling(window).min()
+        plan = closed.to_numpy().T[:, 2 * window - 1 : -1]
     if lead:
         ahead = np.pad(plan, ((0, 0), (0, lead)), mode="edge")
         windows = np.lib.stride_tricks.sliding_window_view(ahead, lead + 1, axis=1)

@@ -43,11 +43,11 @@ def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
     >>> paired_interval(np.array([7.0]), np.array([5.0])) is None
     True
     """
-    from scipy import special  # slow to import
-
     days = len(values)
     if days < 2:
         return None
+    from scipy import special  # slow to import
+
     differences = values - others
     deviation = float(differences.std(ddof=1)) / math.sqrt(days)
     half = float(special.stdtrit(days - 1, 0.5 + LEVEL / 2)) * deviation
