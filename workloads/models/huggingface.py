@@ -21,6 +21,14 @@ LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
 SHIPPED = Path(__file__).parent / "configs"
 """Directory of the shipped models' configs."""
+SAME_SIZES = {
+    "llama-3-8b": "llama-3.1-8b",
+    "llama-3-70b": "llama-3.1-70b",
+    "llama-3.3-70b": "llama-3.1-70b",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
+}
+"""Released models that have the sizes of a shipped one, and its name."""
 QUANTIZATION_FILES = {
     "hf_quant_config.json": "quantization",
     "quantize_config.json": None,
@@ -73,7 +81,7 @@ def models() -> list[str]:
 
 
 def named(name: str) -> Model:
-    """Return a shipped model.
+    """Return a shipped model, or one with the sizes of a shipped one.
 
     Raises
     ------
@@ -84,14 +92,16 @@ def named(name: str) -> Model:
     --------
     >>> named("llama-3.1-8b").parameters
     8030261248
+    >>> named("llama-3.3-70b").parameters == named("llama-3.1-70b").parameters
+    True
     """
-    names = models()
-    if name not in names:
+    names, shipped = models(), SAME_SIZES.get(name, name)
+    if shipped not in names:
         near = suggestion(name, names)
         raise InputError(
             f"unknown model {name[:80]!r}.{near} There are {', '.join(names)}, and any config.json."
         )
-    text = (SHIPPED / f"{name}.json").read_text(encoding="utf-8")
+    text = (SHIPPED / f"{shipped}.json").read_text(encoding="utf-8")
     return from_fields(json.loads(text), name)
 
 

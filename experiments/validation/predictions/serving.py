@@ -49,7 +49,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
         model_for(str(values["model"])),
         whole,
         tp,
-        (values["precision"] or "bf16").lower(),
+        (values["precision"] or "bf16").lower().removeprefix("nv"),
         chips if chips and tp > chips else None,
         values.get("ep") or 1,
         values.get("cache_precision"),
