@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING
 from pathlib import Path
@@ -72,7 +73,9 @@ def _digits(text: str) -> str:
     >>> _digits("20%"), _digits("8,192"), _digits("30d")
     ('0.2', '8192', 'digits alone, without a unit')
     """
-    number = text.removesuffix("%").replace(",", "").replace("_", "").strip()
+    number = text.removesuffix("%").strip()
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", number):
+        number = number.replace(",", "")
     try:
         share = float(number)
     except ValueError:
