@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     from experiments.explore.page import framed, page, panel
 
     pn = None if call.json else panel()
+    if pn is not None:
+        check_free(inputs.port)
     runs, sweeps = read_runs(inputs.runs)
     catalogue = shipped()
     if runs and not (call.json or call.quiet):
@@ -64,3 +67,20 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
         websocket_origin=[f"{HOST}:{inputs.port}", f"localhost:{inputs.port}"],
         title=TITLE,
     )  # fmt: skip
+
+
+def check_free(port: int) -> None:
+    """Refuse a port on which another program serves, before anything is computed.
+
+    Raises
+    ------
+    InputError
+    """
+    from topologies.errors import InputError
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            raise InputError(f"port {port} cannot be used. Choose another with --port.") from None
