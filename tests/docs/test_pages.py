@@ -50,7 +50,7 @@ def test_a_moved_number_is_told() -> None:
     assert rerun(text, "page").endswith("```\n2\n```\n")
 
 
-EXAMPLES = {"FILE.py", "batched_warm_up.py"}
+EXAMPLES = {"FILE.py", "batched_warm_up.py", "recursive_doubling.py"}
 """Files that pages tell a reader to write."""
 SOURCE = re.compile(r"`([\w./-]+?(?:\.py|/))`")
 
