@@ -254,13 +254,15 @@ def order(world: World, target: npt.NDArray[np.int64]) -> None:
     if milliseconds(world.costs.join_s, world.horizon_ms) > world.horizon_ms:
         return
     lost = [world.ledger.lost_units(pool) for pool in range(len(world.pools))]
-    have = world.serving() + world.coming() - np.array(lost)
-    missing = target - have
+    coming = world.coming()
+    missing = target - (world.serving() + coming - np.array(lost))
     if not missing.any():
         return
     budget = world.limits.changes_per_minute or len(world.ledger)
     for pool in np.flatnonzero(missing < 0).tolist():
-        surplus = min(-int(missing[pool]), world.ledger.serving(pool), budget)
+        # Units on their way cannot serve yet, so none that serves is given up in their favour.
+        surplus = -int(missing[pool]) - int(coming[pool])
+        surplus = min(surplus, world.ledger.serving(pool), budget)
         if surplus > 0:
             budget -= surplus
             _give(world, pool, surplus, missing)

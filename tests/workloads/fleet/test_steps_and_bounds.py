@@ -1,0 +1,226 @@
+"""Steps, repeated days, more units and limits: what must hold whatever the demand is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.toy_fleet import PRICES, check_conserved
+from topologies.arrays import FloatArray
+from workloads.demand import Demand
+from workloads.fleet import (
+    ChangeCosts,
+    Failures,
+    Fleet,
+    Limits,
+    Service,
+    TrainingJob,
+    View,
+    default_jobs,
+    evaluation_job,
+    oracle,
+    simulate,
+    summary,
+    threshold,
+    units_needed,
+)
+from workloads.fleet.expectation import lent_units
+from workloads.fleet.results.timeline import role_units
+from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.roles import Role
+from workloads.serving.capacity import fixed_rate
+
+UNITS, DAY = 40, 1440
+
+
+def _waves(seed: int, minutes: int, *, period: int = DAY) -> FloatArray:
+    """Units that each minute needs: a smooth wave that repeats, with random heights and phases."""
+    rng = np.random.default_rng(seed)
+    minute = np.arange(minutes) * 2 * np.pi / period
+    wave = 0.5 + sum(
+        height * np.sin(turns * minute + rng.uniform(0, 6))
+        for turns, height in zip((1, 2, 5), rng.uniform(0.02, 0.15, 3), strict=True)
+    )
+    result: FloatArray = UNITS * wave
+    return result
+
+
+def _demand(need: FloatArray, *, step_s: float = 60.0, rate_per_s: float = 200.0) -> Demand:
+    """A demand that needs so many units of ``rate_per_s``, in steps of ``step_s``."""
+    requests = np.rint(need * rate_per_s * step_s)[None]
+    lengths = np.full_like(requests, 100.0)
+    return Demand(("chat",), "2024-05-13T00:00", requests, lengths, lengths)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_half_a_step_changes_accounts_by_half_a_step_for_each_change(
+    seed: int, share: float
+) -> None:
+    """Steps of half a minute: the same run at twice the time, rates halved and costs doubled."""
+    need = _waves(seed, DAY)
+    fine = np.repeat(need, 2)
+    costs = ChangeCosts.from_catalogue(4)
+    jobs = [evaluation_job(UNITS)]
+    runs = []
+    for each, factor in ((need, 1), (fine, 2)):
+        service = Service("chat", fixed_rate(200.0 / factor), 3e12)
+        demand = _demand(each, rate_per_s=200.0 / factor)
+        policy = threshold(headroom=share, hold_s=900.0 * factor)
+        fleet = Fleet(UNITS, costs=costs.scaled(factor))
+        runs.append(simulate(demand, [service], fleet, policy, jobs=jobs))
+    coarse, halved = (
+        role_units(run).sum(axis=0) / factor for run, factor in zip(runs, (1, 2), strict=True)
+    )
+    changed = sum(change.units for change in runs[0].changes)
+    assert changed > 20
+    # The shorter step sees a change of demand half a minute earlier, and so does every order.
+    assert 0 < np.abs(coarse - halved).max() <= 0.5 * changed
+    served = [sum(int(queue.served.sum()) for queue in run.queues) for run in runs]
+    assert served[0] == pytest.approx(served[1], rel=1e-3)
+
+
+@given(seed=st.integers(0, 99), headroom=st.floats(0.0, 0.4), gangs=st.booleans())
+@settings(max_examples=10, deadline=None)
+def test_repeated_days_are_equal_in_the_steady_state(
+    seed: int, headroom: float, gangs: bool
+) -> None:
+    """The state goes from day to day; only the first begins in roles that cost nothing."""
+    demand = _demand(np.tile(_waves(seed, DAY), 3))
+    jobs = default_jobs(UNITS) if gangs else [evaluation_job(UNITS)]
+    run = simulate(demand, [SERVICE_200], Fleet(UNITS), threshold(headroom=headroom), jobs=jobs)
+    check_conserved(run)
+    days = role_units(run).reshape(3, DAY, -1)
+    queue = run.queues[0]
+    for values in (queue.served, queue.backlog, queue.capacity):
+        assert np.array_equal(values[DAY : 2 * DAY], values[2 * DAY :])
+    assert np.array_equal(days[1], days[2])
+    assert run.changes
+
+
+SERVICE_200 = Service("chat", fixed_rate(200.0), 3e12)
+COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=40)
+
+
+@given(arrivals=COUNTS, more=st.lists(st.integers(0, 50), min_size=40, max_size=40), data=st.data())
+def test_more_capacity_in_any_minute_never_serves_less_by_any_minute(
+    arrivals: list[int], more: list[int], data: st.DataObject
+) -> None:
+    count = len(arrivals)
+    fewer = data.draw(st.lists(st.integers(0, 200), min_size=count, max_size=count))
+    patience = data.draw(st.sampled_from([0.5, 3.0, 10.0]))
+    poor, rich = (Queue(np.array(arrivals), patience) for _ in range(2))
+    for minute, capacity in enumerate(fewer):
+        poor.finish(minute, capacity)
+        rich.finish(minute, capacity + more[minute])
+    for queue in (poor, rich):
+        admitted = np.cumsum(queue.arrivals - queue.shed)
+        assert np.array_equal(np.cumsum(queue.served) + queue.backlog, admitted)
+        assert np.all(queue.served <= queue.capacity)
+        assert queue.shed.min() >= 0
+        assert queue.backlog.min() >= 0
+    assert np.all(np.cumsum(rich.served) >= np.cumsum(poor.served))
+    assert np.all(np.cumsum(rich.shed) <= np.cumsum(poor.shed))
+
+
+@given(
+    need=st.lists(st.floats(0, 50), min_size=1, max_size=60),
+    leads=st.tuples(st.floats(0, 3600), st.floats(0, 3600)),
+    backs=st.tuples(st.floats(0, 3600), st.floats(0, 3600)),
+)
+def test_the_closed_form_never_lends_more_for_a_longer_change(
+    need: list[float], leads: tuple[float, float], backs: tuple[float, float]
+) -> None:
+    pool = np.array([need])
+    short, long = (
+        lent_units(pool, 50.0, lead_s=pick(leads), back_s=pick(backs)) for pick in (min, max)
+    )
+    assert np.all(long <= short + 1e-9)
+    assert np.all(short <= 50.0 - pool[0] + 1e-9)
+
+
+@given(
+    seed=st.integers(0, 99),
+    minutes=st.lists(st.integers(0, 120), min_size=2, max_size=4, unique=True),
+)
+@settings(max_examples=8, deadline=None)
+def test_a_longer_change_never_trains_more_with_foresight(seed: int, minutes: list[int]) -> None:
+    demand = _demand(_waves(seed, DAY))
+    need = units_needed(demand, [SERVICE_200])
+    job = TrainingJob("elastic", UNITS, 1, reclaim="shrink")
+    trained = []
+    for minute in sorted(minutes):
+        seconds = 60.0 * minute
+        policy = oracle(need, lead_s=seconds and seconds + 60.0, shortest_valley_s=2 * seconds)
+        fleet = Fleet(UNITS, costs=ChangeCosts.fixed(seconds))
+        run = simulate(demand, [SERVICE_200], fleet, policy, jobs=[job])
+        check_conserved(run)
+        assert run.queues[0].backlog[-1] == 0
+        trained.append(summary(run, PRICES)["training_chip_hours"])
+    assert trained == sorted(trained, reverse=True)
+
+
+def test_units_on_their_way_take_no_serving_unit_s_place() -> None:
+    """Five serve and three are on their way when six are asked for: five serve until they come."""
+    targets = [5.0, 8.0, 6.0]
+    run = simulate(
+        _demand(np.full(12, 2.0)),
+        [SERVICE_200],
+        Fleet(10, costs=ChangeCosts.fixed(270.0)),
+        lambda view: targets[min(view.minute, 2)],
+    )
+    serving = role_units(run)[:, Role.SERVING]
+    assert serving[:5].tolist() == [5.0] * 5
+    assert serving[5] == 6.5  # eight for half a minute, then two are given up
+    assert serving[6:].tolist() == [6.0] * 6
+
+
+@given(
+    answers=st.lists(st.floats(-5, 2 * UNITS), min_size=30, max_size=30),
+    floor=st.integers(0, 10),
+    room=st.integers(0, 30),
+    block=st.integers(1, 8),
+    changes=st.integers(0, 9),
+    reserve=st.integers(0, 5),
+    failing=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_policy_exceeds_its_limits(
+    answers: list[float],
+    floor: int,
+    room: int,
+    block: int,
+    changes: int,
+    reserve: int,
+    failing: bool,
+) -> None:
+    cap = min(floor + room, UNITS) if room else 0
+    limits = Limits(floor=floor, cap=cap, block=block, changes_per_minute=changes, reserve=reserve)
+    failures = Failures(20_000.0, 300.0) if failing else None
+
+    def policy(view: View) -> float:
+        return max(0.0, answers[view.minute % len(answers)])
+
+    demand = _demand(_waves(1, 90))
+    run = simulate(
+        demand,
+        [SERVICE_200],
+        Fleet(UNITS, costs=ChangeCosts.fixed(90.0), limits=limits, failures=failures),
+        policy,
+        jobs=[evaluation_job(UNITS)],
+    )
+    check_conserved(run)
+    units = role_units(run)
+    serving = units[:, Role.SERVING]
+    assert serving.max() <= (cap or UNITS) + 1e-9
+    lent = units[:, [Role.EVALUATION, Role.TRAINING]].sum(axis=1)
+    assert lent.max() <= UNITS - reserve + 1e-9
+    ordered = np.zeros(run.minutes)
+    for change in run.changes:
+        ordered[change.ordered_ms // 60_000] += change.units
+    if changes:
+        assert ordered.max() <= changes
+    if not failing:
+        assert serving.min() >= min(floor, UNITS) - 1e-9
