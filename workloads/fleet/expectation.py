@@ -49,15 +49,25 @@ class Expectation:
     usd_per_million_tokens: float | None
 
 
-def expected(scenario: Scenario) -> Expectation:
-    """Return the expectation of a scenario as it stands."""
+def lendable_share(scenario: Scenario, capacity: float = 1.0) -> float:
+    """Share of the chip-hours that serving can lend.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    capacity : float
+        Factor on the rate of a unit; the demand keeps its size.
+    """
     fleet, units = scenario.fleet, scenario.cluster.domains
     working = units * (1 - broken_share(fleet.failures))
-    lent = lent_units(
-        scenario.need, working, lead_s=scenario.lead_s, back_s=fleet.change_costs.to_training_s
-    )
-    share = float(lent.mean()) / units
-    demand = scenario.demand
+    back_s = fleet.change_costs.to_training_s
+    lent = lent_units(scenario.need / capacity, working, lead_s=scenario.lead_s, back_s=back_s)
+    return float(lent.mean()) / units
+
+
+def expected(scenario: Scenario) -> Expectation:
+    """Return the expectation of a scenario as it stands."""
+    share, demand = lendable_share(scenario), scenario.demand
     tokens = float((demand.requests * (demand.prompt_tokens + demand.output_tokens)).sum())
     price = scenario.economics.usd_per_chip_s
     chip_s = demand.minutes * MINUTE_S * scenario.cluster.chips * (1 - share)

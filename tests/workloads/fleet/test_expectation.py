@@ -10,7 +10,7 @@ import pytest
 from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
 from workloads.fleet import Failures, summary
-from workloads.fleet.expectation import at, broken_share, expected, lent_units
+from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
 from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.processes.failures import Domain
 from workloads.fleet.scenario import Scenario, run, scenario
@@ -48,6 +48,22 @@ def test_the_closed_form_is_what_foresight_lends(base: Scenario) -> None:
         change = expected(other).lendable_share - middle
         assert abs(change) > 0.01
         assert change == pytest.approx(_simulated(other) - share, rel=0.1)
+
+
+@pytest.mark.parametrize("capacity", [0.95, 1.2])
+def test_a_faster_unit_lends_what_the_same_demand_leaves(base: Scenario, capacity: float) -> None:
+    """The ends of the interval of a unit's capacity, against runs of units that are as fast."""
+    other = scenario(
+        base.cluster,
+        base.demand,
+        serving=Serving(unit_rate_per_s=20.0 * capacity),
+        period=Period(days=2, scale_to_peak=0.9 / capacity),
+    )
+    assert other.demand.requests == pytest.approx(base.demand.requests)
+    share = lendable_share(base, capacity)
+    assert share == pytest.approx(lendable_share(other), abs=1e-6)
+    assert share == pytest.approx(_simulated(other), abs=0.01)
+    assert (share > lendable_share(base)) == (capacity > 1)
 
 
 def test_what_is_not_lent_is_paid_for(base: Scenario) -> None:

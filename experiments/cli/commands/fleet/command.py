@@ -158,17 +158,21 @@ def _over_cap(cap_mw: float | None, scenario: Scenario, run: FleetRun) -> list[s
 
 
 def _sureness(scenario: Scenario) -> dict[str, Any]:
-    """Return the intervals of a unit's capacity and of the units needed in the busiest hour."""
+    """Return the interval of a unit's capacity, and what it makes of the need and of lending."""
+    from workloads.fleet.expectation import lendable_share
     from workloads.fleet.setup.sureness import capacity_interval
 
     capacity = scenario.sizing.unit_capacity_requests_per_s
     ends = capacity_interval(scenario.services, capacity)
     needed = scenario.sizing.units_needed_peak
-    ends_of_need = {
+    follows = {
         "units_needed_peak_low": needed * capacity / ends.high,
         "units_needed_peak_high": needed * capacity / ends.low,
+        "lendable_share": lendable_share(scenario),
+        "lendable_share_low": lendable_share(scenario, ends.low / capacity),
+        "lendable_share_high": lendable_share(scenario, ends.high / capacity),
     }
-    return {"interval": {**ends.document(), **ends_of_need}}
+    return {"interval": {**ends.document(), **follows}}
 
 
 def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         f"{number(document[f'{key}_requests_per_s'])} requests/s"
         for key in ("demand_peak", "capacity", "unit_capacity")
     )
-    tokens = f"{number(document['capacity_tokens_per_s'])} tokens/s"
+    tokens, ends = f"{number(document['capacity_tokens_per_s'])} tokens/s", document["interval"]
     return [
         ["demand, busiest hour", peak],
         ["the fleet serves within the SLO", f"{fleet}, {tokens}"],
@@ -104,8 +104,12 @@ def _size_facts(document: Mapping[str, Any]) -> list[list[str]]:
         ],
         [
             "80 % interval of it",
-            f"{document['interval']['units_needed_peak_low']:,.1f} to "
-            f"{document['interval']['units_needed_peak_high']:,.1f}",
+            f"{ends['units_needed_peak_low']:,.1f} to {ends['units_needed_peak_high']:,.1f}",
+        ],
+        ["chip-hours that foresight could lend", f"{ends['lendable_share']:.1%}"],
+        [
+            "80 % interval of them, same demand",
+            f"{ends['lendable_share_low']:.1%} to {ends['lendable_share_high']:.1%}",
         ],
         ["factor on the demand", f"{document['demand_scale']:.6g}"],
     ]
