@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cluster_sim.collectives.duration.nccl import reduces_in_switch
 from topologies.arrays import BoolArray, IntArray
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from workloads.kernels.times import step_overhead_s
 from workloads.models.model import Model
 from workloads.search.grid import Columns, kept
 from workloads.training.plan.plan import ParallelPlan
@@ -84,14 +87,18 @@ def _uneven(c: Columns, frame: Frame) -> BoolArray:
     return out
 
 
-def _norms_again(c: Columns, _frame: Frame) -> BoolArray:
-    could = (c["tp"] > 1) & (c["divides_sequence"] == 1)
+def _norms_again(c: Columns, frame: Frame) -> BoolArray:
+    halves_as_fast = not reduces_in_switch(frame.cluster)
+    could = halves_as_fast & (c["tp"] > 1) & (c["divides_sequence"] == 1)
     out: BoolArray = could & (c["sequence_parallel"] == 0)
     return out
 
 
-def _all_reduced(c: Columns, _frame: Frame) -> BoolArray:
-    out: BoolArray = (c["zero"] == 0) & (c["dp"] * c["cp"] > 1)
+def _all_reduced(c: Columns, frame: Frame) -> BoolArray:
+    # On some stacks a sharded optimizer takes seconds that a plain one does not.
+    catalogue = frame.cluster.catalogue or shipped_catalogue()
+    shards_at_once = step_overhead_s(frame.cluster.chip, catalogue=catalogue) == 0
+    out: BoolArray = shards_at_once & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1)
     return out
 
 

@@ -13,7 +13,7 @@ from tests.support.toy_training import TOY, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.search import candidates
+from workloads.search import candidates, search
 from workloads.search.combinations import light_end
 from workloads.search.grid import divisors
 from workloads.training.plan.checks import check_model, check_ranks
@@ -68,6 +68,34 @@ def test_all_that_divide_are_left_out_for_a_reason_or_stay() -> None:
     assert all(count > 0 for count in possible.pruned.values())
     spared = candidates(TOY, sixteen(), 32, stated=SHORT, spared=("zero",))
     assert {one.zero for one in spared.plans} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("machine", "without_sharding", "without_sequence_parallel"),
+    [
+        ("trn2.48xlarge", False, False),
+        ("trn1.32xlarge", True, False),  # a sharded optimizer ends a step with seconds of its own
+        ("dgx-h100:2", False, True),  # switches sum, so an all-reduce is faster than its halves
+        ("dgx-a100:2", False, False),
+    ],
+)
+def test_a_rule_spares_machines_on_which_its_reason_is_not_true(
+    machine: str, without_sharding: bool, without_sequence_parallel: bool
+) -> None:
+    plans = candidates(TOY, cluster(machine), 32, stated=SHORT).plans
+    assert without_sharding == any(one.zero == 0 and one.replicas > 1 for one in plans)
+    plain = [one for one in plans if one.tp > 1 and not one.sequence_parallel]
+    assert bool(plain) == without_sequence_parallel
+
+
+@pytest.mark.parametrize(
+    ("machine", "judged"), [("trn1.32xlarge", "zero"), ("dgx-h100:2", "sequence_parallel")]
+)
+def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine: str, judged: str) -> None:
+    where = cluster(machine)
+    usual = search(TOY, where, 32, stated=SHORT, finalists=10)
+    whole = search(TOY, where, 32, stated=SHORT, each=[judged], finalists=10)
+    assert usual.finalists[0].iteration_s <= whole.finalists[0].iteration_s
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_finalists_have_the_fastest_of_all_plans_that_fit(
     every = [runner.step(one).iteration_s for one in result.plans]
     assert len(every) > 40
     assert result.finalists[0].iteration_s == min(every)
-    assert result.agreement.worst_abs_error < 0.03
+    assert result.agreement.worst_abs_error < 0.05
 
 
 def test_only_what_there_is_is_simulated_and_progress_is_told() -> None:

@@ -18,3 +18,15 @@ def covers(cluster: Cluster) -> bool:
     from cluster_sim.collectives.duration.nccl.constants import has_constants
 
     return has_constants(cluster)
+
+
+def reduces_in_switch(cluster: Cluster) -> bool:
+    """Return whether a cluster's switches can sum what NCCL's all-reduces send to them.
+
+    Such an all-reduce may be faster than its two halves one after the other.
+    """
+    if not covers(cluster):
+        return False
+    from cluster_sim.collectives.duration.nccl.constants import SWITCH, constants
+
+    return SWITCH[0] in constants(cluster).chip
