@@ -20,10 +20,10 @@ from workloads.job.simulate import simulate
 FACTORS = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 """Simulated intervals, as multiples of Daly's."""
 FAILURES = 200
-"""Failures that each run should have, if that takes at most ``CHECKPOINTS`` checkpoints."""
+"""Failures that the runs should have, if none needs more than ``CHECKPOINTS`` checkpoints."""
 CHECKPOINTS = 20_000
 FEWEST_FAILURES = 30
-"""Failures that each run has whatever the checkpoints."""
+"""Failures that the runs have whatever the checkpoints."""
 LEAST_S = 1.0
 """Shortest simulated interval [s]."""
 
@@ -48,8 +48,9 @@ class Curve:
 def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> Curve | None:
     """Simulate a job at intervals around Daly's, and return the curve with the best one.
 
-    All runs have their failures at the same times. The result is None for a job without failures,
-    which needs no checkpoint, and for one whose checkpoints cost nothing.
+    All runs are as long as one another, with their failures at the same times: servers that turn
+    slow, and spares that are used up, make the goodput depend on the length. The result is None for
+    a job without failures, which needs no checkpoint, and for one whose checkpoints cost nothing.
     """
     stall_s, mtbf_s = job.stall_s, job.rates.mtbf_s
     if math.isinf(mtbf_s) or stall_s <= 0:
@@ -57,16 +58,17 @@ def search_interval(job: Job, seed: int, factors: Sequence[float] = FACTORS) -> 
     middle = max(daly_interval_s(mtbf_s, stall_s), LEAST_S)
     points = [max(middle * factor, LEAST_S) for factor in factors]
     points = sorted({max(point, job.write_s - stall_s) for point in points})
-    goodput = [_goodput(replace(job, interval_s=point), seed) for point in points]
+    span_s = _span_s(job, points[0])
+    runs = (replace(job, interval_s=point, span_s=span_s) for point in points)
+    goodput = [simulate(run, np.random.default_rng([seed, 0])).goodput for run in runs]
     return Curve(tuple(points), tuple(goodput), _best(points, goodput))
 
 
-def _goodput(job: Job, seed: int) -> float:
-    """Goodput of a run that is as long as ``FAILURES`` and ``CHECKPOINTS`` say."""
-    per_failure = job.rates.mtbf_s / (job.interval_s + job.stall_s)
+def _span_s(job: Job, interval_s: float) -> float:
+    """Length of runs whose shortest interval is this, by ``FAILURES`` and ``CHECKPOINTS`` [s]."""
+    per_failure = job.rates.mtbf_s / (interval_s + job.stall_s)
     failures = min(FAILURES, max(FEWEST_FAILURES, CHECKPOINTS / max(per_failure, 1e-9)))
-    long = replace(job, span_s=min(failures * job.rates.mtbf_s, 20 * 365 * 86400))
-    return simulate(long, np.random.default_rng([seed, 0])).goodput
+    return min(failures * job.rates.mtbf_s, 20 * 365 * 86400)
 
 
 def _best(points: Sequence[float], goodput: Sequence[float]) -> float:

@@ -173,6 +173,17 @@ def test_the_best_interval_is_where_the_closed_form_has_it() -> None:
     assert best - near < 0.001
 
 
+def test_the_best_interval_does_not_follow_from_the_length_of_the_runs() -> None:
+    """Without spares slow servers stay, so that a longer run has less goodput."""
+    rates = failing(20_000.0, replaces=True)
+    slow = Stragglers(per_s=1e-6, slower=0.1, found_after_s=300)
+    short = job(rates, stall_s=1, spares=0, stragglers=slow)
+    curve = search_interval(short, seed=0)
+    assert curve is not None
+    assert curve.best_s == pytest.approx(daly_interval_s(20_000.0, 1.0), rel=0.3)
+    assert curve.interval_s[0] < curve.best_s < curve.interval_s[-1]
+
+
 def test_no_failures_need_no_interval() -> None:
     assert search_interval(job(), seed=0) is None
 
