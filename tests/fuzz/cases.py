@@ -39,6 +39,8 @@ NASTY_BYTES = (
 )  # fmt: skip
 
 
+LONGEST_LINE_BYTES = 2**20
+"""Length up to which a line of a file is repeated, as a worker has little memory."""
 PLACES = ("out", "out", "folder", "loop", "loop/x", "pipe", "a/b", "log.txt", "/proc/x", "")
 """Directories that ``--out`` may be sent to."""
 
@@ -181,7 +183,8 @@ def _line(content: bytes, rng: random.Random) -> bytes:
         other = rng.randrange(len(lines))
         lines[place], lines[other] = lines[other], lines[place]
     else:
-        lines[place] = lines[place] * 50
+        most = LONGEST_LINE_BYTES // max(1, len(lines[place]))
+        lines[place] = lines[place] * max(1, min(50, most))
     return b"".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,14 +49,26 @@ def answer(words: tuple[str, ...]) -> Mapping[str, Any]:
     return run_row(run, [*words, "--json", "--quiet"])
 
 
-def verdicts(base: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Verdict]]:
-    """Yield the verdict on every setting of every option that a base command does not state."""
+def verdicts(
+    base: tuple[str, ...], names: Container[str] | None = None
+) -> Iterator[tuple[tuple[str, ...], Verdict]]:
+    """Yield the verdict on every setting of every option that a base command does not state.
+
+    Parameters
+    ----------
+    base : tuple of str
+        Words of a command that succeeds.
+    names : container of str, optional
+        Options to look at; all by default.
+    """
     usual = answer(base)
     if usual["status"] != "ok":
         raise ValueError(f"{' '.join(base)}: {usual['message']}")
     stated = {word.partition("=")[0] for word in base if word.startswith("--")}
     for name, option in options_of(base[0]).items():
-        if f"--{name}" in stated:
+        if not stated.isdisjoint((*option.opts, *option.secondary_opts)):
+            continue
+        if names is not None and name not in names:
             continue
         for words in values_of(option):
             yield words, judge(name, usual, answer((*base, *words)))

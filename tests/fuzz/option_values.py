@@ -12,6 +12,7 @@ PLAN = asdict(ParallelPlan())
 """Defaults of a plan, whose options are completed by the library."""
 
 CANNOT_CHANGE_THE_ANSWER = {
+    "allow-oversized": "lifts a refusal only",
     "json": "how the answer is printed",
     "out": "where a run directory is written",
     "quiet": "progress only",

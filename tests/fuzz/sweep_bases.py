@@ -74,6 +74,19 @@ SLOW: tuple[tuple[str, ...], ...] = (
     ("list", "prices"),
 )
 """Commands whose options are swept in minutes."""
+BINDING: tuple[tuple[str, ...], ...] = (
+    (
+        *("collective", "all-reduce", "trn2.48xlarge", "--size", "32MiB"),
+        *("--algorithm", "multi-ring", "--ranks-per-chip", "4"),
+    ),
+    ("plan", "--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--global-batch", "32"),
+    (
+        *("fleet", "--cluster", "trn2-ultraserver:64", "--demand", "demand.csv", "--days", "1.5"),
+        *("--start-day", "0", "--unit-rate", "0.05", "--policy", "threshold", "--no-compare"),
+    ),
+    ("calibrate", "log.txt", "--cluster", "trn2.48xlarge"),
+)
+"""Larger commands, in which options bind that change nothing in the others."""
 NOT_SWEPT = {
     "experiment": "a group, whose commands have options of their own",
     "sweep": "its options say where rows run; the study has the others",

@@ -12,20 +12,26 @@ from experiments.cli.main import app
 from experiments.cli.options.parameters import DescribedOption
 from tests.fuzz.option_sweep import Verdict, judge, options_of, verdicts
 from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
-from tests.fuzz.sweep_bases import NOT_SWEPT, QUICK, SLOW, write_files
+from tests.fuzz.sweep_bases import BINDING, NOT_SWEPT, QUICK, SLOW, write_files
 from topologies.options import Option
 
 NOT_BINDING = {
     "algorithm": "auto may take the algorithm that is stated, or there is a single one",
-    "allow-oversized": "only a plan that does not fit needs it",
     "cap": "a fleet may never need as many units",
+    "catalogue": "prices and plain units read no rate of memory or links",
+    "changes-per-minute": "a policy may change fewer roles than that",
     "compute": "recorded times are the default where no other chip is known",
     "communication": "a trace may have no communication",
     "count": "a log may be shorter",
     "chips": "one rank a chip is the default",
+    "dp": "the ranks that remain are the default",
     "failures": "a small fleet may have none in half a day",
+    "floor": "more units may serve anyway",
     "fp8-exchange": "short exchanges are latencies alone",
     "headroom": "rounding to whole units may leave the number as it is",
+    "hysteresis": "demand may leave more units idle than that, or none",
+    "lease": "a policy may lend for longer anyway",
+    "level": "levels that fit a plan may give the same time to the picosecond",
     "memory-margin": "small models leave more than that free",
     "noise": "rounding to whole units may leave the number as it is",
     "notice": "a policy may reclaim nothing that has to be saved first",
@@ -33,6 +39,7 @@ NOT_BINDING = {
     "order": "on a symmetric torus two orders may take the same time",
     "poll": "requests that never overlap wait for no pass",
     "quantile": "a forecast without history has no errors",
+    "reserve": "more units may be left over anyway",
     "sbuf": "links may be slower than HBM",
     "slo": "limits far away may be kept by all requests or by none",
     "slots": "requests that never overlap need one slot",
@@ -84,6 +91,14 @@ def test_no_option_is_read_by_nothing(base: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("base", SLOW, ids=" ".join)
 def test_no_option_is_read_by_nothing_in_longer_runs(base: tuple[str, ...]) -> None:
     assert not defects(base)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOT_BINDING)
+def test_an_option_that_may_bind_nothing_does_so_somewhere(name: str) -> None:
+    bases = [base for base in (*BINDING, *QUICK, *SLOW) if name in options_of(base[0])]
+    outcomes = (verdict for base in bases for _, verdict in verdicts(base, {name}))
+    assert any(verdict.kind == "changes" for verdict in outcomes)
 
 
 def test_every_command_is_swept() -> None:

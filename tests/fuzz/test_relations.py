@@ -16,6 +16,9 @@ QUICK, WIDE = range(6), range(6, 120)
 SHAPES = ("ring:6", "torus:4x4", "torus:2x3x2", "mesh:5", "switch:8", "clos:16:8", "clos:32:8:2")
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
 ROUNDING = 1 + 1e-9
+CHOICE = 0.1
+"""Share of its time by which a collective may get slower when its links get faster: NCCL chooses
+between rings and trees by figures of its own, and may change to the slower."""
 MACHINE = """
 chip: {{like: h100}}
 scale_up: {{shape: switch, size: 8, bandwidth: {scale_up}GB/s, latency: {hop}ns}}
@@ -76,16 +79,17 @@ def check_training(seed: int) -> None:
         f"--level={rng.choice(('auto', 'collective'))}",
     )  # fmt: skip
 
-    def step_s(**changes: int) -> float:
+    def step(**changes: int) -> Mapping[str, Any]:
         Path("machine.yaml").write_text(MACHINE.format(**{**numbers, **changes}))
-        call = ("train", "--model=config.json", "--cluster=machine.yaml", *plan)
-        return float(document(*call)["iteration_s"])
+        return document("train", "--model=config.json", "--cluster=machine.yaml", *plan)
 
-    usual_s = step_s()
+    usual = step()
+    exposed_s = sum(usual["breakdown_s"][f"exposed_{axis}"] for axis in ("tp", "dp", "pp"))
+    most_s = (usual["iteration_s"] + CHOICE * exposed_s) * ROUNDING
     for name in ("scale_up", "scale_out"):
-        assert step_s(**{name: 2 * numbers[name]}) <= usual_s * ROUNDING, (name, numbers, plan)
+        assert step(**{name: 2 * numbers[name]})["iteration_s"] <= most_s, (name, numbers, plan)
     for name in ("hop", "climb"):
-        assert step_s(**{name: numbers[name] // 2}) <= usual_s * ROUNDING, (name, numbers, plan)
+        assert step(**{name: numbers[name] // 2})["iteration_s"] <= most_s, (name, numbers, plan)
 
 
 def check_serving(seed: int) -> None:

@@ -313,6 +313,7 @@ def test_progress_is_told(log: Path) -> None:
 
 
 INTERRUPTED = """
+import signal
 import sys
 from tests.support import probe_command
 from experiments.sweeps import runner as row_runner
@@ -320,10 +321,12 @@ from experiments.sweeps.study import study
 from experiments.sweeps.sweep import sweep
 
 if __name__ == "__main__":
+    # A parent in the background of a shell ignores SIGINT, and its children with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     row_runner.run_row = probe_command.run_row
     sizes = [str(size) for size in range(40)]
-    made = study({"command": "probe", "fixed": {"op": "x"}, "grid": {"size": sizes}})
-    sweep(made, probe_command.PROBE, out=sys.argv[1], workers=2)
+    many = study({"command": "probe", "fixed": {"op": "x"}, "grid": {"size": sizes}})
+    sweep(many, probe_command.PROBE, out=sys.argv[1], workers=2)
 """
 
 
