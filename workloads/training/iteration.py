@@ -74,12 +74,16 @@ class Iteration:
     iterations : int
         Optimizer steps that were run in a row; all results are the mean of one step.
     undisturbed : Trace or None
-        Trace of the same schedule without its faults; None for a run that had no fault.
+        Trace of the same program without disturbances and faults; None for a run that had none. At
+        the collective level equal ranks are run once there.
     level : {"chunk", "flow", "collective", "rank-vector"}
         Level of detail at which it was run.
     ops : int
         Ops that were simulated. A trace at the chunk level has fewer: it joins the chunks of each
         collective.
+    like : int64 array (rows,) or None
+        Row of the undisturbed run that each row of the program equals; None where it is that of the
+        same number.
     """
 
     model: Model
@@ -95,6 +99,7 @@ class Iteration:
     undisturbed: Trace | None = None
     level: str = "collective"
     ops: int = 0
+    like: IntArray | None = None
 
     @property
     def iteration_s(self) -> float:
@@ -177,7 +182,7 @@ class Iteration:
         """Times of each rank by category as arrays, of which :attr:`ranks` is the table."""
         if isinstance(self.trace, RankVector):
             return self.trace.ranks
-        return breakdown(self.trace, self.undisturbed, self._times)
+        return breakdown(self.trace, self.undisturbed, self._times, self.like)
 
     @cached_property
     def _times(self) -> CategoryTimes | None:
@@ -244,8 +249,7 @@ def iteration(
     Raises
     ------
     InputError
-        For a plan that does not suit model, cluster or memory, a run that this process has no room
-        for, and faults at a level that has no such resource.
+        For a plan that does not suit, a run without room, and faults that a level does not have.
 
     Examples
     --------
@@ -272,6 +276,7 @@ def iteration(
         undisturbed=undisturbed,
         level=level,
         ops=run.ops(trace),
+        like=run.like,
     )
     check_plausible({"MFU": step.mfu, "HFU": step.hfu}, shapes)
     return step

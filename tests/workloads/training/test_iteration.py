@@ -9,6 +9,7 @@ import pytest
 
 from cluster_sim.hardware.fault_text import parse_fault
 from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.trace.trace import Trace
 from tests.support.toy_training import TOY, plan, sixteen
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -93,6 +94,26 @@ def test_waiting_beyond_the_usual_is_a_stragglers_fault() -> None:
     assert shares.loc[0, "straggler_ps"] == 0
     assert (shares.loc[[1, 2, 3], "straggler_ps"] > 0).all()
     assert (shares.drop(columns="count").sum(axis=1) == simulate(late).total_ps).all()
+
+
+@pytest.mark.parametrize(
+    "disturbed", [Disturbance(0.05, seed=2), Disturbance(0.02, 1, ((3, 1.3),))]
+)
+@pytest.mark.parametrize("stated", [{"tp": 4, "dp": 4}, {"tp": 2, "pp": 4, "dp": 2}], ids=str)
+def test_the_undisturbed_run_beside_jitter_is_folded_and_shows_the_same_waiting(
+    stated: dict[str, int], disturbed: Disturbance
+) -> None:
+    how = plan(**stated, overlap="all")
+    noisy = iteration(TOY, sixteen(), how, disturbed=disturbed)
+    calm = iteration(TOY, sixteen(), how, folded=False)
+    assert noisy.undisturbed is not None
+    assert isinstance(calm.trace, Trace)
+    assert isinstance(noisy.trace, Trace)
+    assert len(noisy.undisturbed) < len(calm.trace) == len(noisy.trace)
+    assert noisy.undisturbed_s == calm.iteration_s
+    expected = breakdown(noisy.trace, calm.trace).frame()
+    assert noisy.ranks.equals(expected)
+    assert expected["straggler_ps"].sum() > 0
 
 
 @pytest.mark.parametrize("overlap", ["none", "all"])

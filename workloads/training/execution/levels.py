@@ -12,6 +12,7 @@ from cluster_sim.hardware.fault_text import Fault, fault_table
 from cluster_sim.schedule.routines import written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.training.execution.chunk_level import Expanded, expand, project, with_durations
@@ -19,6 +20,7 @@ from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
 from workloads.training.program.by_value import ByValue
+from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.program import Program, fits_in_memory_rate
 
 WRITTEN_OUT = ("chunk", "flow")
@@ -42,8 +44,11 @@ class Ready:
         Schedule for an engine; None at the level of the rank vector.
     faults : Faults or None
     undisturbed : Schedule or Expanded or None
-        The same schedule undisturbed and without faults, to compare with; None if nothing disturbs
-        the run.
+        The same program undisturbed and without faults, to compare with; None if nothing disturbs
+        the run. At the collective level equal ranks are run once.
+    like : int64 array (rows,) or None
+        Row of the undisturbed program that each row equals; None where it is that of the same
+        number.
     """
 
     program: Program
@@ -51,6 +56,7 @@ class Ready:
     schedule: Schedule | Expanded | None = None
     faults: Faults | None = None
     undisturbed: Schedule | Expanded | None = None
+    like: IntArray | None = None
 
     def run(
         self, engine: str, progress: Progress | None = None
@@ -108,17 +114,21 @@ def ready(
         )
     if level == "rank-vector":
         return Ready(program, disturbed)
-    undisturbed = lower(program, memory=level == "collective", structures=structures)
-    schedule = disturb(undisturbed, program, disturbed) if disturbed else undisturbed
+    usual = lower(program, memory=level == "collective", structures=structures)
+    schedule = disturb(usual, program, disturbed) if disturbed else usual
     compared = bool(disturbed or faults)
     if level == "collective":
         table = fault_table(schedule, faults) if faults else None
-        return Ready(program, disturbed, schedule, table, undisturbed if compared else None)
+        if not compared:
+            return Ready(program, disturbed, schedule, table)
+        like = equal_ranks(program)
+        undisturbed = lower(keep(program, like), memory=True, structures=structures)
+        return Ready(program, disturbed, schedule, table, undisturbed, like)
     in_place = engine == "fast" and not faults
     expanded = expand(program, schedule, cluster, as_flows=level == "flow", in_place=in_place)
     table = fault_table(expanded.schedule, faults) if faults else None
-    usual = with_durations(expanded, undisturbed) if disturbed else expanded
-    return Ready(program, disturbed, expanded, table, usual if compared else None)
+    calm = with_durations(expanded, usual) if disturbed else expanded
+    return Ready(program, disturbed, expanded, table, calm if compared else None)
 
 
 def automatic(program: Program, faults: Sequence[Fault], *, exact_vector: bool = False) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cluster_sim.analysis.category_times import CategoryTimes, category_times, idle_gaps
+from cluster_sim.analysis.intervals import Intervals
 from cluster_sim.analysis.stretches import end_of_run_ps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
@@ -42,6 +43,9 @@ PARTS = (
     "straggler", "optimizer", "scheduling", "other",
 )  # fmt: skip
 """All parts, in the order in which results list them."""
+
+OPS_OF_A_RANK = 2**32
+"""Number above that of any op of a rank, so that rank and op make one number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +90,10 @@ def hidden_and_exposed(trace: Trace) -> CategoryTimes:
 
 
 def breakdown(
-    trace: Trace, undisturbed: Trace | None = None, times: CategoryTimes | None = None
+    trace: Trace,
+    undisturbed: Trace | None = None,
+    times: CategoryTimes | None = None,
+    like: IntArray | None = None,
 ) -> RankTimes:
     """Return the time of each rank by category.
 
@@ -99,22 +106,24 @@ def breakdown(
         stragglers.
     times : CategoryTimes, optional
         Result of :func:`hidden_and_exposed`, if it is computed already.
+    like : int64 array (ranks,), optional
+        Number of the rank of the undisturbed run that each rank equals there, where equal ranks
+        were run once; by default each equals that of its own number.
     """
     times = hidden_and_exposed(trace) if times is None else times
     ranks = np.asarray(times.groups)
     idle = end_of_run_ps(trace) - times.exposed_ps.sum(axis=1)
-    late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle)
+    late = np.zeros_like(idle) if undisturbed is None else _late_ps(trace, undisturbed, idle, like)
     parts = {name: times.exposed_ps[:, k] for k, name in enumerate(times.names)}
     return RankTimes(
         ranks, _counts(trace, ranks), {**parts, "bubble": idle - late, "straggler": late}
     )
 
 
-def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray) -> IntArray:
+def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray, like: IntArray | None) -> IntArray:
     """Waiting of each rank beyond what the undisturbed run waits before the same op [ps]."""
-    (gaps, op, _), (usual_gaps, usual_op, _) = idle_gaps(trace), idle_gaps(undisturbed)
-    ops = len(trace) + 1  # with -1 for the end of the run
-    key, usual_key = gaps.group * ops + op, usual_gaps.group * ops + usual_op
+    gaps, key = _gaps_before(trace, like)
+    usual_gaps, usual_key = _gaps_before(undisturbed)
     # Look up how long the undisturbed run waits before the same op of the same rank, or 0.
     order = np.argsort(usual_key)
     usual_ps = np.append((usual_gaps.end_ps - usual_gaps.start_ps)[order], 0)
@@ -126,12 +135,31 @@ def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray) -> IntArray:
     return np.minimum(summed, idle)
 
 
+def _gaps_before(trace: Trace, like: IntArray | None = None) -> tuple[Intervals, IntArray]:
+    """Return the gaps of all ranks, and a number for the rank and the op that each stands before.
+
+    Ops are counted from the first of their rank; the number is that of the same op of the rank in
+    ``like``.
+    """
+    gaps, op, _ = idle_gaps(trace)
+    place = np.where(op < 0, -1, op - _first_ops(trace)[1][gaps.group])
+    return gaps, (gaps.group if like is None else like[gaps.group]) * OPS_OF_A_RANK + place
+
+
 def _counts(trace: Trace, ranks: IntArray) -> IntArray:
     """Number of equal ranks that each simulated rank stands for."""
-    labels = trace.schedule.labels
-    rank, first = np.unique(np.asarray(labels["rank"]), return_index=True)
-    count: IntArray = np.asarray(labels["count"])[first][np.searchsorted(rank, ranks)]
-    return count
+    rank, first = _first_ops(trace)
+    count: IntArray = np.asarray(trace.schedule.labels["count"])[first]
+    return count[np.searchsorted(rank, ranks)]
+
+
+def _first_ops(trace: Trace) -> tuple[IntArray, IntArray]:
+    """Return the ranks, ascending, and the first op of each."""
+    column = np.asarray(trace.schedule.labels["rank"])
+    # Ops stand rank by rank, so only the places where the rank changes are sorted.
+    begins = np.flatnonzero(np.append(True, column[1:] != column[:-1]))
+    rank, first = np.unique(column[begins], return_index=True)
+    return rank, begins[first]
 
 
 def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
