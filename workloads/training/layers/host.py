@@ -3,9 +3,10 @@
 An eager host issues kernel after kernel. A framework that traces programs lazily (torch-xla, on
 which the Neuron fine-tuning libraries stand) builds the program of every microbatch anew on the
 host, in a time that is proportional to the layers and to the passes over them, whatever the
-sequence is. Meanwhile the device runs the program before it, so a microbatch takes the longer of
-the two. This was observed in fine-tuning on one chip; it is assumed there, for adapters, and where
-a plan states the runtime ``xla``. Elsewhere a program is assumed to be built once.
+sequence is, and to the operations in a layer: one without a gated feed-forward has fewer. Meanwhile
+the device runs the program before it, so a microbatch takes the longer of the two. This was
+observed in fine-tuning on one chip; it is assumed there, for adapters, and where a plan states the
+runtime ``xla``. Elsewhere a program is assumed to be built once.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def host_s(
         return 0.0
     rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.catalogue)
     layer_pass_s = rank.constant("host_layer_pass")
+    if not shapes.model.gated_mlp:
+        layer_pass_s *= rank.constant("host_plain_layer")
     if plan.lora_rank:
         layer_pass_s += rank.constant("host_adapter_pass")
     # Tracing a layer takes longer in a model of more layers.
