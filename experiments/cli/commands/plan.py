@@ -20,8 +20,6 @@ from topologies.units import format_seconds
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from experiments.cli.options.sensitivity import Ranking
-    from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.search import Search
 
@@ -98,19 +96,22 @@ def plan(
     catalogue = catalogue_inputs.read()
     result = _search(inputs, stated, how, catalogue, call)
 
-    from experiments.reports.plan import document
+    from experiments.reports.plan import document, write
     from workloads.training.plan.plan_file import write_plan
 
     if how.best is not None:
         write_plan(result.finalists[0].plan, how.best)
-    ranking = sure.rank(lambda moved: _first_s(result, inputs, moved, call.engine), catalogue, call)
+    rankings = sure.rank(
+        lambda moved: _first_s(result, inputs, moved, call.engine),
+        catalogue,
+        call,
+        what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
+    )
     call.answer(
-        lambda: {
-            **document(result, how.top, inputs.model),
-            **(ranking.document() if ranking else {}),
-        },
-        show=lambda: _print(result, how.top, inputs.model, ranking),
-        write=lambda run: _write(run, result, how.top, inputs.model, ranking),
+        lambda: document(result, how.top, inputs.model),
+        show=lambda: _print(result, how.top, inputs.model),
+        write=lambda run: write(run, result, how.top, inputs.model),
+        rankings=rankings,
     )
 
 
@@ -150,7 +151,7 @@ def _search(
     )
 
 
-def _print(search: Search, top: int, model: str, ranking: Ranking | None) -> None:
+def _print(search: Search, top: int, model: str) -> None:
     from experiments.reports.plan import train_command
     from experiments.reports.plan_text import headline, remarks, shared, sifted, table
 
@@ -159,14 +160,3 @@ def _print(search: Search, top: int, model: str, ranking: Ranking | None) -> Non
     print_table("", *sifted(search))
     for line in (*remarks(search), f"Run the first: {train_command(search, model)}"):
         click.echo(line)
-    if ranking is not None:
-        ranking.show("the step of the first plan")
-
-
-def _write(run: Run, search: Search, top: int, model: str, ranking: Ranking | None) -> None:
-    from experiments.reports.plan import write
-
-    write(run, search, top, model)
-    if ranking is not None:
-        first_s = search.finalists[0].iteration_s
-        ranking.write(run, f"the first plan's step of {format_seconds(first_s)}")

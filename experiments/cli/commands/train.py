@@ -20,8 +20,6 @@ from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from experiments.cli.options.sensitivity import Ranking
-    from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.files.table import Table
     from workloads.training.iteration import Iteration
@@ -122,22 +120,29 @@ def train(
     Fields of the plan that are not stated have defaults; --dp fills the cluster. Several clusters,
     written --cluster A,B,C, are compared side by side.
     """
+    from experiments.reports.training import write
+    from topologies.units import format_seconds
+
     catalogue = catalogue_inputs.read()
     if len(cluster_names(inputs.cluster)) > 1:
         _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
         return
     step = _run(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
-    ranking = sure.rank(
-        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s, catalogue, call
+    rankings = sure.rank(
+        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s,
+        catalogue,
+        call,
+        what=f"the step of {format_seconds(step.iteration_s)}",
     )
     filed = _filed(plan.plan)
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
     call.answer(
-        lambda: {**_document(step, how, call, ranking), **_filed_document(filed)},
-        show=lambda: _print(step, how.explain, ranking, filed),
-        write=lambda directory: _write(directory, step, call, ranking),
+        lambda: {**_document(step, how, call), **_filed_document(filed)},
+        show=lambda: _print(step, how.explain, filed),
+        write=lambda directory: write(directory, step, call.engine),
+        rankings=rankings,
     )
 
 
@@ -205,26 +210,10 @@ def _write_chakra(step: Iteration, directory: Path) -> None:
     write_chakra(training_recording(step), directory, name=step.model.name)
 
 
-def _document(
-    step: Iteration, how: RunInputs, call: Invocation, ranking: Ranking | None
-) -> dict[str, Any]:
+def _document(step: Iteration, how: RunInputs, call: Invocation) -> dict[str, Any]:
     from experiments.reports.training import document
 
-    results = document(step, call.engine)
-    return {
-        **results,
-        **(_explained(step) if how.explain else {}),
-        **(ranking.document() if ranking else {}),
-    }
-
-
-def _write(directory: Run, step: Iteration, call: Invocation, ranking: Ranking | None) -> None:
-    from experiments.reports.training import write
-    from topologies.units import format_seconds
-
-    write(directory, step, call.engine)
-    if ranking:
-        ranking.write(directory, f"the step of {format_seconds(step.iteration_s)}")
+    return {**document(step, call.engine), **(_explained(step) if how.explain else {})}
 
 
 def _run(
@@ -263,7 +252,7 @@ def _run(
         )
 
 
-def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherPlan | None) -> None:
+def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.training import breakdown_rows, headline, results
 
     _print_left_out(run, filed)
@@ -275,8 +264,6 @@ def _print(run: Iteration, explain: bool, ranking: Ranking | None, filed: OtherP
     click.echo(f"Inputs: {grades}.")
     if explain:
         _print_explained(run)
-    if ranking:
-        ranking.show()
 
 
 def _explained(run: Iteration) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from topologies.errors import InputError, printable, suggestion
 from topologies.options import option
 
 if TYPE_CHECKING:
+    from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
 
 ENGINES = ("fast", "reference")
@@ -106,6 +107,7 @@ class Invocation:
         write: Callable[[Run], None],
         *,
         inputs: Mapping[str, Any] | None = None,
+        rankings: Sequence[Ranking] = (),
         notes: Sequence[str] = (),
     ) -> None:
         """Write the run directory if ``--out`` names one, then print JSON or tables.
@@ -120,10 +122,14 @@ class Invocation:
             Adds the results to the run directory.
         inputs : mapping, optional
             Inputs to be recorded; by default the stated options.
+        rankings : sequence of Ranking
+            Effects of the catalogue's numbers, which come last in every output.
         notes : sequence of str
             Remarks printed on stderr after the answer; empty ones are left out.
         """
-        results = document()
+        results = dict(document())
+        for ranking in rankings:
+            results |= ranking.document()
         check_results(results)
         if self.out is not None:
             load_matplotlib()
@@ -137,9 +143,13 @@ class Invocation:
                 program=self.program,
             ) as run:
                 write(run)
+                for ranking in rankings:
+                    ranking.write(run)
         if self.json:
             print_json(results)
         else:
             show()
+            for ranking in rankings:
+                ranking.show()
         for note in filter(None, notes):
             sys.stderr.write(f"{printable(note)}\n")

@@ -34,37 +34,53 @@ class SensitivityInputs:
         catalogue: Catalogue,
         call: Invocation,
         *,
+        what: str,
         jumps: bool = False,
-    ) -> Ranking | None:
-        """Vary every number that the answer reads; None without ``--sensitivity``.
+    ) -> list[Ranking]:
+        """Vary every number that the answer reads; an empty list without ``--sensitivity``.
 
-        ``jumps`` says that the answer comes in jumps, and needs wider steps.
+        ``what`` names the answer, and ``jumps`` says that it comes in jumps and needs wider steps.
         """
         if not self.sensitivity:
-            return None
+            return []
         from cluster_sim.progress import progress
         from workloads.confidence.sensitivity import STEP, WIDE_STEP, sensitivity
 
         def watch(entries: Sequence[Any]) -> Any:
             return progress(entries, "sensitivity", quiet=call.quiet)
 
-        return Ranking(tuple(sensitivity(answer, catalogue, watch, WIDE_STEP if jumps else STEP)))
+        step = WIDE_STEP if jumps else STEP
+        return [Ranking(tuple(sensitivity(answer, catalogue, watch, step)), what)]
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Numbers of the catalogue with an effect on the answer, the largest effect first."""
+    """Numbers of the catalogue with an effect on an answer, the largest effect first.
+
+    Attributes
+    ----------
+    rows : tuple of Sensitivity
+    what : str
+        Name of the answer, such as ``the time of the first size``.
+    key : str
+        Key in the command line's JSON, and name of the table in a run directory.
+    expected : mapping
+        Further keys of the JSON, with the answer itself where the results do not have it.
+    """
 
     rows: tuple[Sensitivity, ...]
+    what: str
+    key: str = "sensitivity"
+    expected: Mapping[str, Any] = field(default_factory=dict)
 
-    def document(self, key: str = "sensitivity") -> Mapping[str, Any]:
-        """Return the key of the command line's JSON."""
+    def document(self) -> Mapping[str, Any]:
+        """Return the keys of the command line's JSON."""
         from workloads.confidence.sensitivity import sensitivity_frame
 
-        return {key: sensitivity_frame(self.rows).to_dict("records")}
+        return {**self.expected, self.key: sensitivity_frame(self.rows).to_dict("records")}
 
-    def show(self, what: str = "the answer") -> None:
-        """Print the numbers with the largest effect on ``what``."""
+    def show(self) -> None:
+        """Print the numbers with the largest effect."""
         cells = [
             [
                 row.input,
@@ -78,16 +94,16 @@ class Ranking:
         columns = ["number", "grade", "per 1 % more [%]", "at low [%]", "at high [%]"]
         hidden = len(self.rows) - SHOWN
         more = f"; {hidden} more in --json and --out" if hidden > 0 else ""
-        print_table(f"What {what} depends on{more}", columns, cells, left=2)
+        print_table(f"What {self.what} depends on{more}", columns, cells, left=2)
 
-    def write(self, run: Run, what: str, name: str = "sensitivity") -> None:
+    def write(self, run: Run) -> None:
         """Add the table and a tornado plot to a run directory."""
         from experiments.figures.sensitivity import tornado
         from workloads.confidence.sensitivity import sensitivity_frame
 
-        picture = name.replace("sensitivity", "tornado")
-        run.table(name, sensitivity_frame(self.rows), title=f"Sensitivity of {what}")
-        run.figure(picture, tornado(self.rows, what), title=f"Sensitivity of {what}")
+        picture, title = self.key.replace("sensitivity", "tornado"), f"Sensitivity of {self.what}"
+        run.table(self.key, sensitivity_frame(self.rows), title=title)
+        run.figure(picture, tornado(self.rows, self.what), title=title)
 
 
 def _percent(change: float | None) -> str:

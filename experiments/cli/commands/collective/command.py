@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cluster_sim.collectives import Group
     from cluster_sim.trace.trace import Trace
     from experiments.cli.commands.collective.groups import Measure
-    from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
@@ -104,13 +103,12 @@ def collective(
         return float(measure(wanted[0])[0]["time_s"])
 
     idle = without_effect(inputs, ranks, cluster, groups)
-    ranking = sure.rank(first_s, catalogue, call)
-    extras = ranking.document() if ranking else {}
     named = {"without_effect": idle} if idle else {}
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **extras, **named},
-        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, ranking, idle),
-        write=lambda run: _write(run, rows, results[-1][1], cluster, ranking),
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **named},
+        show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, idle),
+        write=lambda run: _write(run, rows, results[-1][1], cluster),
+        rankings=sure.rank(first_s, catalogue, call, what="the time of the first size"),
     )
 
 
@@ -168,7 +166,6 @@ def _show(
     title: str,
     rows: list[dict[str, Any]],
     summary: Mapping[str, Any],
-    ranking: Ranking | None,
     idle: Mapping[str, str],
 ) -> None:
     _print(title, rows, **summary)
@@ -178,8 +175,6 @@ def _show(
 
         for line in sentences(idle):
             click.echo(line)
-    if ranking:
-        ranking.show()
 
 
 def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str) -> dict[str, Any]:
@@ -313,13 +308,7 @@ def _signed(error: float | None) -> str:
     return "-" if error is None else f"{100 * error:+.1f} %"
 
 
-def _write(
-    run: Run,
-    rows: list[dict[str, Any]],
-    trace: Trace,
-    machine: Cluster,
-    ranking: Ranking | None,
-) -> None:
+def _write(run: Run, rows: list[dict[str, Any]], trace: Trace, machine: Cluster) -> None:
     import pandas as pd
 
     from experiments.figures.collective import WORDS, figures
@@ -333,5 +322,3 @@ def _write(
         slice_rows = slices(trace, words=WORDS) if name == "timeline" else None
         run.figure(name, figure, title=title, note=note, slices=slice_rows)
     run.trace(trace)
-    if ranking:
-        ranking.write(run, "the time of the first size")

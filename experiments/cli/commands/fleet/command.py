@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from experiments.cli.commands.fleet.sensitivity import FleetRanking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet import FleetRun
@@ -48,12 +47,12 @@ def fleet(
 
     question, catalogue = Question(fleet, demand, policy, limits, money), catalogue_inputs.read()
     answer = _run_all(question, catalogue, call)
-    ranking = rank_fleet(sure, question, answer.main[1], catalogue, call)
-    document = _document(answer, call) | (ranking.document() if ranking else {})
+    document = _document(answer, call)
     call.answer(
         lambda: document,
-        lambda: print_fleet(document, ranking),
-        lambda run: _write(run, document, answer, ranking),
+        lambda: print_fleet(document),
+        lambda run: _write(run, document, answer),
+        rankings=rank_fleet(sure, question, answer.main[1], catalogue, call),
         notes=(document["scaling"], *document["notes"]),
     )
 
@@ -188,9 +187,7 @@ def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _write(
-    run: Run, document: Mapping[str, Any], answer: _Answer, ranking: FleetRanking | None
-) -> None:
+def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
     from workloads.fleet import changes_frame, jobs_frame, timeline
 
@@ -214,8 +211,6 @@ def _write(
         }
         figure = scenarios_figure(lines, chips_per_unit=chips, title=f"What-ifs: {title}")
         run.figure("what_ifs", figure, title="What-ifs")
-    if ranking is not None:
-        ranking.write(run)
     run.table("jobs", jobs_frame(result), title="Training jobs")
     run.table("changes", changes_frame(result), title="Role changes", parquet=True)
     run.table("timeline", frame, title="Every minute", parquet=True)

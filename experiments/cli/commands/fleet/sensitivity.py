@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from topologies.errors import InputError
 from workloads.confidence.sensitivity import NotingCatalogue
@@ -11,56 +11,10 @@ from workloads.confidence.sensitivity import NotingCatalogue
 if TYPE_CHECKING:
     from experiments.cli.options.invocation import Invocation
     from experiments.cli.options.sensitivity import Ranking, SensitivityInputs
-    from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
     from workloads.fleet.scenario import Scenario
     from workloads.options.fleet import Question
-
-SHARE, COST = "sensitivity", "sensitivity_cost"
-"""Keys of the two rankings in JSON, and their names in a run directory."""
-WHAT = {SHARE: "the lendable share", COST: "the price of served tokens"}
-
-
-@dataclass(frozen=True)
-class FleetRanking:
-    """Rankings of the catalogue's numbers by their effect on lending and on the cost of serving.
-
-    Attributes
-    ----------
-    base : Expectation
-        Lendable share and cost by closed forms, with the catalogue's values.
-    rankings : dict of str to Ranking
-        Rankings by their key in the JSON; without a price there is no ranking of the cost.
-    """
-
-    base: Expectation
-    rankings: dict[str, Ranking]
-
-    def document(self) -> dict[str, Any]:
-        """Return the keys of the command line's JSON."""
-        results: dict[str, Any] = {
-            "expected_lendable_share": self.base.lendable_share,
-            "expected_usd_per_million_tokens": self.base.usd_per_million_tokens,
-        }
-        for key, ranking in self.rankings.items():
-            results |= ranking.document(key)
-        return results
-
-    def show(self) -> None:
-        """Print both rankings."""
-        for key, ranking in self.rankings.items():
-            ranking.show(f"{WHAT[key]}, expected {self._value(key)},")
-
-    def write(self, run: Run) -> None:
-        """Put tables and tornado plots into a run directory."""
-        for key, ranking in self.rankings.items():
-            ranking.write(run, f"{WHAT[key]} ({self._value(key)})", key)
-
-    def _value(self, key: str) -> str:
-        if key == SHARE:
-            return f"{self.base.lendable_share:.1%}"
-        return f"{self.base.usd_per_million_tokens:.3f} USD a million"
 
 
 def expectation_at(question: Question, base: Scenario, catalogue: Catalogue) -> Expectation:
@@ -79,8 +33,8 @@ def rank_fleet(
     base: Scenario,
     catalogue: Catalogue,
     call: Invocation,
-) -> FleetRanking | None:
-    """Vary every number that the answers read; None without ``--sensitivity``.
+) -> list[Ranking]:
+    """Rank numbers by their effect on lending and on the cost; none without ``--sensitivity``.
 
     Raises
     ------
@@ -88,7 +42,7 @@ def rank_fleet(
         For a fleet that lends nothing.
     """
     if not sure.sensitivity:
-        return None
+        return []
     expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
@@ -106,9 +60,16 @@ def rank_fleet(
             f"--sensitivity of a fleet that lends nothing: its {base.cluster.domains:,} units are "
             "all needed. Use a larger --cluster, or a smaller --scale-to-peak."
         )
-    rankings = {SHARE: sure.rank(lambda moved: answer(moved).lendable_share, catalogue, call)}
-    if middle.usd_per_million_tokens is not None:
-        rankings[COST] = sure.rank(cost, catalogue, call)
-    return FleetRanking(
-        middle, {key: ranking for key, ranking in rankings.items() if ranking is not None}
-    )
+    price = middle.usd_per_million_tokens
+    expected = {
+        "expected_lendable_share": middle.lendable_share,
+        "expected_usd_per_million_tokens": price,
+    }
+    what = f"the lendable share ({middle.lendable_share:.1%})"
+    shares = sure.rank(lambda moved: answer(moved).lendable_share, catalogue, call, what=what)
+    rankings = [replace(ranking, expected=expected) for ranking in shares]
+    if price is not None:
+        what = f"the price of served tokens ({price:.3f} USD a million)"
+        costs = sure.rank(cost, catalogue, call, what=what)
+        rankings += [replace(ranking, key="sensitivity_cost") for ranking in costs]
+    return rankings

@@ -10,8 +10,6 @@ from experiments.reports.formatting import number
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from experiments.cli.commands.fleet.sensitivity import FleetRanking
-
 GROUPS = ("inference", "training", "moving", "idle", "broken")
 COMPARED = (
     ("slo_attainment", "within the SLO", "{:.3%}"),
@@ -25,7 +23,7 @@ COMPARED = (
 """Columns of the table of scenarios: key of a row, title, format."""
 
 
-def print_fleet(document: Mapping[str, Any], ranking: FleetRanking | None) -> None:
+def print_fleet(document: Mapping[str, Any]) -> None:
     """Print the use of chip-hours, and the facts about requests, training and money."""
     hours = [
         [
@@ -52,8 +50,6 @@ def print_fleet(document: Mapping[str, Any], ranking: FleetRanking | None) -> No
             for row in document["rows"]
         ]
         print_table("What-ifs side by side", titles, rows)
-    if ranking is not None:
-        ranking.show()
 
 
 def _print_post_training(jobs: Sequence[Mapping[str, Any]]) -> None:

@@ -16,7 +16,6 @@ from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
-    from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
@@ -142,11 +141,12 @@ def run_job(
     step, fields = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), **_plan_document(step, fields)}
-    ranking = sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call)
+    goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
-        lambda: {**document, **(ranking.document() if ranking else {})},
-        lambda: print_job(result, document, ranking),
-        lambda directory: _write(directory, result, document, ranking),
+        lambda: document,
+        lambda: print_job(result, document),
+        lambda directory: _write(directory, result, document),
+        rankings=sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call, what=goodput),
         notes=(result.note,),
     )
 
@@ -204,9 +204,7 @@ def _plan_document(step: Iteration, fields: Mapping[str, Any]) -> dict[str, Any]
     return {"plan": stated(step.plan), **({"without_effect": idle} if idle else {})}
 
 
-def _write(
-    run: Run, result: JobResult, document: Mapping[str, Any], ranking: Ranking | None
-) -> None:
+def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:
     import pandas as pd
 
     from experiments.figures.job import causes_figure, curve_figure, timeline_figure
@@ -228,6 +226,4 @@ def _write(
     run.figure("failures", causes_figure(result), title="Failures by cause")
     run.table("runs", result.frame(), title="Runs", note="varied: failure rates drawn")
     run.table("timeline", result.timeline(), title="Timeline of the first run")
-    if ranking is not None:
-        ranking.write(run, f"a goodput of {result.goodput:.1%}")
     run.json("results", document, title="Results")

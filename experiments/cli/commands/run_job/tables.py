@@ -12,7 +12,6 @@ from topologies.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from experiments.cli.options.sensitivity import Ranking
     from workloads.job import JobResult
 
 PART_NAMES = {
@@ -26,7 +25,7 @@ PART_NAMES = {
 }
 
 
-def print_job(result: JobResult, document: Mapping[str, Any], ranking: Ranking | None) -> None:
+def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
     from workloads.training.plan.without_effect import sentences
 
@@ -44,8 +43,6 @@ def print_job(result: JobResult, document: Mapping[str, Any], ranking: Ranking |
     rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
     print_table("", ["failures", "in the run"], rows)
     click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
-    if ranking is not None:
-        ranking.show()
 
 
 def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:

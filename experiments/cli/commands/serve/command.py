@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from experiments.cli.options.sensitivity import Ranking
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
@@ -210,8 +209,12 @@ def serve(
         return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
 
     deployed = simulate(catalogue)
-    ranking = sure.rank(
-        lambda moved: _first_token_s(simulate(moved).served), catalogue, call, jumps=True
+    rankings = sure.rank(
+        lambda moved: _first_token_s(simulate(moved).served),
+        catalogue,
+        call,
+        what="the median time to the first token",
+        jumps=True,
     )
     deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
     plain = {
@@ -224,9 +227,10 @@ def serve(
     model, chips = inputs.read_model(), deployment.profile.chips
     document = with_intervals(plain, model, cluster, chips, deployed.served.requests)
     call.answer(
-        lambda: {**document, **(ranking.document() if ranking else {})},
-        lambda: print_serving(document, ranking),
-        lambda run: _write(run, document, deployed.served, limits, ranking),
+        lambda: document,
+        lambda: print_serving(document),
+        lambda run: _write(run, document, deployed.served, limits),
+        rankings=rankings,
     )
 
 
@@ -282,13 +286,7 @@ def _first_token_s(served: Served) -> float:
     return float(np.median(served.ttft_s))
 
 
-def _write(
-    run: Run,
-    document: Mapping[str, Any],
-    served: Served,
-    limits: Limits,
-    ranking: Ranking | None,
-) -> None:
+def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
     import pandas as pd
 
     from experiments.figures.serving import latencies
@@ -311,5 +309,3 @@ def _write(
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
     run.json("summary", document, title="Results")
     run.table("metrics", frame, title="Requests", parquet=True)
-    if ranking:
-        ranking.write(run, "the median time to the first token")

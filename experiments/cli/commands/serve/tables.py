@@ -12,11 +12,9 @@ from topologies.units import format_memory, format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from experiments.cli.options.sensitivity import Ranking
 
-
-def print_serving(document: Mapping[str, Any], ranking: Ranking | None) -> None:
-    """Print latencies, rates and the KV cache of a replica, and what its result depends on."""
+def print_serving(document: Mapping[str, Any]) -> None:
+    """Print latencies, rates and the KV cache of a replica."""
     rows = [
         [
             name,
@@ -49,8 +47,6 @@ def print_serving(document: Mapping[str, Any], ranking: Ranking | None) -> None:
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
     )
-    if ranking:
-        ranking.show()
 
 
 def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:

@@ -64,6 +64,6 @@ def test_a_run_directory_has_the_tornado(
 ) -> None:
     out = tmp_path / "run"
     assert run([*COMMANDS["collective"].split(), "--sensitivity", "--out", str(out)]) == 0
-    assert "What the answer depends on" in capsys.readouterr().out
+    assert "What the time of the first size depends on" in capsys.readouterr().out
     assert (out / "sensitivity.csv").exists()
     assert (out / "tornado.png").exists()
