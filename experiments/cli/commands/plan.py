@@ -104,7 +104,7 @@ def plan(
     rankings = sure.rank(
         lambda moved: _first_s(result, inputs, moved, call.engine),
         catalogue,
-        call,
+        quiet=call.quiet,
         what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
     call.answer(

@@ -132,7 +132,7 @@ def train(
     rankings = sure.rank(
         lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s,
         catalogue,
-        call,
+        quiet=call.quiet,
         what=f"the step of {format_seconds(step.iteration_s)}",
     )
     filed = _filed(plan.plan)

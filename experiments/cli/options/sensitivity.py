@@ -10,7 +10,6 @@ from experiments.cli.output.printing import print_table
 from topologies.options import option
 
 if TYPE_CHECKING:
-    from experiments.cli.options.invocation import Invocation
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from workloads.confidence.sensitivity import Sensitivity
@@ -32,9 +31,9 @@ class SensitivityInputs:
         self,
         answer: Callable[[Catalogue], float],
         catalogue: Catalogue,
-        call: Invocation,
         *,
         what: str,
+        quiet: bool,
         jumps: bool = False,
     ) -> list[Ranking]:
         """Vary every number that the answer reads; an empty list without ``--sensitivity``.
@@ -47,7 +46,7 @@ class SensitivityInputs:
         from workloads.confidence.sensitivity import STEP, WIDE_STEP, sensitivity
 
         def watch(entries: Sequence[Any]) -> Any:
-            return progress(entries, "sensitivity", quiet=call.quiet)
+            return progress(entries, "sensitivity", quiet=quiet)
 
         step = WIDE_STEP if jumps else STEP
         return [Ranking(tuple(sensitivity(answer, catalogue, watch, step)), what)]

@@ -108,7 +108,7 @@ def collective(
         lambda: {"rows": rows, "interval": ends[0].document(), **summary, **named},
         show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, idle),
         write=lambda run: _write(run, rows, results[-1][1], cluster),
-        rankings=sure.rank(first_s, catalogue, call, what="the time of the first size"),
+        rankings=sure.rank(first_s, catalogue, quiet=call.quiet, what="the time of the first size"),
     )
 
 

@@ -66,10 +66,12 @@ def rank_fleet(
         "expected_usd_per_million_tokens": price,
     }
     what = f"the lendable share ({middle.lendable_share:.1%})"
-    shares = sure.rank(lambda moved: answer(moved).lendable_share, catalogue, call, what=what)
+    shares = sure.rank(
+        lambda moved: answer(moved).lendable_share, catalogue, quiet=call.quiet, what=what
+    )
     rankings = [replace(ranking, expected=expected) for ranking in shares]
     if price is not None:
         what = f"the price of served tokens ({price:.3f} USD a million)"
-        costs = sure.rank(cost, catalogue, call, what=what)
+        costs = sure.rank(cost, catalogue, quiet=call.quiet, what=what)
         rankings += [replace(ranking, key="sensitivity_cost") for ranking in costs]
     return rankings

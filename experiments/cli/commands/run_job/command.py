@@ -146,7 +146,9 @@ def run_job(
         lambda: document,
         lambda: print_job(result, document),
         lambda directory: _write(directory, result, document),
-        rankings=sure.rank(lambda moved: _goodput(step, how, moved), catalogue, call, what=goodput),
+        rankings=sure.rank(
+            lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
+        ),
         notes=(result.note,),
     )
 

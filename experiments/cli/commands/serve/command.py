@@ -212,7 +212,7 @@ def serve(
     rankings = sure.rank(
         lambda moved: _first_token_s(simulate(moved).served),
         catalogue,
-        call,
+        quiet=call.quiet,
         what="the median time to the first token",
         jumps=True,
     )
