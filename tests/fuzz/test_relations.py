@@ -92,6 +92,27 @@ def check_training(seed: int) -> None:
         assert step(**{name: numbers[name] // 2})["iteration_s"] <= most_s, (name, numbers, plan)
 
 
+def check_plans(seed: int) -> None:
+    """More overlap never slows a step, nor less to compute again; and a batch shares its ends."""
+    rng = random.Random(seed)
+    machine = rng.choice(("trn2.48xlarge:2", "dgx-h100:4", "trn1.32xlarge"))
+    degrees = (f"--tp={rng.choice((1, 2))}", f"--pp={rng.choice((1, 2, 4))}", "--seq=1024")
+    call = ("train", "--model=config.json", f"--cluster={machine}", *degrees)
+    usual = {"overlap": "dp", "recompute": "selective", "global-batch": 256}
+
+    def step(**changes: Any) -> Mapping[str, Any]:
+        stated = {**usual, **{name.replace("_", "-"): value for name, value in changes.items()}}
+        return document(*call, *(f"--{name}={value}" for name, value in stated.items()))
+
+    first = step()
+    none, whole = (float(step(overlap=name)["iteration_s"]) for name in ("none", "all"))
+    assert whole <= first["iteration_s"] * ROUNDING <= none * ROUNDING**2
+    again = step(recompute="full")
+    assert again["iteration_s"] >= first["iteration_s"] / ROUNDING
+    assert again["memory_bytes"]["total"] <= first["memory_bytes"]["total"]
+    assert 1 <= step(global_batch=512)["iteration_s"] / first["iteration_s"] <= 2 * ROUNDING
+
+
 def check_serving(seed: int) -> None:
     """A longer prompt never has an earlier first token on an idle replica."""
     rng = random.Random(seed)
@@ -135,6 +156,11 @@ def test_a_training_step_follows_its_network(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", QUICK[:3])
+def test_a_training_step_follows_its_plan(seed: int) -> None:
+    check_plans(seed)
+
+
+@pytest.mark.parametrize("seed", QUICK[:3])
 def test_a_first_token_follows_its_prompt(seed: int) -> None:
     check_serving(seed)
 
@@ -145,7 +171,9 @@ def test_a_fleet_follows_its_price_and_its_size(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("check", [check_collective, check_training, check_serving, check_fleet])
+@pytest.mark.parametrize(
+    "check", [check_collective, check_training, check_plans, check_serving, check_fleet]
+)
 def test_the_same_relations_hold_widely(check: Any) -> None:
     for seed in WIDE:
         check(seed)
