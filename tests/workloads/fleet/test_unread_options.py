@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads.fleet.policies.kind import Settings, Situation
+from topologies.errors import InputError
+from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.unread_options import SETTINGS, unread_options, unread_with_unit_rate
 from workloads.options.fleet import FleetInputs
@@ -34,6 +35,20 @@ def test_each_policy_states_what_it_reads(name: str) -> None:
         Situation(need=np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=True),
     )
     assert watched.read == set(KINDS[name].reads)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("hedroom", "Did you mean headroom?"), ("zebra", "There are headroom, hysteresis, hold_s, ")],
+)
+def test_a_kind_that_reads_no_such_setting_is_refused(name: str, remedy: str) -> None:
+    build = KINDS["oracle"].build
+    with pytest.raises(InputError) as caught:
+        PolicyKind("mine", "a policy of my own", build, reads=("headroom", name))
+    message = str(caught.value)
+    assert message.startswith(
+        f"policy mine reads {name!r}, which is no field of Settings. {remedy}"
+    )
 
 
 def test_every_setting_has_an_option() -> None:

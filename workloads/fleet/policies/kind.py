@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
+from topologies.errors import InputError, shown, suggestion
 from workloads.fleet.policies.view import Policy
 
 
@@ -91,6 +91,11 @@ class PolicyKind:
         Fields of the settings that ``build`` reads; a run remarks on all others that were stated.
     bound : str
         Name of the policy with foresight that bounds this one from above.
+
+    Raises
+    ------
+    InputError
+        For a name in ``reads`` that is no field of the settings.
     """
 
     name: str
@@ -98,6 +103,16 @@ class PolicyKind:
     build: Callable[[Settings, Situation], Policy]
     reads: tuple[str, ...] = ()
     bound: str = "oracle"
+
+    def __post_init__(self) -> None:
+        settings = [field.name for field in fields(Settings)]
+        for name in self.reads:
+            if name not in settings:
+                remedy = suggestion(name, settings) or f" There are {', '.join(settings)}."
+                raise InputError(
+                    f"policy {self.name} reads {shown(name, 40)!r}, which is no field of "
+                    f"Settings.{remedy}"
+                )
 
 
 def check_not_negative(**values: float) -> None:
