@@ -157,6 +157,8 @@ def _parse(text: str, what: str, base: str, example: str) -> Fraction:
         value = _exact(digits) * factor
     except InputError as mistake:
         raise InputError(f"{what} {shown}: {mistake}") from None
+    if base == "s" and spelled == "m":
+        example = f"{digits}min"  # which many write as 10m
     if dimension != base:
         raise InputError(f"{what} {shown} is in {dimension}, not in {base}. Write it as {example}.")
     if value < 0:

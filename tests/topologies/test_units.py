@@ -121,6 +121,10 @@ def test_other_kinds_are_refused_in_their_own_words() -> None:
         parse_rate("5GB")
     with pytest.raises(InputError, match=r"^horizon '5Ms': unknown unit Ms\. Did you mean ms\?$"):
         parse_seconds("5Ms", "horizon")
+    with pytest.raises(InputError, match=r"^hold '10m' is in m, not in s\. Write it as 10min\.$"):
+        parse_seconds("10m", "hold")
+    with pytest.raises(InputError, match=r"^hold '1km' is in m, not in s\. Write it as 1\.5us"):
+        parse_seconds("1km", "hold")
     with pytest.raises(InputError, match=r"^latency '0\.1ps' is below the least, 1 ps\.$"):
         parse_ps("0.1ps")
 
