@@ -20,7 +20,7 @@ SINGLE = [name for name in NAMES if name != "experiment"]
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("collective all-reduce ring:8 --size 1MiB --ranks abc", ("--ranks 'abc'", "integer")),
+        ("collective all-reduce ring:8 --size 1MiB --ranks abc", ("--ranks 'abc'", "whole number")),
         ("fleet --seed -1", ("--seed '-1'", "equal to 0")),
         ("fleet --weight x", ("--weight 'x'", "number")),
         ("fleet --days nan", ("--days 'nan'", "equal to 36525")),
