@@ -41,7 +41,7 @@ def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None 
     Parameters
     ----------
     rounds : Rounds
-        As :func:`cluster_sim.schedule.rounds.check_rounds` accepts them.
+        A schedule that keeps the rules of :class:`cluster_sim.schedule.rounds.Rounds`.
     engine : {"fast", "reference"}
         The compiled engine holds some rounds at a time. SimPy runs the schedule written out, and so
         does the compiled engine where no window is long enough. The times are the same.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cluster_sim.schedule.routines import flows_of_copies
-from cluster_sim.schedule.table import BoolArray, Edges, IntArray, Schedule, ScheduleError
+from cluster_sim.schedule.table import BoolArray, Edges, IntArray, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,46 +114,6 @@ class Rounds:
         counted = [np.bincount(row, minlength=2 * self.ops) for row in followers]
         both = np.array(counted, np.int64).reshape(len(followers), 2, self.ops)
         return both[:, 0], both[:, 1]
-
-
-def check_rounds(rounds: Rounds) -> None:
-    """Refuse rounds that break their rules.
-
-    Raises
-    ------
-    ScheduleError
-        When the ops do not divide into these rounds, an edge leads elsewhere than to the same round
-        or the one that follows, an op behind the first round waits for none, or larger blocks have
-        other edges.
-    """
-    count, ops, edges = len(rounds.repeats), rounds.ops, rounds.schedule.edges
-    if count < 1 or rounds.repeats.min() < 1:
-        raise ScheduleError(f"rounds are repeated {rounds.repeats.tolist()} times, the least is 1")
-    if ops < 1 or not 0 <= rounds.final_ops <= ops:
-        raise ScheduleError(f"{len(rounds.schedule)} ops are not {count} rounds of {ops} ops")
-    length = np.diff(edges.ptr)
-    by_round = length[: count * ops].reshape(count, ops)
-    if length[count * ops :].any() or (by_round != length[:ops]).any():
-        raise ScheduleError("ops at one place of two rounds differ in their number of edges")
-    followers = rounds.followers()
-    if followers.size and not 0 <= followers.min() <= followers.max() < 2 * ops:
-        raise ScheduleError("an edge leads to another round than its own and the one that follows")
-    within, across = rounds.waits()
-    after, before = _followed(rounds)
-    if (within[after] + across[before] == 0).any() or (across[-1][: rounds.final_ops] == 0).any():
-        raise ScheduleError("an op behind the first round waits for none")
-    if rounds.larger is not None:
-        both, offset = rounds.larger.both.edges, np.repeat([0, len(length)], len(edges))
-        alike = np.array_equal(np.diff(both.ptr), np.tile(length, 2))
-        if not (alike and np.array_equal(both.dst, np.tile(edges.dst, 2) + offset)):
-            raise ScheduleError("edges of larger blocks lead to other ops")
-
-
-def _followed(rounds: Rounds) -> tuple[IntArray, IntArray]:
-    """Return the pairs of rounds of which the first follows the second, repeats included."""
-    number = np.arange(len(rounds.repeats))
-    again = number[rounds.repeats > 1]
-    return np.concatenate([number[1:], again]), np.concatenate([number[:-1], again])
 
 
 def written_out(rounds: Rounds) -> Schedule:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cluster_sim.schedule.table import JOIN, Edges, Flows, IntArray, Schedule, ScheduleError
+from cluster_sim.schedule.table import Edges, Flows, IntArray, Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,31 +50,6 @@ class Routines:
     def ops(self) -> int:
         """Number of ops that a run executes: those outside routines, and those of every call."""
         return self.outside + int(np.diff(self.first)[self.routine].sum())
-
-
-def check_routines(whole: Schedule, routines: Routines) -> None:
-    """Refuse routines that break their rules.
-
-    Raises
-    ------
-    ScheduleError
-        When a caller is no join, an edge leads into or out of a routine, or a routine does not end
-        in a join of its own.
-    """
-    first, outside = routines.first, routines.outside
-    if first[-1] != len(whole) or (np.diff(first) < 1).any():
-        raise ScheduleError(f"routines end at op {first[-1]} of {len(whole)}, or one has no op")
-    kind = whole.kind
-    if len(routines) and not (kind[first[1:] - 1] == JOIN).all():
-        raise ScheduleError("a routine does not end in a join")
-    caller = routines.caller
-    inside = (caller >= 0) & (caller + 1 < outside)
-    if not inside.all() or not (kind[caller] == JOIN).all() or len(np.unique(caller)) < len(caller):
-        raise ScheduleError("a call is of no join outside of routines, or two are of one")
-    # 0 for ops outside, k + 1 for ops of routine k.
-    routine_of = np.searchsorted(first, np.arange(len(whole)), side="right")
-    if (routine_of[whole.edges.sources()] != routine_of[whole.edges.dst]).any():
-        raise ScheduleError("an edge leads into a routine, or out of one")
 
 
 def written_out(whole: Schedule, routines: Routines) -> Schedule:

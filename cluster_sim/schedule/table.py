@@ -350,7 +350,3 @@ class Schedule:
         flows = sum(int(getattr(self.flows, item.name).nbytes) for item in fields(Flows))
         columns_bytes = sum(int(column.nbytes) for column in (*columns, *edges))
         return columns_bytes + labels + starts + flows
-
-    def with_labels(self, **labels: Label) -> Schedule:
-        """Return the same schedule with these label columns added or replaced."""
-        return replace(self, labels={**self.labels, **labels})

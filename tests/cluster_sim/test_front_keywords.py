@@ -14,7 +14,7 @@ from experiments.cli.commands.run_job.command import JobInputs
 from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
 from topologies.options import described
-from workloads.fleet.keywords import OLDER, TAKEN, FleetKeywords, LendKeywords, question_of
+from workloads.fleet.keywords import OLDER, FleetKeywords, LendKeywords, question_of
 from workloads.fleet.lending.front import NightKeywords
 from workloads.job.keywords import KEYWORDS, plan_with
 from workloads.job.plan import JobPlan
@@ -26,6 +26,8 @@ from workloads.options.policy import LimitInputs, PolicyInputs
 from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"
+TAKEN = ("cluster", "demand", "model", "policy", "days", "scale_to_peak", "peak", "compare")
+"""Options that are no keywords: the functions have them as parameters, or do not need them."""
 
 
 def _options(*kinds: Any) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_seconds
 from workloads.demand.trace import MINUTES_PER_DAY, Demand, joined
-from workloads.demand.whatif import first_monday, minute_from_start, raised
+from workloads.demand.whatif import failover, first_monday, minute_from_start, raised
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +139,9 @@ def _failover(text: str, rest: str) -> Change:
     def change(horizon: Horizon) -> Horizon:
         demand = horizon.demand
         first = _minute(demand, match, demand.minutes // 2)
+        minutes, factor = _length(text, match, 720), _factor(match, 2.0)
         return replace(
-            horizon, demand=raised(demand, first, _length(text, match, 720), _factor(match, 2.0))
+            horizon, demand=failover(demand, minute=first, minutes=minutes, factor=factor)
         )
 
     return change

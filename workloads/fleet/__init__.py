@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workloads.fleet.inputs.prices import Prices, read_prices
     from workloads.fleet.policies.clock import clock
     from workloads.fleet.policies.forecasting import forecast
-    from workloads.fleet.policies.headroom import ideal_freed, lendable
+    from workloads.fleet.policies.headroom import lendable
     from workloads.fleet.policies.oracle import oracle
     from workloads.fleet.policies.power_capped import power_capped
     from workloads.fleet.policies.predictive import predictive
@@ -66,7 +66,6 @@ __all__ = [
     "default_jobs",
     "evaluation_job",
     "forecast",
-    "ideal_freed",
     "jobs_frame",
     "lendable",
     "load_policy",
@@ -95,7 +94,7 @@ _MODULES = {
     "workloads.fleet.inputs.prices": ("Prices", "read_prices"),
     "workloads.fleet.policies.clock": ("clock",),
     "workloads.fleet.policies.forecasting": ("forecast",),
-    "workloads.fleet.policies.headroom": ("ideal_freed", "lendable"),
+    "workloads.fleet.policies.headroom": ("lendable",),
     "workloads.fleet.policies.oracle": ("oracle",),
     "workloads.fleet.policies.power_capped": ("power_capped",),
     "workloads.fleet.policies.predictive": ("predictive",),

@@ -22,8 +22,6 @@ OLDER = {
 """Older keywords, which are read as their newer names."""
 TIMES = ("average", "hold", "lease", "notice", "change_time", "batch_deadline", "window")
 """Keywords whose plain numbers are seconds."""
-TAKEN = ("cluster", "demand", "model", "policy", "days", "scale_to_peak", "peak", "compare")
-"""Options that are no keywords: the functions have them as parameters, or do not need them."""
 Inputs = TypeVar("Inputs")
 
 

@@ -1,7 +1,7 @@
 """Training jobs of weeks: failures, checkpoints, spares, and the useful share of their time."""
 
 from workloads.job.causes import Cause, FailureRates, failure_rates, read_failures
-from workloads.job.closed_form import best_interval_s, daly_interval_s, expected_goodput
+from workloads.job.closed_form import daly_interval_s, expected_goodput
 from workloads.job.front import run_job
 from workloads.job.job import PARTS, Job, Recovery, Stragglers
 from workloads.job.outcome import Outcome
@@ -19,7 +19,6 @@ __all__ = [
     "Outcome",
     "Recovery",
     "Stragglers",
-    "best_interval_s",
     "daly_interval_s",
     "expected_goodput",
     "failure_rates",

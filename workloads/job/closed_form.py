@@ -68,27 +68,3 @@ def daly_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
     ratio = checkpoint_s / (2 * mtbf_s)
     more = 1 + math.sqrt(ratio) / 3 + ratio / 9
     return math.sqrt(2 * checkpoint_s * mtbf_s) * more - checkpoint_s
-
-
-def best_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
-    """Computing time between checkpoints at which :func:`expected_goodput` is largest [s].
-
-    Restart and detection divide goodput by a factor that does not depend on the interval, so the
-    best interval does not depend on them.
-
-    Examples
-    --------
-    >>> round(best_interval_s(86400, 60))
-    3180
-    """
-    if checkpoint_s <= 0 or math.isinf(mtbf_s):
-        return daly_interval_s(mtbf_s, checkpoint_s)
-    from scipy.optimize import minimize_scalar  # slow to import
-
-    near = math.log(max(daly_interval_s(mtbf_s, checkpoint_s), 1e-9))
-
-    def waste(log_s: float) -> float:
-        return -expected_goodput(math.exp(log_s), mtbf_s, checkpoint_s=checkpoint_s)
-
-    sought = minimize_scalar(waste, bounds=(near - 3, near + 3), method="bounded")
-    return math.exp(float(sought.x))

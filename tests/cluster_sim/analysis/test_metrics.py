@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -107,7 +109,9 @@ def _named(trace: Trace) -> Trace:
     from cluster_sim.schedule.table import Codes
 
     what = Codes(np.zeros(len(trace), np.int8), ("a",))
-    return Trace(trace.schedule.with_labels(what=what), trace.times)
+    return Trace(
+        replace(trace.schedule, labels={**trace.schedule.labels, "what": what}), trace.times
+    )
 
 
 @given(schedule=schedules())

@@ -19,9 +19,10 @@ from cluster_sim.collectives.few_ranks import schedule_of_few
 from cluster_sim.collectives.results import measure
 from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.schedule.rounds import check_rounds, written_out
+from cluster_sim.schedule.rounds import written_out
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import named
+from tests.support.written_rules import check_rounds
 from topologies.clusters.names import cluster
 
 RINGS = {"ring": one_ring, "multi-ring": all_rings}

@@ -13,7 +13,7 @@ from cluster_sim.engine import HorizonError, rounds, simulate
 from cluster_sim.engine.rounds import simulate_rounds
 from cluster_sim.schedule.build import OpColumns, check, schedule
 from cluster_sim.schedule.merge import merge
-from cluster_sim.schedule.rounds import LargerBlocks, Rounds, check_rounds, written_out
+from cluster_sim.schedule.rounds import LargerBlocks, Rounds, written_out
 from cluster_sim.schedule.table import (
     FIXED,
     HORIZON_PS,
@@ -25,6 +25,7 @@ from cluster_sim.schedule.table import (
     ScheduleError,
 )
 from tests.support.schedules import schedules
+from tests.support.written_rules import check_rounds
 
 
 def in_rounds(body: Schedule, count: int, final: int, across: list[tuple[int, int]]) -> Schedule:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cluster_sim.engine import Faults, HorizonError, Times, simulate
 from cluster_sim.engine.routines import simulate_calls
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.routines import Routines, check_routines, written_out
+from cluster_sim.schedule.routines import Routines, written_out
 from cluster_sim.schedule.table import (
     FIXED,
     JOIN,
@@ -24,6 +24,7 @@ from cluster_sim.schedule.table import (
     ScheduleError,
 )
 from tests.support.schedules import schedules
+from tests.support.written_rules import check_routines
 
 WORK, CALL, RETURN = range(3)
 COLUMNS = ("ready_ps", "start_ps", "end_ps", "status")

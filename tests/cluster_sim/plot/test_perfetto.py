@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_arrows_lead_from_inside_one_slice_to_the_start_of_another(tmp_path: Pat
 
 def test_names_from_strangers_stay_names(tmp_path: Path) -> None:
     name = '"},{"ph":"X\\'
-    schedule = on_one_link(1).with_labels(what=Codes(np.array([0]), (name,)))
+    schedule = replace(on_one_link(1), labels={"what": Codes(np.array([0]), (name,))})
     (event,) = _phase(_written(run(schedule), tmp_path), "X")
     assert event["name"] == name
 

@@ -126,13 +126,6 @@ def test_a_ring_step_fits_in_a_hundred_bytes_an_op() -> None:
     assert op_table.nbytes / ops < 60
 
 
-def test_labels_are_added_to_a_copy() -> None:
-    schedule = two_links()
-    labelled = schedule.with_labels(rank=np.array([0, 1]))
-    assert list(labelled.labels) == ["rank"]
-    assert not schedule.labels
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_times_of_ops_that_never_ran_are_nan_and_minus_one() -> None:
 
 
 def test_names_that_repeat_are_one_category() -> None:
-    schedule = on_one_link(2).with_labels(what=Codes(np.array([0, 1]), ("a", "a")))
+    schedule = replace(on_one_link(2), labels={"what": Codes(np.array([0, 1]), ("a", "a"))})
     assert list(run(schedule).frame()["what"]) == ["a", "a"]
 
 
@@ -153,7 +154,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     path = tmp_path / "trace.parquet"
     run(on_one_link(3)).save(path)
     before = path.read_bytes()
-    broken = on_one_link(3).with_labels(bad=np.zeros(2))
+    broken = replace(on_one_link(3), labels={"bad": np.zeros(2)})
     with pytest.raises(ValueError, match="bad"):
         Trace(broken, run(on_one_link(3)).times).save(path)
     assert path.read_bytes() == before

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_fleet import FREE, PRICES, SERVICE, share_of_time
+from topologies.arrays import FloatArray
 from workloads.demand import (
     Demand,
     azure_code,
@@ -32,7 +33,6 @@ from workloads.fleet import (
     changes_frame,
     default_jobs,
     evaluation_job,
-    ideal_freed,
     lendable,
     oracle,
     scaled_to_fleet,
@@ -46,6 +46,12 @@ from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812
 TRAINING = (Role.TRAINING, Role.EVALUATION, Role.CHECKPOINTING)
+
+
+def ideal_freed(load: FloatArray) -> float:
+    """Share of peak-sized capacity that free switching with foresight frees: 1 − mean / peak."""
+    hourly = period_means(load, 60)
+    return float(1 - hourly.mean() / hourly.max())
 
 
 @pytest.mark.parametrize(

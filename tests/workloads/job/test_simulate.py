@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 
 from topologies.errors import InputError
 from workloads.job import (
@@ -20,7 +21,6 @@ from workloads.job import (
     Outcome,
     Recovery,
     Stragglers,
-    best_interval_s,
     daly_interval_s,
     expected_goodput,
     simulate,
@@ -165,7 +165,11 @@ def test_goodput_is_that_of_exponential_failures(interval_s: float) -> None:
 def test_the_best_interval_is_where_the_closed_form_has_it() -> None:
     curve = search_interval(job(failing(20_000.0), stall_s=20), seed=0)
     assert curve is not None
-    expected_s = best_interval_s(20_000.0, 20.0)
+    expected_s = minimize_scalar(
+        lambda interval_s: -expected_goodput(interval_s, 20_000.0, checkpoint_s=20),
+        bounds=(100, 10_000),
+        method="bounded",
+    ).x
     assert expected_s == pytest.approx(daly_interval_s(20_000.0, 20.0), rel=0.01)
     assert curve.best_s == pytest.approx(expected_s, rel=0.15)
     best = expected_goodput(expected_s, 20_000.0, checkpoint_s=20)

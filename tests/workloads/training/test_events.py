@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.trace.trace import run
+from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -16,7 +17,6 @@ from workloads.models.flops import forward_flops
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
 from workloads.training.plan.parameters import edge_share, layer_share
-from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.program.fold import fold
 from workloads.training.program.group_times import exchange_ps
 

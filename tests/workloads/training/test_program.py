@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives.duration.geometry import geometries
 from cluster_sim.trace.trace import Trace, run
+from tests.support.bubbles import bubble_fraction, zero_bubble_s
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
@@ -22,7 +23,6 @@ from workloads.training.layers.steps import CC_DP, ENGINE, stream_kinds
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.placement import place
 from workloads.training.plan.schedules import pipeline_schedule
-from workloads.training.plan.schedules.bubbles import bubble_fraction, zero_bubble_s
 from workloads.training.plan.schedules.held import passes
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold

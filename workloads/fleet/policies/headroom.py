@@ -9,21 +9,8 @@ import pandas as pd
 
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.demand.trace import MINUTES_PER_DAY, period_means
+from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import recent, same_time, smoothed
-
-
-def ideal_freed(load: FloatArray, *, minutes: int = 60) -> float:
-    """Share of peak-sized capacity that free switching with foresight frees: 1 − mean / peak.
-
-    Parameters
-    ----------
-    load : float array (minutes,)
-    minutes : int
-        Length of the periods over which the load is averaged first.
-    """
-    means = period_means(load, minutes)
-    return float(1 - means.mean() / means.max())
 
 
 def lendable(
