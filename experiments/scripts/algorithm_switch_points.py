@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
+from experiments.scripts.support.points import each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def run(
     ideal : bool
         Use the rates and latencies of links alone, without efficiencies and launches.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def run(
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.intervals import with_collective_ends
+    from experiments.scripts.support.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]

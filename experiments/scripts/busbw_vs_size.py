@@ -45,7 +45,7 @@ def run(
     ideal : bool
         Use the rates and latencies of links alone, without efficiencies and launches.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def run(
     from cluster_sim.collectives import CollectiveCall, rows, suitable
     from cluster_sim.collectives.results import first_ranks
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.intervals import with_collective_ends
+    from experiments.scripts.support.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     whole = named(cluster)

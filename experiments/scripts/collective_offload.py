@@ -46,7 +46,7 @@ def run(
     seq : int
         Length of a sequence [tokens].
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def run(
         One row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (relative
         to the smallest share), and ``<part>_s`` [s].
     """
-    from experiments.scripts.training_rows import training_row
+    from experiments.scripts.support.training_rows import training_row
     from workloads.models.huggingface import model as read_model
     from workloads.training.program.shared_parts import SharedParts
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
-from experiments.scripts.vendor_claims import verdicts
+from experiments.scripts.support.points import each
+from experiments.scripts.support.vendor_claims import verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def run(
     finalists : int
         Best estimates that are simulated on each machine; the fastest is kept.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -39,7 +39,7 @@ def run(
     times : tuple of float
         Factors on the bandwidth of a Z link: 1 for its real one, 2 for that of X and Y.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def run(
 
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.intervals import with_collective_ends
+    from experiments.scripts.support.intervals import with_collective_ends
     from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import machine
 

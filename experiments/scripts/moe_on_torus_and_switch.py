@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
+from experiments.scripts.support.points import each
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def run(
     seq : int
         Length of a sequence [tokens].
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def run(
         One row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
         ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.training_rows import training_row
+    from experiments.scripts.support.training_rows import training_row
     from topologies.clusters.names import machine
     from topologies.errors import InputError
     from workloads.models.huggingface import model as read_model

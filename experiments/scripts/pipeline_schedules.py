@@ -48,7 +48,7 @@ def run(
     chunks : int
         Chunks of layers in a stage under interleaved schedules, at least 2.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def run(
         One row for each schedule and number of microbatches: ``schedule``, ``vpp``,
         ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
     """
-    from experiments.scripts.training_rows import training_row
+    from experiments.scripts.support.training_rows import training_row
     from topologies.clusters.names import machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.plan.schedules import all_schedules

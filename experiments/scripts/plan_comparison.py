@@ -45,7 +45,7 @@ def run(
     most : int
         Largest number of combinations to simulate, the best estimates first.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
         Smallest number of plans for which a group is ranked; with fewer a rank correlation
         means little.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
+from experiments.scripts.support.points import each
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def run(
     finalists : int
         Best estimates that are simulated for each model; the fastest is kept.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -51,7 +51,7 @@ def run(
     seq : int
         Length of a sequence [tokens].
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def _row(
     model: Model, cluster: Cluster, fields: Mapping[str, Any], shared: SharedParts
 ) -> dict[str, Any]:
     """Simulate one step of a plan with these fields."""
-    from experiments.scripts.intervals import step_ends
+    from experiments.scripts.support.intervals import step_ends
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 

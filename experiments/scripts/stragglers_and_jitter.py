@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
-from experiments.scripts.training_rows import Replica, training_row
+from experiments.scripts.support.points import each
+from experiments.scripts.support.training_rows import Replica, training_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def run(
     seed : int
         Seed of the random kernel times.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -50,7 +50,7 @@ def run(
         One row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
         ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
-    from experiments.scripts.training_rows import training_row
+    from experiments.scripts.support.training_rows import training_row
     from topologies.clusters.names import machine as named
     from workloads.models.huggingface import model as read_model
 

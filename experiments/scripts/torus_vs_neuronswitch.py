@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
+from experiments.scripts.support.points import each
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def run(
     ideal : bool
         Use the rates and latencies of links alone, without efficiencies and launches.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def run(
     """
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.intervals import with_collective_ends
+    from experiments.scripts.support.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:

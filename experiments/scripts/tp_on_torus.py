@@ -47,7 +47,7 @@ def run(
     seq : int
         Length of a sequence [tokens].
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def run(
         One row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
         ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.training_rows import training_row
+    from experiments.scripts.support.training_rows import training_row
     from topologies.clusters.names import machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.program.shared_parts import SharedParts

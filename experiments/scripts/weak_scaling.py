@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.scripts.points import each
-from experiments.scripts.training_rows import Replica
+from experiments.scripts.support.points import each
+from experiments.scripts.support.training_rows import Replica
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def run(
     replica : Replica
         Plan of one replica of the model, which is repeated over the chips.
     watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.points.each`.
+        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def _row(
     model: Model, cluster: Cluster, replica: Replica, overlap: str, shared: SharedParts
 ) -> dict[str, Any]:
     """Simulate one step, with a batch in proportion to the replicas."""
-    from experiments.scripts.intervals import step_ends
+    from experiments.scripts.support.intervals import step_ends
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 

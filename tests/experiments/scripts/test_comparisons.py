@@ -15,9 +15,9 @@ from experiments.scripts import (
     stragglers_and_jitter,
     strong_scaling,
     tp_on_torus,
-    vendor_claims,
 )
-from experiments.scripts.training_rows import Replica
+from experiments.scripts.support import vendor_claims
+from experiments.scripts.support.training_rows import Replica
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster_sim.collectives import rows, whole
-from experiments.scripts.intervals import step_ends, with_collective_ends
-from experiments.scripts.training_rows import training_row
+from experiments.scripts.support.intervals import step_ends, with_collective_ends
+from experiments.scripts.support.training_rows import training_row
 from topologies.clusters.names import cluster
 from workloads.confidence.collectives import collective_interval
 from workloads.models.huggingface import named

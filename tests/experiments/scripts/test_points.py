@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from experiments.cli.commands.experiment import _arguments
-from experiments.scripts import points, weak_scaling
-from experiments.scripts.points import each
+from experiments.scripts import weak_scaling
 from experiments.scripts.registry import EXPERIMENTS
-from experiments.scripts.training_rows import Replica
+from experiments.scripts.support import points
+from experiments.scripts.support.points import each
+from experiments.scripts.support.training_rows import Replica
 from workloads.training.program import shared_parts
 
 UNWATCHED = ("demo", "fleet_week", "strong_scaling")

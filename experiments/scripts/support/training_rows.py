@@ -56,7 +56,7 @@ def training_row(
     shared : SharedParts, optional
         Parts of programs that several rows on this cluster have in common.
     """
-    from experiments.scripts.intervals import step_ends
+    from experiments.scripts.support.intervals import step_ends
     from workloads.training.execution.jitter import Disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete

@@ -1,0 +1,1 @@
+"""Code that several experiments use, and claims that one of them compares with."""
