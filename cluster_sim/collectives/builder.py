@@ -15,7 +15,7 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
-from cluster_sim.collectives.messages import side_by_side
+from cluster_sim.collectives.messages import Messages, check_messages, side_by_side
 from cluster_sim.hardware.communication_costs import (
     CommunicationCosts,
     communication_costs,
@@ -137,8 +137,9 @@ def compose(
     Raises
     ------
     InputError
-        For unknown names, an algorithm that makes no sense here, and buffers that do not fit in a
-        scratchpad or whose schedule does not fit in the memory of this machine.
+        For unknown names, an algorithm that makes no sense here or whose messages refer to ranks
+        that do not exist, and buffers that do not fit in a scratchpad or whose schedule does not
+        fit in the memory of this machine.
     """
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     _check(many)
@@ -148,7 +149,7 @@ def compose(
         choose_algorithm(call, picked)  # refuses an algorithm that another group cannot run
     costs = _costs(many, ideal=ideal, sbuf=sbuf)
     _check_memory(many, picked, costs)
-    messages = side_by_side([picked.messages(call, costs) for call in many])
+    messages = side_by_side([_messages(call, picked, costs) for call in many])
     facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
     chips = np.concatenate([call.group.chip_of_rank for call in many])
     domains = tuple(distinct(chips // cluster.chips_per_domain).tolist())
@@ -164,6 +165,13 @@ def compose(
         ),
         steps=int(messages.step.max(initial=-1)) + 1,
     )
+
+
+def _messages(call: CollectiveCall, algorithm: Algorithm, costs: CommunicationCosts) -> Messages:
+    """Return the messages of a call, checked."""
+    messages = algorithm.messages(call, costs)
+    check_messages(messages, call.ranks, algorithm.name)
+    return messages
 
 
 @functools.lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from cluster_sim.collectives.chunks import Chunks
 from cluster_sim.schedule.table import Edges
 from topologies.arrays import BoolArray, IntArray
+from topologies.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +190,51 @@ def no_messages(chunks: Chunks, ranks: int) -> Messages:
         chunks=chunks,
         ranks=ranks,
     )
+
+
+def check_messages(messages: Messages, ranks: int, algorithm: str) -> None:
+    """Refuse messages that refer to ranks, channels, chunks or messages that do not exist.
+
+    The compiled loops that read the messages check no index, and numpy takes a negative one for a
+    place counted from the end.
+
+    Parameters
+    ----------
+    messages : Messages
+    ranks : int
+        Number of ranks of the call.
+    algorithm : str
+        Name of the algorithm that wrote the messages, for the error.
+
+    Raises
+    ------
+    InputError
+        Naming the algorithm, the first wrong row, the limit and the remedy.
+    """
+    channels, chunks = messages.channels, len(messages.chunks.listed_bytes())
+    if messages.ranks != ranks:
+        raise InputError(
+            f"algorithm {algorithm} writes messages of {messages.ranks} ranks, and the call has "
+            f"{ranks}. Correct its ranks."
+        )
+    columns = [
+        ("the source of channel", channels.src, "rank", ranks),
+        ("the peer of channel", channels.dst, "rank", ranks),
+        ("the channel of message", messages.channel, "channel", len(channels)),
+        ("the first chunk of message", messages.first, "chunk", chunks),
+        ("the target of edge", messages.edges.dst, "message", len(messages)),
+    ]
+    if int(messages.first.max(initial=0)) + int(messages.count.max(initial=0)) > chunks:
+        last = np.maximum(messages.first + messages.count - 1, 0)  # joins may carry no chunk
+        columns.append(("the last chunk of message", last, "chunk", chunks))
+    for row, values, thing, limit in columns:
+        if len(values) and not (values.min() >= 0 and values.max() < limit):
+            wrong = int(np.argmax((values < 0) | (values >= limit)))
+            there = f"{thing}s 0 to {limit - 1}" if limit else f"no {thing}s"
+            raise InputError(
+                f"algorithm {algorithm}: {row} {wrong} is {thing} {values[wrong]}, and there are "
+                f"{there}. Correct its messages."
+            )
 
 
 def side_by_side(tables: Sequence[Messages]) -> Messages:
