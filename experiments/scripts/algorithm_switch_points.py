@@ -39,20 +39,9 @@ def run(
 
     Parameters
     ----------
-    op : str
-        Collective operation, such as ``all-reduce``.
     clusters : tuple of str
         Named machines, of which all chips take part; by default Trainium's three scale-up
         domains.
-    sizes : str
-        First and last size of the buffer, and the factor between two sizes; by default
-        from launch-bound to bandwidth-bound [B].
-    ranks_per_chip : int
-        Ranks on each chip.
-    ideal : bool
-        Use the rates and latencies of links alone, without efficiencies and launches.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

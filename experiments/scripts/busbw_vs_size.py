@@ -31,21 +31,10 @@ def run(
 
     Parameters
     ----------
-    op : str
-        Collective operation, such as ``all-reduce``.
     cluster : str
         Named machine, of which all chips take part.
-    sizes : str
-        First and last size of the buffer, and the factor between two sizes; by default
-        from launch-bound to bandwidth-bound [B].
     algorithms : tuple of str
         Names, or ``all`` for every suitable algorithm.
-    ranks_per_chip : int
-        Ranks on each chip.
-    ideal : bool
-        Use the rates and latencies of links alone, without efficiencies and launches.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

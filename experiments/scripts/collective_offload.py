@@ -32,10 +32,6 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
-    cluster : str
-        Named machine or cluster file.
     tp : tuple of int
         Tensor-parallel degrees [ranks].
     shares : tuple of float
@@ -43,10 +39,6 @@ def run(
         its own.
     global_batch : int
         Sequences of one optimizer step; small, so that the step stays short to simulate.
-    seq : int
-        Length of a sequence [tokens].
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

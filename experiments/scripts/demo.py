@@ -34,23 +34,6 @@ def run(
 ) -> pd.DataFrame:
     """Simulate the step and divide it into its parts.
 
-    Parameters
-    ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
-    cluster : str
-        Named machine or cluster file.
-    tp : int
-        Tensor-parallel degree [ranks].
-    pp : int
-        Pipeline stages.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
-    overlap : str
-        Communication that overlaps compute: ``none``, ``dp`` or ``all``.
-
     Returns
     -------
     DataFrame

@@ -36,8 +36,6 @@ def run(
         Model that is served and trained.
     policy : str
         Name of a built-in policy, or a Python file with one.
-    days : float
-        Simulated time; by default a week, to include weekdays and a weekend [d].
     seed : int
         Seed of failures and repairs.
 

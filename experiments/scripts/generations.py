@@ -62,18 +62,12 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
     machines : tuple of str
         Named machines with similar numbers of chips.
     global_batch : int
         Sequences of one optimizer step on every machine.
-    seq : int
-        Length of a sequence [tokens].
     finalists : int
         Best estimates that are simulated on each machine; the fastest is kept.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -38,8 +38,6 @@ def run(
         limit from 1 MiB on [B].
     times : tuple of float
         Factors on the bandwidth of a Z link: 1 for its real one, 2 for that of X and Y.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -37,19 +37,9 @@ def run(
         Model with experts, named or the path of a ``config.json``.
     clusters : tuple of str
         Clusters with equal numbers of chips.
-    tp : int
-        Tensor-parallel degree [ranks].
-    pp : int
-        Pipeline stages.
     ep : tuple of int
         Numbers of ranks among which experts are divided; those that do not divide the
         replicas are left out.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

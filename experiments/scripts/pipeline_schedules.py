@@ -33,22 +33,10 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
-    cluster : str
-        Named machine or cluster file.
-    tp : int
-        Tensor-parallel degree [ranks].
-    pp : int
-        Pipeline stages.
     microbatches : tuple of int
         Microbatches of a replica in one step; the pipeline fills with at least one a stage.
-    seq : int
-        Length of a sequence [tokens].
     chunks : int
         Chunks of layers in a stage under interleaved schedules, at least 2.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

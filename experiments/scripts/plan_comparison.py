@@ -30,22 +30,10 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
-    cluster : str
-        Named machine or cluster file.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
-    overlap : str
-        Communication that overlaps compute: ``none``, ``dp`` or ``all``.
     precision : str
         Precision of matrix products, such as ``bf16``.
     most : int
         Largest number of combinations to simulate, the best estimates first.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -31,8 +31,6 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
     least : int
         Smallest number of plans for which a group is ranked; with fewer a rank correlation
         means little.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

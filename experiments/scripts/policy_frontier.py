@@ -52,16 +52,12 @@ def run(
         Bundled demand or CSV file.
     model : str
         Model that is served and trained.
-    days : float
-        Simulated time; by default a week, to include weekdays and a weekend [d].
     headrooms : tuple of float
         Capacity kept above the expected load, as a share of it.
     peak_share : float
         Share of the fleet that the busiest hour of the demand is scaled to need.
     seed : int
         Seed of failures and repairs.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

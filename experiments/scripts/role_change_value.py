@@ -55,10 +55,6 @@ def run(
         Durations of a role change, one or more [min].
     target : float
         Smallest share of requests within the SLO.
-    days : float
-        Simulated time; by default a week, to include weekdays and a weekend [d].
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

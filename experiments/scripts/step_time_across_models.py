@@ -36,20 +36,8 @@ def run(
 
     Parameters
     ----------
-    models : tuple of str
-        Names of shipped models, or paths of ``config.json`` files.
-    cluster : str
-        Named machine or cluster file.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
-    overlap : str
-        Communication that overlaps compute: ``none``, ``dp`` or ``all``.
     finalists : int
         Best estimates that are simulated for each model; the fastest is kept.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -36,22 +36,12 @@ def run(
 
     Parameters
     ----------
-    models : tuple of str
-        Names of shipped models, or paths of ``config.json`` files.
-    cluster : str
-        Named machine or cluster file.
     tp : tuple of int
         Tensor-parallel degree of each model; the last one also of all further models [ranks].
     pp : tuple of int
         Pipeline stages of each model; the last one also of all further models.
     overlap : tuple of str
         Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -34,22 +34,14 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
-    machine : str
-        Machine of one scale-up domain, several of which form a cluster.
     domains : tuple of int
         Numbers of scale-up domains.
     jitter : float
         Standard deviation of kernel times, relative to their mean.
     straggler : float
         Time of the slow rank, relative to that of the others.
-    replica : Replica
-        Plan of one replica of the model, which is repeated over the chips.
     seed : int
         Seed of the random kernel times.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

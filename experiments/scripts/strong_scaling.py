@@ -27,20 +27,8 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
-    machine : str
-        Machine of one scale-up domain, several of which form a cluster.
     domains : tuple of int
         Numbers of scale-up domains; sizes with more replicas than sequences are left out.
-    tp : int
-        Tensor-parallel degree [ranks].
-    pp : int
-        Pipeline stages.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
     overlap : tuple of str
         Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
 

@@ -39,10 +39,6 @@ def run(
         Collective operations, such as ``all-to-all``.
     sizes : str
         First and last size of the buffer of a chip, and the factor between two sizes [B].
-    ideal : bool
-        Use the rates and latencies of links alone, without efficiencies and launches.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

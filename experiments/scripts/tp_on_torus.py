@@ -34,20 +34,10 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
     cluster : str
         Named machine or cluster file with a torus, where placement matters.
     tp : tuple of int
         Tensor-parallel degrees, up to all chips of the machine [ranks].
-    pp : int
-        Pipeline stages.
-    global_batch : int
-        Sequences of one optimizer step, all replicas together.
-    seq : int
-        Length of a sequence [tokens].
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

@@ -38,8 +38,6 @@ def run(
 
     Parameters
     ----------
-    model : str
-        Name of a shipped model, or path of a ``config.json``.
     machine : str
         ``rainier``, or another machine of whole scale-up domains.
     chips : tuple of int
@@ -47,10 +45,6 @@ def run(
     overlap : tuple of str
         Some of ``none``, ``dp`` and ``all``: with the last two, gradients are reduced in
         buckets during the backward pass; with ``none``, all at once after it.
-    replica : Replica
-        Plan of one replica of the model, which is repeated over the chips.
-    watch : function of (sequence, str), optional
-        Shows the progress, see :func:`experiments.scripts.support.points.each`.
 
     Returns
     -------

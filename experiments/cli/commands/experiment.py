@@ -30,6 +30,7 @@ from experiments.cli.output.experiment_tables import Explained, about, print_exp
 from experiments.cli.process import load_matplotlib
 from experiments.reports.values import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
+from experiments.scripts.support.parameters import PARAMETERS
 from topologies.errors import InputError
 from topologies.files.table import Table, is_missing
 from topologies.options import Option, described
@@ -70,7 +71,10 @@ experiment = ExperimentGroup(
 
 
 def _command(chosen: Experiment) -> Any:
-    """Build the command of an experiment from the signature and docstring of its ``run``."""
+    """Build the command of an experiment from the signature and docstring of its ``run``.
+
+    Parameters that several experiments have are described in :data:`PARAMETERS`.
+    """
     module = chosen.load()
     arguments = _arguments(module.run)
 
@@ -96,7 +100,7 @@ class _Argument:
 
 def _arguments(run: Callable[..., Any]) -> dict[str, _Argument]:
     """Options of the parameters of ``run``; a dataclass has one for each described field."""
-    hints, texts = _hints(run), parameter_texts(inspect.getdoc(run) or "")
+    hints, texts = _hints(run), PARAMETERS | parameter_texts(inspect.getdoc(run) or "")
     return {
         name: _argument(name, parameter.default, _without_none(hints.get(name, str)), texts)
         for name, parameter in inspect.signature(run).parameters.items()

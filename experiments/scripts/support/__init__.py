@@ -1,1 +1,1 @@
-"""Code that several experiments use, and claims that one of them compares with."""
+"""Code and texts that several experiments use, and claims that one of them compares with."""

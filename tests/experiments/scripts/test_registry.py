@@ -17,6 +17,7 @@ from experiments.cli.main import run
 from experiments.reports.run_record import read_record
 from experiments.scripts import registry
 from experiments.scripts.registry import EXPERIMENTS, Experiment
+from experiments.scripts.support.parameters import PARAMETERS
 
 FOLDER = Path(registry.__file__).parent
 ENTRY = {"registry.py", "__init__.py"}
@@ -64,8 +65,19 @@ def hop(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 def test_help_of_an_experiment_describes_every_parameter(experiment: Experiment) -> None:
     run = experiment.load().run
     described = module.parameter_texts(inspect.getdoc(run) or "")
-    assert described.keys() >= inspect.signature(run).parameters.keys()
+    assert (described | PARAMETERS).keys() >= inspect.signature(run).parameters.keys()
     assert all(len(text.split()) > 1 for text in described.values())
+
+
+def test_what_several_experiments_describe_alike_stands_once() -> None:
+    texts = [
+        (name, text.rstrip("."))
+        for experiment in EXPERIMENTS
+        for name, text in module.parameter_texts(inspect.getdoc(experiment.load().run)).items()
+    ]
+    assert not PARAMETERS.items() & texts
+    used = [name for one in EXPERIMENTS for name in inspect.signature(one.load().run).parameters]
+    assert all(used.count(name) > 1 for name in PARAMETERS)
 
 
 def test_every_module_of_the_folder_is_registered() -> None:
