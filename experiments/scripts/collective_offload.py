@@ -46,20 +46,15 @@ def run(
         One row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (relative
         to the smallest share), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import training_row
-    from workloads.models.huggingface import model as read_model
-    from workloads.training.program.shared_parts import SharedParts
+    from experiments.scripts.support.training_rows import Steps
 
-    shape = read_model(model)
-    fabrics = {share: _fabric(cluster, share) for share in shares}
-    parts = {share: SharedParts(fabrics[share]) for share in shares}
+    steps = {share: Steps(model, _fabric(cluster, share)) for share in shares}
 
     def row(point: tuple[float, int]) -> dict[str, Any]:
         share, degree = point
         plan = {"tp": degree, "global_batch": global_batch, "seq": seq, "overlap": "all",
                 "recompute": "full"}  # fmt: skip
-        step = training_row(shape, fabrics[share], plan, shared=parts[share])
-        return {**step, "share": share}
+        return {**steps[share].row(plan), "share": share}
 
     points = [(share, degree) for share in shares for degree in tp]
     frame = pd.DataFrame(row(point) for point in watch(points, "steps"))

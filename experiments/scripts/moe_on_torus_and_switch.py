@@ -12,11 +12,10 @@ import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each
+from experiments.scripts.support.training_rows import Steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from topologies.clusters.cluster import Cluster
 
 
 def run(
@@ -47,28 +46,21 @@ def run(
         One row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
         ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import training_row
-    from topologies.clusters.names import machine
     from topologies.errors import InputError
-    from workloads.models.huggingface import model as read_model
-    from workloads.training.program.shared_parts import SharedParts
 
-    shape, fabrics = read_model(model), [machine(name) for name in clusters]
+    every = [Steps(model, name) for name in clusters]
+    fabrics = [steps.cluster for steps in every]
     if len({fabric.chips for fabric in fabrics}) > 1:
         sizes = ", ".join(f"{fabric.name} {fabric.chips}" for fabric in fabrics)
         raise InputError(f"clusters of different sizes: {sizes} chips. Give equal ones.")
 
-    def rows(fabric: Cluster) -> list[dict[str, Any]]:
-        shared, replicas = SharedParts(fabric), fabric.chips // (tp * pp)
-        plans = (
-            {"tp": tp, "pp": pp, "ep": degree, "global_batch": global_batch, "seq": seq}
-            for degree in ep
-            if not replicas % degree
-        )
-        return [training_row(shape, fabric, plan, shared=shared) for plan in plans]
+    def rows(steps: Steps) -> list[dict[str, Any]]:
+        replicas = steps.cluster.chips // (tp * pp)
+        plan = {"tp": tp, "pp": pp, "ep": 1, "global_batch": global_batch, "seq": seq}
+        return [steps.row({**plan, "ep": degree}) for degree in ep if not replicas % degree]
 
-    steps = each(rows, fabrics, watch, task="clusters")
-    return pd.DataFrame(row for of_cluster in steps for row in of_cluster)
+    tables = each(rows, every, watch, task="clusters")
+    return pd.DataFrame(row for table in tables for row in table)
 
 
 def plot(frame: pd.DataFrame) -> Figure:

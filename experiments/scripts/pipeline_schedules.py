@@ -44,15 +44,11 @@ def run(
         One row for each schedule and number of microbatches: ``schedule``, ``vpp``,
         ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import training_row
-    from topologies.clusters.names import machine
-    from workloads.models.huggingface import model as read_model
+    from experiments.scripts.support.training_rows import Steps
     from workloads.training.plan.schedules import all_schedules
-    from workloads.training.program.shared_parts import SharedParts
 
-    shape, fabric = read_model(model), machine(cluster)
-    shared = SharedParts(fabric)
-    replicas = fabric.chips // (tp * pp)
+    steps = Steps(model, cluster)
+    replicas = steps.cluster.chips // (tp * pp)
 
     def row(point: tuple[PipelineSchedule, int]) -> dict[str, Any]:
         schedule, count = point
@@ -60,8 +56,7 @@ def run(
         vpp = chunks if len(searched) > 1 else searched[0]
         plan = {"tp": tp, "pp": pp, "vpp": vpp, "schedule": schedule.name, "seq": seq,
                 "global_batch": replicas * count, "overlap": "dp"}  # fmt: skip
-        step = training_row(shape, fabric, plan, shared=shared)
-        return {**step, "microbatches": count, "title": schedule.title}
+        return {**steps.row(plan), "microbatches": count, "title": schedule.title}
 
     points = [(schedule, count) for schedule in all_schedules() for count in microbatches]
     frame = pd.DataFrame(row(point) for point in watch(points, "steps"))

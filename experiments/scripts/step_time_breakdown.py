@@ -13,13 +13,12 @@ import pandas as pd
 from cluster_sim.progress import Watch, unwatched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from matplotlib.figure import Figure
 
-    from topologies.clusters.cluster import Cluster
-    from workloads.models.model import Model
-    from workloads.training.program.shared_parts import SharedParts
+COLUMNS = (
+    "model", "cluster", "tp", "pp", "dp", "overlap", "iteration_s", "low_s", "high_s",
+    "tokens_per_s", "mfu",
+)  # fmt: skip
 
 
 def run(
@@ -49,47 +48,20 @@ def run(
         One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
         ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
-    from topologies.clusters.names import cluster as machine
-    from workloads.models.huggingface import model as read_model
-    from workloads.training.program.shared_parts import SharedParts
+    from experiments.scripts.support.training_rows import Steps
+    from workloads.training.program.breakdown import PARTS
 
-    fabric, shapes = machine(cluster), [read_model(text) for text in models]
-    shared = SharedParts(fabric)
+    steps = [Steps(model, cluster) for model in models]
 
     def row(point: tuple[int, str]) -> dict[str, Any]:
         number, kind = point
-        model = shapes[number]
         degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
-        fields = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
-        return _row(model, fabric, fields, shared)
+        plan = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}
+        return steps[number].row(plan, allow_oversized=False)
 
-    points = [(number, kind) for number in range(len(shapes)) for kind in overlap]
-    return pd.DataFrame(row(point) for point in watch(points, "steps"))
-
-
-def _row(
-    model: Model, cluster: Cluster, fields: Mapping[str, Any], shared: SharedParts
-) -> dict[str, Any]:
-    """Simulate one step of a plan with these fields."""
-    from experiments.scripts.support.intervals import step_ends
-    from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import complete
-
-    plan = complete(fields, model, cluster)
-    step = iteration(model, cluster, plan, shared=shared)
-    columns = {
-        "model": model.name,
-        "cluster": cluster.name,
-        "tp": plan.tp,
-        "pp": plan.pp,
-        "dp": plan.dp,
-        "overlap": plan.overlap,
-        "iteration_s": step.iteration_s,
-        **step_ends(step),
-        "tokens_per_s": step.tokens_per_s,
-        "mfu": step.mfu,
-    }
-    return columns | {f"{part}_s": value for part, value in step.breakdown_s.items()}
+    points = [(number, kind) for number in range(len(steps)) for kind in overlap]
+    frame = pd.DataFrame(row(point) for point in watch(points, "steps"))
+    return frame[[*COLUMNS, *(f"{part}_s" for part in PARTS)]]
 
 
 def plot(frame: pd.DataFrame) -> Figure:

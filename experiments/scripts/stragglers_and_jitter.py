@@ -12,7 +12,7 @@ import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Replica, training_row
+from experiments.scripts.support.training_rows import Replica, Steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,12 +49,10 @@ def run(
         One row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (relative
         to the even step), and ``<part>_s`` [s].
     """
-    from topologies.clusters.names import machine as named
-    from workloads.models.huggingface import model as read_model
+    from workloads.models.huggingface import as_model
     from workloads.training.execution.jitter import disturbance
-    from workloads.training.program.shared_parts import SharedParts
 
-    shape = read_model(model)
+    shape = as_model(model)
     cases = {
         "even": None,
         f"jitter of {jitter:.0%} on every chip": disturbance(jitter, seed, ()),
@@ -62,12 +60,11 @@ def run(
     }
 
     def rows(count: int) -> list[dict[str, Any]]:
-        fabric = named(f"{machine}:{count}" if count > 1 else machine)
-        batch = replica.batch(fabric.chips)
-        plan, parts = {**replica.degrees, "global_batch": batch}, SharedParts(fabric)
-        steps = (training_row(shape, fabric, plan, disturbed=uneven, shared=parts)
-                 for uneven in cases.values())  # fmt: skip
-        return [{**step, "case": case} for step, case in zip(steps, cases, strict=True)]
+        steps = Steps(shape, f"{machine}:{count}" if count > 1 else machine)
+        plan = {**replica.degrees, "global_batch": replica.batch(steps.cluster.chips)}
+        return [
+            {**steps.row(plan, disturbed=uneven), "case": case} for case, uneven in cases.items()
+        ]
 
     frame = pd.DataFrame(row for size in each(rows, domains, watch, task="sizes") for row in size)
     even = frame[frame.case == "even"].set_index("chips").iteration_s

@@ -38,19 +38,16 @@ def run(
         One row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
         ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import training_row
-    from topologies.clusters.names import machine as named
-    from workloads.models.huggingface import model as read_model
+    from experiments.scripts.support.training_rows import Steps
 
-    shape, rows = read_model(model), []
-    for kind in overlap:
-        for count in domains:
-            fabric = named(f"{machine}:{count}" if count > 1 else machine)
-            if fabric.chips // (tp * pp) > global_batch:
-                continue
-            plan = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": kind}
-            rows.append(training_row(shape, fabric, plan))
-    frame = pd.DataFrame(rows)
+    sizes = [Steps(model, f"{machine}:{count}" if count > 1 else machine) for count in domains]
+    plan = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq}
+    frame = pd.DataFrame(
+        steps.row({**plan, "overlap": kind})
+        for kind in overlap
+        for steps in sizes
+        if steps.cluster.chips // (tp * pp) <= global_batch
+    )
     first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
     return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
 

@@ -45,29 +45,19 @@ def run(
         One row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
         ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import training_row
-    from topologies.clusters.names import machine
-    from workloads.models.huggingface import model as read_model
-    from workloads.training.program.shared_parts import SharedParts
+    from experiments.scripts.support.training_rows import Steps
 
-    shape, fabric = read_model(model), machine(cluster)
-    shared = SharedParts(fabric)
+    steps = Steps(model, cluster)
 
     def row(point: tuple[int, str]) -> dict[str, Any]:
         degree, name = point
-        plan = {
-            "tp": degree,
-            "pp": pp,
-            "global_batch": global_batch,
-            "seq": seq,
-            "order": ORDERS[name],
-        }
-        return {**training_row(shape, fabric, plan, shared=shared), "placement": name}
+        plan = {"tp": degree, "pp": pp, "global_batch": global_batch, "seq": seq}
+        return {**steps.row({**plan, "order": ORDERS[name]}), "placement": name}
 
     points = [
         (degree, name)
         for degree in tp
-        if not (fabric.chips % (degree * pp) or shape.heads % degree)
+        if not (steps.cluster.chips % (degree * pp) or steps.model.heads % degree)
         for name in ORDERS
     ]
     return pd.DataFrame(row(point) for point in watch(points, "steps"))

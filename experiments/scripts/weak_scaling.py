@@ -12,18 +12,18 @@ import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each
-from experiments.scripts.support.training_rows import Replica
+from experiments.scripts.support.training_rows import Replica, Steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from topologies.clusters.cluster import Cluster
-    from workloads.models.model import Model
-    from workloads.training.program.shared_parts import SharedParts
-
 RAINIER = "rainier"
 REPLICA = Replica()
 CHIPS = (64, 256, 1024, 4096, 16_384, 65_536, 499_968)
+COLUMNS = (
+    "model", "cluster", "tp", "pp", "microbatch", "seq", "overlap", "chips", "dp", "global_batch",
+    "iteration_s", "low_s", "high_s", "tokens_per_s", "tokens_per_s_per_chip", "mfu",
+)  # fmt: skip
 
 
 def run(
@@ -55,48 +55,30 @@ def run(
     """
     from topologies.clusters.names import cluster
     from workloads.models.huggingface import model as read_model
-    from workloads.training.program.shared_parts import SharedParts
+    from workloads.training.program.breakdown import PARTS
 
     shape, in_domain = read_model(model), cluster(machine).chips_per_domain
 
     def rows(count: int) -> list[dict[str, Any]]:
-        part = cluster(f"{machine}:{_size(machine, count, in_domain)}")
-        shared = SharedParts(part)
-        return [_row(shape, part, replica, kind, shared) for kind in overlap]
+        steps = Steps(shape, cluster(f"{machine}:{_size(machine, count, in_domain)}"))
+        return [_row(steps, replica, kind) for kind in overlap]
 
     sizes = each(rows, chips, watch, task="sizes")
     frame = pd.DataFrame(row for kinds in zip(*sizes, strict=True) for row in kinds)
+    frame = frame[[*COLUMNS, *(f"{part}_s" for part in PARTS)]]
     first = frame.groupby("overlap", sort=False)["tokens_per_s_per_chip"].transform("first")
     return frame.assign(efficiency=frame["tokens_per_s_per_chip"] / first)
 
 
-def _row(
-    model: Model, cluster: Cluster, replica: Replica, overlap: str, shared: SharedParts
-) -> dict[str, Any]:
+def _row(steps: Steps, replica: Replica, overlap: str) -> dict[str, Any]:
     """Simulate one step, with a batch in proportion to the replicas."""
-    from experiments.scripts.support.intervals import step_ends
-    from workloads.training.iteration import iteration
     from workloads.training.plan.plan_file import complete
 
-    fields: dict[str, Any] = {**replica.degrees, "overlap": overlap}
-    dp = complete(fields, model, cluster).dp
-    batch = dp * replica.microbatch * replica.microbatches
-    plan = complete({**fields, "global_batch": batch}, model, cluster)
-    step = iteration(model, cluster, plan, shared=shared)
-    row = {
-        "model": model.name,
-        "cluster": cluster.name.partition(":")[0],
-        **fields,
-        "chips": cluster.chips,
-        "dp": dp,
-        "global_batch": batch,
-        "iteration_s": step.iteration_s,
-        **step_ends(step),
-        "tokens_per_s": step.tokens_per_s,
-        "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
-        "mfu": step.mfu,
-    }
-    return row | {f"{part}_s": value for part, value in step.breakdown_s.items()}
+    plan: dict[str, Any] = {**replica.degrees, "overlap": overlap}
+    dp = complete(plan, steps.model, steps.cluster).dp
+    plan["global_batch"] = dp * replica.microbatch * replica.microbatches
+    step = steps.row(plan, allow_oversized=False)
+    return step | {"cluster": steps.cluster.name.partition(":")[0]}
 
 
 def _size(machine: str, chips: int, each: int) -> int:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
     from workloads.training.execution.jitter import Disturbance
-    from workloads.training.program.shared_parts import SharedParts
 
 
 @dataclass(frozen=True)
@@ -35,50 +34,67 @@ class Replica:
         return chips // (self.tp * self.pp) * self.microbatch * self.microbatches
 
 
-def training_row(
-    model: Model,
-    cluster: Cluster,
-    plan: Mapping[str, Any],
-    *,
-    disturbed: Disturbance | None = None,
-    shared: SharedParts | None = None,
-) -> dict[str, Any]:
-    """Simulate a step, and return its plan, time, interval, throughput and parts by column.
+class Steps:
+    """Steps of one model on one cluster, whose programs have parts in common.
 
     Parameters
     ----------
-    model : Model
-    cluster : Cluster
-    plan : mapping
-        Fields of a plan; the others are completed.
-    disturbed : Disturbance, optional
-        Jitter and stragglers of the step; by default none.
-    shared : SharedParts, optional
-        Parts of programs that several rows on this cluster have in common.
+    model : Model or str
+    cluster : Cluster or str
+        A cluster whose chips can compute.
     """
-    from experiments.scripts.support.intervals import step_ends
-    from workloads.training.execution.jitter import Disturbance
-    from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import complete
 
-    whole = complete(plan, model, cluster)
-    step = iteration(
-        *(model, cluster, whole),
-        allow_oversized=True,
-        disturbed=disturbed or Disturbance(),
-        shared=shared,
-    )
-    return {
-        "model": model.name,
-        "cluster": cluster.name,
-        "chips": cluster.chips,
-        **dict(plan),
-        "dp": whole.dp,
-        "iteration_s": step.iteration_s,
-        **step_ends(step),
-        "tokens_per_s": step.tokens_per_s,
-        "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
-        "mfu": step.mfu,
-        "fits": step.memory.total <= step.memory.capacity,
-        **{f"{part}_s": value for part, value in step.breakdown_s.items()},
-    }
+    def __init__(self, model: Model | str, cluster: Cluster | str):
+        from topologies.clusters.names import machine
+        from workloads.models.huggingface import as_model
+        from workloads.training.program.shared_parts import SharedParts
+
+        self.model = as_model(model)
+        self.cluster = machine(cluster) if isinstance(cluster, str) else cluster
+        self._parts = SharedParts(self.cluster)
+
+    def row(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        disturbed: Disturbance | None = None,
+        allow_oversized: bool = True,
+    ) -> dict[str, Any]:
+        """Simulate a step, and return its plan, time, interval, throughput and parts by column.
+
+        Parameters
+        ----------
+        fields : mapping
+            Fields of a plan; the others are completed.
+        disturbed : Disturbance, optional
+            Jitter and stragglers of the step; by default none.
+        allow_oversized : bool
+            Whether the step may need more memory than the chips have.
+        """
+        from experiments.scripts.support.intervals import step_ends
+        from workloads.training.execution.jitter import Disturbance
+        from workloads.training.iteration import iteration
+        from workloads.training.plan.plan_file import complete
+
+        model, cluster = self.model, self.cluster
+        plan = complete(fields, model, cluster)
+        step = iteration(
+            *(model, cluster, plan),
+            allow_oversized=allow_oversized,
+            disturbed=disturbed or Disturbance(),
+            shared=self._parts,
+        )
+        return {
+            "model": model.name,
+            "cluster": cluster.name,
+            "chips": cluster.chips,
+            **fields,
+            "dp": plan.dp,
+            "iteration_s": step.iteration_s,
+            **step_ends(step),
+            "tokens_per_s": step.tokens_per_s,
+            "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
+            "mfu": step.mfu,
+            "fits": step.memory.total <= step.memory.capacity,
+            **{f"{part}_s": value for part, value in step.breakdown_s.items()},
+        }
