@@ -74,6 +74,14 @@ def test_equal_ranks(stated: dict[str, Any], shuffled: bool) -> None:
         assert folded.count.tolist() == np.bincount(classes).tolist()
 
 
+@pytest.mark.parametrize("stated", PLANS, ids=str)
+def test_a_rank_kept_apart_is_folded_again(stated: dict[str, Any]) -> None:
+    program = toy_program(plan(**stated), sixteen(), SPARSE if "ep" in stated else TOY)
+    once, again = fold(program), fold(fold(program, apart=np.array([3])))
+    assert again.count.tolist() == once.count.tolist()
+    assert again.stage.tolist() == once.stage.tolist()
+
+
 @pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("pp", [7, 14])
 def test_pipelines_that_cross_switches_anywhere_take_few_rounds(

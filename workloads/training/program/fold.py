@@ -227,7 +227,10 @@ def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntAr
         return classes
     of_all = np.zeros(len(classes), np.int64)
     of_all[exchange.members] = mark
-    return _numbered(classes * (int(mark.max()) + 1) + of_all)
+    finer = _numbered(classes * (int(mark.max()) + 1) + of_all)
+    # Rows of a folded program stand for several members of a group, so counts of members tell
+    # nothing about them.
+    return finer if int(finer.max()) >= len(sizes) else classes
 
 
 def _all_as_first(rows: IntArray) -> bool:
