@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from experiments.reports.idle import idle_entry, option_name
 from experiments.reports.plan_rows import (
     DEFAULTS,
     estimates,
@@ -17,7 +18,6 @@ from experiments.reports.plan_text import headline, remarks, sifted
 from topologies.units import format_seconds
 from workloads.search import Search
 from workloads.training.plan.plan_file import plan_yaml
-from workloads.training.plan.without_effect import OPTIONS
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
-    best, idle = search.finalists[0].plan, search.without_effect
+    best = search.finalists[0].plan
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
@@ -41,7 +41,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "estimated": search.estimated,
         "bounded": len(search.plans) - search.estimated,
         "simulated": len(search.finalists),
-        **({"without_effect": idle} if idle else {}),
+        **idle_entry(search.without_effect),
         "rows": ranked(search, top),
         "agreement": {
             "plans": search.agreement.plans,
@@ -88,7 +88,7 @@ def train_command(search: Search, model: str = "") -> str:
     plan, named = search.finalists[0].plan, model or search.model.name
     words = ["cluster-sim", "train", "--model", named, "--cluster", search.cluster.name]
     for name, value in fields_of(plan).items():
-        option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
+        option = option_name(name)
         if name not in SPELT and getattr(plan, name) == getattr(DEFAULTS, name):
             continue
         if isinstance(value, bool):

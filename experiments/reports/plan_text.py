@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from experiments.reports.formatting import format_interval, ranges
+from experiments.reports.idle import idle_sentences
 from experiments.reports.plan_rows import DEFAULTS, FIELDS, fields_of, plan_interval, ranked
 from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
-from workloads.training.plan.without_effect import sentences
 
 SHOWN_PARTS = {
     "compute": "compute",
@@ -137,7 +137,7 @@ def remarks(search: Search) -> list[str]:
     """Return remarks on idle options, the time of the search, and the error of its estimates."""
     agree = search.agreement
     remarks = [
-        *sentences(search.without_effect),
+        *idle_sentences(search.without_effect),
         f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "
         f"simulated in {search.simulated_in_s:.1f} s.",
     ]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.formatting import format_interval, value_text
+from experiments.reports.idle import idle_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
 from topologies.units import format_memory, format_seconds
 from workloads.training.memory.in_use import memory_in_use
-from workloads.training.plan.without_effect import without_effect
+from workloads.training.plan.without_effect import idle_fields
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -29,7 +30,6 @@ LARGEST_TRACE_OPS = 5_000_000
 def document(run: Iteration, engine: str) -> dict[str, Any]:
     """Return all results under the keys of the command line."""
     plan, memory = run.plan, run.memory
-    idle = without_effect(plan, run.model)
     return {
         "model": run.model.name,
         "cluster": run.cluster.name,
@@ -38,7 +38,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "chips": run.chips,
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
-        **({"without_effect": idle} if idle else {}),
+        **idle_entry(idle_fields(plan, run.model)),
         "iteration_s": run.iteration_s,
         "interval": interval_document(run),
         "tokens": plan.tokens,

@@ -23,7 +23,7 @@ from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, Runner, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.without_effect import without_effect_in_all
+from workloads.training.plan.without_effect import idle_fields_in_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ class Search:
     @property
     def without_effect(self) -> dict[str, str]:
         """Stated fields that change nothing in any simulated plan, with the reason."""
-        idle = without_effect_in_all([each.plan for each in self.finalists], self.model)
+        idle = idle_fields_in_all([each.plan for each in self.finalists], self.model)
         return {name: reason for name, reason in idle.items() if name in self.stated}
 
     @property

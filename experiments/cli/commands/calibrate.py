@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
+from experiments.reports.idle import idle_entry, idle_sentences
 from topologies.options import option
 
 if TYPE_CHECKING:
@@ -120,10 +121,9 @@ def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> N
     from experiments.calibration.overlay.constants import overlay_text
     from experiments.calibration.overlay.measurements import read_measurements
     from topologies.files.writing import whole_file
-    from workloads.training.plan.without_effect import sentences
 
     stated = read_measurements(inputs.file, inputs.collective)
-    idle = _without_effect(inputs, stated)
+    idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
     text = overlay_text([entry for group in groups for entry in group.fit.entries])
@@ -131,17 +131,14 @@ def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> N
         with whole_file(inputs.overlay) as part:
             part.write_text(text, encoding="utf-8")
     call.answer(
-        lambda: {
-            **_groups_document(groups, len(measured)),
-            **({"without_effect": idle} if idle else {}),
-        },
+        lambda: {**_groups_document(groups, len(measured)), **idle_entry(idle)},
         lambda: _print_groups(groups, "" if inputs.overlay else text),
         lambda run: _write(run, _groups_document(groups, len(measured))),
-        notes=sentences(idle),
+        notes=idle_sentences(idle),
     )
 
 
-def _without_effect(inputs: MeasurementInputs, measured: Measurements) -> dict[str, str]:
+def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str, str]:
     """Return each stated option about collectives that no measurement needs, with the reason."""
     series = [each for _, each in measured.collectives]
     reasons = {}

@@ -16,6 +16,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_paragraphs, print_table
 from experiments.cli.output.side_by_side import cluster_names
+from experiments.reports.idle import idle_sentences
 from topologies.options import option
 from workloads.training.plan.plan import ParallelPlan
 
@@ -196,13 +197,6 @@ def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 
 
-def _print_without_effect(step: Iteration) -> None:
-    from workloads.training.plan.without_effect import sentences, without_effect
-
-    for line in sentences(without_effect(step.plan, step.model)):
-        click.echo(line)
-
-
 def _write_chakra(step: Iteration, directory: Path) -> None:
     from workloads.traces.chakra_export import write_chakra
     from workloads.traces.from_training import training_recording
@@ -254,9 +248,11 @@ def _run(
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.training import breakdown_rows, headline, results
+    from workloads.training.plan.without_effect import idle_fields
 
     _print_left_out(run, filed)
-    _print_without_effect(run)
+    for line in idle_sentences(idle_fields(run.plan, run.model)):
+        click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))

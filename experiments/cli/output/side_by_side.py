@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output.printing import print_table
+from experiments.reports.idle import idle_sentences
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
@@ -153,10 +154,8 @@ def show_steps(title: str, rows: Rows) -> None:
 
 def _tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
     """Print the options that change nothing on each cluster."""
-    from workloads.training.plan.without_effect import sentences
-
     for row in rows:
-        for line in sentences(row.get("without_effect", {})):
+        for line in idle_sentences(row.get("without_effect", {})):
             click.echo(f"{row['cluster']}: {line}")
 
 

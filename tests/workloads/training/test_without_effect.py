@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from experiments.reports.idle import idle_sentences
 from experiments.reports.training import document
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.errors import InputError
@@ -18,9 +19,8 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import schedule_names
 from workloads.training.plan.without_effect import (
     DEFAULTS,
-    sentences,
-    without_effect,
-    without_effect_in_all,
+    idle_fields,
+    idle_fields_in_all,
 )
 
 NO_EXPERTS = "the model has no experts"
@@ -115,8 +115,8 @@ def test_a_field_that_changes_nothing_is_named_with_the_reason(
 ) -> None:
     before, after = plan(**base), plan(**{**base, **idle})
     (name,) = idle
-    assert without_effect(after, model)[name] == reason
-    assert name not in without_effect(before, model)
+    assert idle_fields(after, model)[name] == reason
+    assert name not in idle_fields(before, model)
     assert results(model, after) == results(model, before)
 
 
@@ -125,7 +125,7 @@ def test_a_field_that_changes_the_step_is_not_named(
     model: Model, base: dict[str, Any], change: dict[str, Any]
 ) -> None:
     before, after = plan(**base), plan(**{**base, **change})
-    assert not change.keys() & without_effect(after, model)
+    assert not change.keys() & idle_fields(after, model)
     assert results(model, after) != results(model, before)
 
 
@@ -146,7 +146,7 @@ def test_every_field_of_a_plan_has_a_case() -> None:
 def test_no_random_plan_names_a_field_that_changes_it() -> None:
     rng, named = random.Random(0), 0
     for model, how in _random_plans(rng):
-        for name in without_effect(how, model):
+        for name in idle_fields(how, model):
             try:
                 usual = results(model, replace(how, **{name: getattr(DEFAULTS, name)}))
             except InputError:  # the default contradicts another field
@@ -178,12 +178,12 @@ def _random_plans(rng: random.Random) -> list[tuple[Model, ParallelPlan]]:
 def test_a_field_is_idle_in_a_search_if_it_is_in_every_plan() -> None:
     fused = ParallelPlan(recompute="none", cp_exchange="all-gather")
     unfused = replace(fused, attention="unfused")
-    assert set(without_effect_in_all([fused, fused], TOY)) == {"cp_exchange", "recompute"}
-    assert set(without_effect_in_all([unfused, fused], TOY)) == {"cp_exchange"}
+    assert set(idle_fields_in_all([fused, fused], TOY)) == {"cp_exchange", "recompute"}
+    assert set(idle_fields_in_all([unfused, fused], TOY)) == {"cp_exchange"}
 
 
 def test_a_sentence_names_the_option() -> None:
-    idle = without_effect(plan(dp=16, bucket_bytes=10**6), TOY)
-    assert sentences({"bucket_bytes": idle["bucket_bytes"]}) == [
+    idle = idle_fields(plan(dp=16, bucket_bytes=10**6), TOY)
+    assert idle_sentences({"bucket_bytes": idle["bucket_bytes"]}) == [
         "--bucket changes nothing here: overlap is none."
     ]

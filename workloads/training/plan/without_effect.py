@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,11 +12,9 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import layer_counts
 
 DEFAULTS = ParallelPlan()
-OPTIONS = {"bucket_bytes": "bucket"}
-"""Options whose names differ from their fields."""
 
 
-def without_effect(plan: ParallelPlan, model: Model) -> dict[str, str]:
+def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
     """Return each field that differs from its default and changes nothing, with the reason.
 
     Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
@@ -26,7 +24,7 @@ def without_effect(plan: ParallelPlan, model: Model) -> dict[str, str]:
     --------
     >>> from workloads.models.huggingface import named
     >>> plan = ParallelPlan(cp_exchange="all-gather", stage_layers=(32,))
-    >>> without_effect(plan, named("llama-3.1-8b"))
+    >>> idle_fields(plan, named("llama-3.1-8b"))
     {'cp_exchange': 'cp is 1', 'stage_layers': 'pp is 1'}
     """
     reasons = {
@@ -47,32 +45,18 @@ def without_effect(plan: ParallelPlan, model: Model) -> dict[str, str]:
     }
 
 
-def without_effect_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str, str]:
+def idle_fields_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str, str]:
     """Return each field that changes nothing in any of several plans, with the reason in the first.
 
     Examples
     --------
     >>> from workloads.models.huggingface import named
     >>> plans = [ParallelPlan(cp=cp, cp_exchange="all-gather") for cp in (1, 2)]
-    >>> without_effect_in_all(plans, named("llama-3.1-8b"))
+    >>> idle_fields_in_all(plans, named("llama-3.1-8b"))
     {}
     """
-    first, *others = (without_effect(plan, model) for plan in plans)
+    first, *others = (idle_fields(plan, model) for plan in plans)
     return {name: why for name, why in first.items() if all(name in idle for idle in others)}
-
-
-def sentences(idle: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each field that changes nothing, as commands print them.
-
-    Examples
-    --------
-    >>> sentences({"cp_exchange": "cp is 1"})
-    ['--cp-exchange changes nothing here: cp is 1.']
-    """
-    return [
-        f"--{OPTIONS.get(name, name).replace('_', '-')} changes nothing here: {reason}."
-        for name, reason in idle.items()
-    ]
 
 
 def _of_experts(plan: ParallelPlan, model: Model) -> dict[str, str]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.commands.collective.idle import check_issued, without_effect
+from experiments.cli.commands.collective.idle import check_issued, idle_options
 from experiments.cli.commands.collective.inputs import CollectiveInputs, CompareInputs, RankInputs
 from experiments.cli.commands.collective.switches import beside_best, tell_switches
 from experiments.cli.options.inputs import CatalogueInputs, SeveralMachines
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table
+from experiments.reports.idle import idle_entry, idle_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,10 +103,9 @@ def collective(
         _, measure = _how_to_measure(inputs, groups, call.engine)
         return float(measure(wanted[0])[0]["time_s"])
 
-    idle = without_effect(inputs, ranks, cluster, groups)
-    named = {"without_effect": idle} if idle else {}
+    idle = idle_options(inputs, ranks, cluster, groups)
     call.answer(
-        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **named},
+        lambda: {"rows": rows, "interval": ends[0].document(), **summary, **idle_entry(idle)},
         show=lambda: _show(f"{what}, {_who(groups)}", rows, summary, idle),
         write=lambda run: _write(run, rows, results[-1][1], cluster),
         rankings=sure.rank(first_s, catalogue, quiet=call.quiet, what="the time of the first size"),
@@ -143,8 +143,7 @@ def _side_by_side(
         ]
         rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
         ends = [_interval(inputs, cluster, groups[0], row) for row in rows]
-        idle = without_effect(inputs, ranks, cluster, groups)
-        named = {"without_effect": idle} if idle else {}
+        named = idle_entry(idle_options(inputs, ranks, cluster, groups))
         both = zip(rows, ends, strict=True)
         return [{**row, "low": e.low, "high": e.high, **named} for row, e in both]
 
@@ -170,11 +169,8 @@ def _show(
 ) -> None:
     _print(title, rows, **summary)
     tell_switches(rows)
-    if idle:
-        from workloads.training.plan.without_effect import sentences  # loads plans and models
-
-        for line in sentences(idle):
-            click.echo(line)
+    for line in idle_sentences(idle):
+        click.echo(line)
 
 
 def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str) -> dict[str, Any]:

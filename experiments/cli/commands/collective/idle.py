@@ -29,7 +29,7 @@ def check_issued(cluster: Cluster, runtime: str) -> None:
         )
 
 
-def without_effect(
+def idle_options(
     inputs: CollectiveInputs, ranks: RankInputs, cluster: Cluster, groups: Sequence[Group]
 ) -> dict[str, str]:
     """Return each stated option that changes nothing, with the reason.
@@ -41,7 +41,7 @@ def without_effect(
     >>> from topologies.clusters.names import cluster
     >>> ring = cluster("ring:4", bandwidth="1GB/s", latency="1us")
     >>> inputs = CollectiveInputs("all-reduce", ideal=True)
-    >>> without_effect(inputs, RankInputs(), ring, [Group(ring, range(4))])
+    >>> idle_options(inputs, RankInputs(), ring, [Group(ring, range(4))])
     {'ideal': 'a plain shape is ideal already'}
     """
     from cluster_sim.collectives.verify.neuron_limits import along_ring, check_restrictions

@@ -198,12 +198,13 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
 
 def _plan_document(step: Iteration, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plan, and the stated fields of it that change nothing."""
+    from experiments.reports.idle import idle_entry
     from experiments.reports.training import stated
-    from workloads.training.plan.without_effect import without_effect
+    from workloads.training.plan.without_effect import idle_fields
 
-    every = without_effect(step.plan, step.model)
+    every = idle_fields(step.plan, step.model)
     idle = {name: reason for name, reason in every.items() if name in fields}
-    return {"plan": stated(step.plan), **({"without_effect": idle} if idle else {})}
+    return {"plan": stated(step.plan), **idle_entry(idle)}
 
 
 def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output.printing import print_table
+from experiments.reports.idle import idle_sentences
 from topologies.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -27,14 +28,12 @@ PART_NAMES = {
 
 def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     """Print a job's goodput, where its time goes, and its failures by cause."""
-    from workloads.training.plan.without_effect import sentences
-
     plan, ends = result.step.plan, result.interval
     title = (
         f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
         f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:,.4g} days"
     )
-    for line in sentences(document.get("without_effect", {})):
+    for line in idle_sentences(document.get("without_effect", {})):
         click.echo(line)
     print_table(title, ["result", "value"], _results(result, document), left=2)
     shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
