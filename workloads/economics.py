@@ -57,13 +57,10 @@ class Economics:
         catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
-        tdp = catalogue.value(chip, "tdp") if catalogue.has(chip, "tdp") else 0.0
-        has_share = catalogue.has(chip, "idle_power_share")
-        share = catalogue.value(chip, "idle_power_share") if has_share else 1.0
+        tdp = catalogue.value(chip, "tdp", 0.0)
+        share = catalogue.value(chip, "idle_power_share", 1.0)
         busy = catalogue.value(machine, "power") / chips if catalogue.has(machine, "power") else tdp
-        price = (
-            catalogue.value(machine, "price") / chips if catalogue.has(machine, "price") else 0.0
-        )
+        price = catalogue.value(machine, "price", 0.0) / chips
         drawn = (machine, "power") if catalogue.has(machine, "power") else (chip, "tdp")
         return cls(
             busy_w=busy,

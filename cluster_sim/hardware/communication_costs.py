@@ -127,19 +127,16 @@ def communication_costs(
     if cluster.plain or ideal or catalogue is None or not chip:
         return CommunicationCosts(scale_out_bytes_per_s=rate, stores=cluster.plain)
 
-    def known_ps(quantity: str, otherwise: int = 0) -> int:
-        return catalogue.ps(chip, quantity) if catalogue.has(chip, quantity) else otherwise
-
-    step = known_ps("collective_step")
+    step = catalogue.ps(chip, "collective_step", 0)
     outside = scale_out.name if scale_out else ""
     costs = CommunicationCosts(
         efficiency=_efficiency(catalogue, chip, "collective_efficiency"),
         scale_out_bytes_per_s=max(1, int(rate * _efficiency(catalogue, outside, "efficiency"))),
-        issue_ps=min(step, known_ps("collective_issue", step)),
+        issue_ps=min(step, catalogue.ps(chip, "collective_issue", step)),
         step_ps=step,
-        launch_ps=known_ps("collective_launch"),
-        handshake_ps=known_ps("collective_handshake"),
-        cc_slots=catalogue.integer(chip, "cc_cores") if catalogue.has(chip, "cc_cores") else 16,
+        launch_ps=catalogue.ps(chip, "collective_launch", 0),
+        handshake_ps=catalogue.ps(chip, "collective_handshake", 0),
+        cc_slots=catalogue.integer(chip, "cc_cores", 16),
         slices=catalogue.integer(RUNTIME, "ring_slices"),
         stores=False,
     )
@@ -229,5 +226,5 @@ def _without_accesses(costs: CommunicationCosts) -> CommunicationCosts:
 
 
 def _efficiency(catalogue: Catalogue, part: str, quantity: str) -> Fraction:
-    stated = part in catalogue.parts() and catalogue.has(part, quantity)
+    stated = catalogue.has(part, quantity)
     return catalogue.entry(part, quantity).exact if stated else Fraction(1)

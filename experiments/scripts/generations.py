@@ -137,9 +137,7 @@ def _row(
     best = ranking.finalists[0]
     ends = plan_interval(ranking, best)
     tokens_per_s_per_chip = best.tokens_per_s / fabric.chips
-    watts = (
-        catalogue.value(fabric.chip, "tdp") if catalogue.has(fabric.chip, "tdp") else float("nan")
-    )
+    watts = catalogue.value(fabric.chip, "tdp", float("nan"))
     return {
         "model": shape.name,
         "cluster": name,

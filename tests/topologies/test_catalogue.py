@@ -145,6 +145,21 @@ def test_an_unknown_name_is_refused_with_the_nearest(
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("part", ["trn2", "trn5"])
+def test_a_default_stands_for_what_the_catalogue_lacks(shipped: Catalogue, part: str) -> None:
+    assert shipped.value(part, "zebra", 0.5) == 0.5
+    assert shipped.integer(part, "zebra", 0) == 0
+    assert shipped.ps(part, "zebra", 7) == 7
+    assert shipped.name(part, "zebra", "") == ""
+
+
+def test_a_default_gives_way_to_the_catalogue(shipped: Catalogue) -> None:
+    assert shipped.value("trn2", "hbm_bandwidth", 0.5) == 2.9e12
+    assert shipped.integer("trn2", "nic_bandwidth", 0) == 25 * GB
+    assert shipped.ps("trn2", "dma_descriptor", 0) == 600_000
+    assert shipped.name("trn2", "family", "") == "trainium"
+
+
 def test_a_fraction_is_not_rounded_to_a_whole_number(shipped: Catalogue) -> None:
     with pytest.raises(InputError, match=r"^trn2 collective_efficiency is 0\.77 ratio, which is"):
         shipped.integer("trn2", "collective_efficiency")

@@ -111,34 +111,38 @@ class Catalogue:
             )
         return row
 
-    def value(self, part: str, quantity: str) -> float:
-        """Return a value in SI units.
+    def value(self, part: str, quantity: str, default: float | None = None) -> float:
+        """Return a value in SI units, or a default where the catalogue has no such quantity.
 
         Raises
         ------
         InputError
-            For an unknown part or quantity, and for a word.
+            For an unknown part or quantity without a default, and for a word.
 
         Examples
         --------
         >>> shipped_catalogue().value("trn2", "hbm_bandwidth")
         2900000000000.0
         """
+        if default is not None and not self.has(part, quantity):
+            return default
         return self._number(part, quantity).value
 
-    def name(self, part: str, quantity: str) -> str:
-        """Return a word about a part, such as the family of a chip.
+    def name(self, part: str, quantity: str, default: str | None = None) -> str:
+        """Return a word about a part, such as the family of a chip, or a default for none.
 
         Raises
         ------
         InputError
-            For an unknown part or quantity, and for a number.
+            For an unknown part or quantity without a default, and for a number.
 
         Examples
         --------
         >>> shipped_catalogue().name("trn2.48xlarge", "chip")
         'trn2'
         """
+        if default is not None and not self.has(part, quantity):
+            return default
         entry = self.entry(part, quantity)
         if entry.unit != NAME:
             raise InputError(f"{part} {quantity} is {entry.written}, a number and no name.")
@@ -150,8 +154,8 @@ class Catalogue:
             raise InputError(f"{part} {quantity} is {entry.written!r}, a name and no number.")
         return entry
 
-    def integer(self, part: str, quantity: str) -> int:
-        """Return the nearest integer to the value in SI units: bytes, B/s, counts.
+    def integer(self, part: str, quantity: str, default: int | None = None) -> int:
+        """Return the nearest integer to a value in SI units (bytes, B/s, counts), or a default.
 
         Raises
         ------
@@ -165,11 +169,13 @@ class Catalogue:
         """
         value = self._integers.get((part, quantity))
         if value is None:
+            if default is not None and not self.has(part, quantity):
+                return default
             value = self._integers[part, quantity] = _whole(self._number(part, quantity), 1)
         return value
 
-    def ps(self, part: str, quantity: str) -> int:
-        """Return a time in whole picoseconds.
+    def ps(self, part: str, quantity: str, default: int | None = None) -> int:
+        """Return a time in whole picoseconds, or a default where the catalogue has none.
 
         Raises
         ------
@@ -181,6 +187,8 @@ class Catalogue:
         >>> shipped_catalogue().ps("trn2", "link_latency")
         300000
         """
+        if default is not None and not self.has(part, quantity):
+            return default
         entry = self._number(part, quantity)
         if entry.unit != "s":
             raise InputError(f"{part} {quantity} is {entry.written}, not a time. State it in s.")

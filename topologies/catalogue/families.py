@@ -70,8 +70,7 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     ('trainium', 'neuron', 4)
     """
     catalogue = shipped_catalogue() if catalogue is None else catalogue
-    named = catalogue.has(chip, "family")
-    name = catalogue.name(chip, "family") if named else UNKNOWN
+    name = catalogue.name(chip, "family", UNKNOWN)
     part = PREFIX + name
     if part not in catalogue.parts():
         names = families(catalogue)
@@ -79,23 +78,15 @@ def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
             f"the family {name[:80]!r} of {chip[:80]} is not in the catalogue."
             f"{suggestion(name, names)} There are {', '.join(names)}."
         )
-    timed = catalogue.has(chip, "kernel_times")
-    several = catalogue.has(chip, "ranks_per_chip")
     return ChipFamily(
         name=name,
         runtime=catalogue.name(part, "runtime"),
-        ranks_per_chip=catalogue.integer(chip, "ranks_per_chip") if several else 1,
+        ranks_per_chip=catalogue.integer(chip, "ranks_per_chip", 1),
         kernels=catalogue.name(part, "kernels"),
         serving=catalogue.name(part, "serving"),
-        measured_on=_measured_on(part, catalogue),
-        provenance=catalogue.name(chip, "kernel_times") if timed else "assumed",
+        measured_on=catalogue.name(catalogue.name(part, "kernels"), "measured_on", ""),
+        provenance=catalogue.name(chip, "kernel_times", "assumed"),
     )
-
-
-def _measured_on(part: str, catalogue: Catalogue) -> str:
-    kernels = catalogue.name(part, "kernels")
-    stated = catalogue.has(kernels, "measured_on")
-    return catalogue.name(kernels, "measured_on") if stated else ""
 
 
 def families(catalogue: Catalogue) -> tuple[str, ...]:

@@ -42,11 +42,7 @@ def tiers(catalogue: Catalogue, machine: str, chip: str) -> Tiered:
     direct_ps = catalogue.ps(chip, "link_latency")
     switched_ps = (direct_ps + catalogue.ps(chip, "switch_latency")) // 2
     in_rack = catalogue.integer(machine, "chips") // (racks * board)
-    on_sled = (
-        catalogue.integer(machine, "sled_switches")
-        if catalogue.has(machine, "sled_switches")
-        else 0
-    )
+    on_sled = catalogue.integer(machine, "sled_switches", 0)
     return Tiered(
         (
             Tier("cross-rack", racks, catalogue.integer(chip, "cross_rack_bandwidth"), direct_ps),
@@ -201,7 +197,7 @@ def fabric_from(
         port_bytes_per_s=catalogue.integer(fabric, "port_bandwidth"),
         oversubscription=catalogue.entry(fabric, "oversubscription").exact,
         climb_ps=tuple(catalogue.ps(fabric, climb) for climb in climbs) or (0,),
-        rails=catalogue.integer(fabric, "rails") if catalogue.has(fabric, "rails") else 1,
+        rails=catalogue.integer(fabric, "rails", 1),
         adapters_per_server=adapters_per_server,
     )
 

@@ -110,8 +110,7 @@ def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pool
     if chips <= cluster.chips_per_domain:
         rate = float(scale_up_bytes_per_s(cluster.shape))
         catalogue = cluster.catalogue or shipped_catalogue()
-        stated = catalogue.has(cluster.chip, "link_latency")
-        latency_s = catalogue.value(cluster.chip, "link_latency") if stated else 0.0
+        latency_s = catalogue.value(cluster.chip, "link_latency", 0.0)
     elif cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no fabric between its domains. Use fewer replicas.")
     else:

@@ -310,5 +310,5 @@ def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "
 def constant(catalogue: Catalogue, chip: str, quantity: str) -> float:
     """Serving constant of a chip, from its own part of the catalogue or from its family's."""
     part = f"serving.{chip}"
-    in_part = part in catalogue.parts() and catalogue.has(part, quantity)
+    in_part = catalogue.has(part, quantity)
     return catalogue.value(part if in_part else chip_family(chip, catalogue).serving, quantity)

@@ -33,9 +33,7 @@ def replica_share(
         raise InputError("nothing can be served on a cluster without chips; name a machine.")
     logical = chip_family(cluster.chip, catalogue).ranks_per_chip
     room = chips or cluster.chips_per_domain
-    physical = (
-        catalogue.integer(cluster.chip, "cores") if catalogue.has(cluster.chip, "cores") else 1
-    )
+    physical = catalogue.integer(cluster.chip, "cores", 1)
     if tp and logical < physical and tp == room * physical and (room == 1 or chips):
         catalogue = catalogue.with_variants({f"{cluster.chip}.ranks_per_chip": LNC1})
         return RankShare(model, cluster, room, precision, catalogue, tp)

@@ -99,5 +99,5 @@ def collective_constants(
     return [
         Constant(part, quantity, 1.0 if "efficiency" in quantity else np.inf)
         for part, quantity in names
-        if part in catalogue.parts() and catalogue.has(part, quantity)
+        if catalogue.has(part, quantity)
     ]

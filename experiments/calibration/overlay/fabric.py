@@ -151,12 +151,8 @@ def constants_of(
     else:
         start = (outside, "step_latency") if outside else (chip, "collective_step")
         rates = [(chip, "collective_efficiency"), (outside, "efficiency")]
-    rates = [(part, name) for part, name in rates if _known(catalogue, part, name)]
-    if not _known(catalogue, *start) or not rates:
+    rates = [(part, name) for part, name in rates if catalogue.has(part, name)]
+    if not catalogue.has(*start) or not rates:
         raise InputError(f"{machine.name} has no constants of collectives to calibrate.")
     felt = [largest({name: (1 - STEP) * catalogue.value(*name)})[0] for name in rates]
     return [start, rates[int(np.argmax(felt))]]
-
-
-def _known(catalogue: Catalogue, part: str, quantity: str) -> bool:
-    return part in catalogue.parts() and catalogue.has(part, quantity)

@@ -100,6 +100,6 @@ def sharded_bytes_per_s(shapes: RankShapes, job: ParallelPlan) -> float:
 def _constant_across_chips(shapes: RankShapes, job: ParallelPlan, name: str) -> float:
     """Constant of a chip's training that applies to plans on several chips; 0 on a single chip."""
     quantity = f"{name}_{shapes.chip}"
-    if job.ranks <= job.ranks_per_chip or not shapes.catalogue.has("training", quantity):
+    if job.ranks <= job.ranks_per_chip:
         return 0.0
-    return shapes.catalogue.value("training", quantity)
+    return shapes.catalogue.value("training", quantity, 0.0)

@@ -89,7 +89,7 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
     of_chip, share = f"{PART}.{chip}", catalogue.value(PART, "ll128_share")
     links = catalogue.value(of_chip, "link_rate")
     has_channel = catalogue.has(of_chip, "ll128_channel_rate")
-    channel = catalogue.value(of_chip, "ll128_channel_rate") if has_channel else 0.0
+    channel = catalogue.value(of_chip, "ll128_channel_rate", 0.0)
     flight = catalogue.value(f"{PART}.{fabric}", "latency") if fabric else 0.0
     rates = {
         "ll": (
@@ -108,11 +108,10 @@ def tuner(catalogue: Catalogue, chip: str, fabric: str, adapter_rate: float) -> 
         )
         for name in PROTOCOLS
     ]
-    nvls = catalogue.has(of_chip, "in_switch_share")
     return Tuner(
         tuple(believed),
         catalogue.value(PART, "in_switch_start"),
-        links * catalogue.value(of_chip, "in_switch_share") if nvls else 0.0,
+        links * catalogue.value(of_chip, "in_switch_share", 0.0),
         catalogue.value(PART, "message"),
         catalogue.value(PART, "short_tree"),
         catalogue.value(PART, "whole_chunks"),
