@@ -6,10 +6,10 @@ first use of one of its names, so that ``import topologies`` costs nothing.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from topologies.errors import InputError
+from topologies.lazy import loader
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
@@ -48,25 +48,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "shapes.clos": ("Clos",),
-    "clusters.cluster": ("Cluster",),
-    "drawing.cluster": ("draw",),
-    "shapes.links": ("Links", "domain_links"),
-    "clusters.names": ("cluster",),
-    "views.measures": ("Measures", "measure"),
-    "routing.domain": ("Routes", "routes"),
-    "shapes.scale_out": ("ScaleOut",),
-    "routing.scale_out": ("scale_out_paths",),
-    "shapes.basic": ("Axis", "FullMesh", "Shape", "Switch", "Torus"),
-    "shapes.tiered": ("Tier", "Tiered"),
+    "topologies.shapes.clos": ("Clos",),
+    "topologies.clusters.cluster": ("Cluster",),
+    "topologies.drawing.cluster": ("draw",),
+    "topologies.shapes.links": ("Links", "domain_links"),
+    "topologies.clusters.names": ("cluster",),
+    "topologies.views.measures": ("Measures", "measure"),
+    "topologies.routing.domain": ("Routes", "routes"),
+    "topologies.shapes.scale_out": ("ScaleOut",),
+    "topologies.routing.scale_out": ("scale_out_paths",),
+    "topologies.shapes.basic": ("Axis", "FullMesh", "Shape", "Switch", "Torus"),
+    "topologies.shapes.tiered": ("Tier", "Tiered"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"topologies.{module}"), name)
-    raise AttributeError(f"module 'topologies' has no attribute {name!r}")
+__getattr__ = loader(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

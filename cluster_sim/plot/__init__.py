@@ -5,8 +5,9 @@ matplotlib takes its time to import, so it is loaded with the first figure.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from topologies.lazy import loader
 
 if TYPE_CHECKING:
     from cluster_sim.plot.links import link_map
@@ -15,19 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Legend", "link_map", "timeline", "write_timeline"]
 
-# Module of each name, for __getattr__.
 _MODULES = {
-    "Legend": "timeline_figure",
-    "link_map": "links",
-    "timeline": "timeline_figure",
-    "write_timeline": "perfetto",
+    "cluster_sim.plot.links": ("link_map",),
+    "cluster_sim.plot.perfetto": ("write_timeline",),
+    "cluster_sim.plot.timeline_figure": ("Legend", "timeline"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'cluster_sim.plot' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"cluster_sim.plot.{_MODULES[name]}"), name)
+__getattr__ = loader(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

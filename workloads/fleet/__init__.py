@@ -6,8 +6,9 @@ loaded at the first use of one of its names, so that to list policies loads no s
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from topologies.lazy import loader
 
 if TYPE_CHECKING:
     from workloads.economics import Economics
@@ -119,13 +120,7 @@ _MODULES = {
     "workloads.fleet.state.roles": ("GROUPS", "ROLES", "Role"),
     "workloads.fleet.state.services": ("Service",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module 'workloads.fleet' has no attribute {name!r}")
+__getattr__ = loader(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
