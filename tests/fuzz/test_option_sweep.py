@@ -45,7 +45,7 @@ NOT_BINDING = {
     "slots": "requests that never overlap need one slot",
     "stragglers": "a short run on few chips may have none",
     "token-price": "revenue is stated once tokens are served",
-    "variant": "alternatives of other machines change nothing on this one",
+    "variant": "a command may not read that number of its machine, such as a price",
 }
 """Options that are read and yet may change nothing where something else decides."""
 

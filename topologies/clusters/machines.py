@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.families import PREFIX
+from topologies.catalogue.reader import NAME
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
@@ -136,6 +138,35 @@ def machines(catalogue: Catalogue) -> tuple[str, ...]:
     True
     """
     return tuple(dict.fromkeys(row.part for row in catalogue.rows if row.quantity == "chip"))
+
+
+def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
+    """Return all parts of the catalogue that answers about a machine may read for its sake.
+
+    Words in rows lead from part to part: from the machine to its chip and fabric, to the family of
+    the chip, and to the kernels and the serving engine of the family, as well as to the chip on
+    which the kernels were measured. Parts such as ``serving.<chip>`` and ``nccl.<fabric>`` come
+    with what they are named after. Parts of no machine, such as ``training``, are not among them.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> parts = parts_of("trn2.48xlarge", shipped_catalogue())
+    >>> "efa-v3" in parts, "serving.trn2" in parts, "kernels.h100" in parts
+    (True, True, False)
+    """
+    every = catalogue.parts()
+    reached: set[str] = set()
+    names = [machine]
+    while names:
+        name = names.pop()
+        # Words that are no part, such as the shape ``switch``, name nothing in ``failure.switch``.
+        named = [part for part in every if name in every and name in part.split(".")[1:]]
+        for part in {name, PREFIX + name, *named} & set(every) - reached:
+            reached.add(part)
+            rows = catalogue.entries(part).values()
+            names += [row.written for row in rows if row.unit == NAME]
+    return frozenset(reached)
 
 
 def machine_shape(catalogue: Catalogue, machine: str) -> Shape:

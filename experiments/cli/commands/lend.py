@@ -47,7 +47,7 @@ def lend(
         limits,
         MoneyInputs(),
     )
-    scenario = scenario_from(fleet_question, catalogue_inputs.read(), call.seed)
+    scenario = scenario_from(fleet_question, catalogue_inputs.read(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
     remarks = (loan.note, loan.short_note, *notes(scenario, fleet_question))
     document = {

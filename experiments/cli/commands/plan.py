@@ -93,7 +93,7 @@ def plan(
     Of the plans that fit, each that may be among the best is estimated; the best are simulated in
     full and ranked. Stated fields of the plan are kept, and the others are searched.
     """
-    catalogue = catalogue_inputs.read()
+    catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
 
     from experiments.reports.plan import document, write

@@ -91,7 +91,7 @@ def topology(
     from topologies.views.measures import measure
 
     assumed = _assumed(machine)
-    cluster = replace(machine, **assumed).read(catalogue_inputs.read())
+    cluster = replace(machine, **assumed).read(catalogue_inputs.read(machine.cluster))
     catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
     timed = _is_built(cluster.name, sizes.links + sizes.scale_out_links, graph.graph)

@@ -124,7 +124,7 @@ def train(
     from experiments.reports.training import write
     from topologies.units import format_seconds
 
-    catalogue = catalogue_inputs.read()
+    catalogue = catalogue_inputs.read(*cluster_names(inputs.cluster))
     if len(cluster_names(inputs.cluster)) > 1:
         _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
         return

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from topologies.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
@@ -31,17 +33,47 @@ class CatalogueInputs:
         metadata=option("Catalogue rows that replace the shipped ones", metavar="FILE.csv"),
     )
 
-    def read(self) -> Catalogue:
+    def read(self, *clusters: str) -> Catalogue:
         """Read the catalogue with these changes.
+
+        Parameters
+        ----------
+        *clusters : str
+            Names of all clusters that the answer is about; none if it is about all machines.
 
         Raises
         ------
         InputError
-            For an unknown variant or a file that is no catalogue.
+            For an unknown variant, a variant of a part that only other machines have, and a file
+            that is no catalogue.
         """
         from topologies.catalogue.catalogue import choose
 
-        return choose(self.variant, self.catalogue)
+        catalogue = choose(self.variant, self.catalogue)
+        if self.variant and clusters:
+            self._check_parts(clusters, catalogue)
+        return catalogue
+
+    def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
+        """Refuse a variant of a part that only other machines have, which changes nothing."""
+        from topologies.clusters.machines import UNIT_OF, machines, parts_of
+        from topologies.errors import InputError
+
+        stems = [name.partition(":")[0] for name in clusters]
+        here = {UNIT_OF.get(stem, stem) for stem in stems}
+        every = machines(catalogue)
+        if not here <= set(every):
+            return  # a cluster file may name any part; an unknown name is refused elsewhere
+        parts = {machine: parts_of(machine, catalogue) for machine in every}
+        for text in self.variant:
+            part = text.partition("=")[0].strip().rpartition(".")[0]
+            owners = [machine for machine in every if part in parts[machine]]
+            if owners and here.isdisjoint(owners):
+                others = ", ".join(owners[:3]) + (" and others" if len(owners) > 3 else "")
+                raise InputError(
+                    f"--variant {text} changes nothing on {', '.join(clusters)}: {part} belongs "
+                    f"to {others}. Leave it out."
+                )
 
     def check_used(self, cluster: Cluster) -> None:
         """Check that a cluster has numbers of the catalogue, which a plain shape has not.

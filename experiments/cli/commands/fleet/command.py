@@ -45,7 +45,10 @@ def fleet(
     """
     from experiments.cli.commands.fleet.sensitivity import rank_fleet
 
-    question, catalogue = Question(fleet, demand, policy, limits, money), catalogue_inputs.read()
+    question, catalogue = (
+        Question(fleet, demand, policy, limits, money),
+        catalogue_inputs.read(fleet.cluster),
+    )
     answer = _run_all(question, catalogue, call)
     document = _document(answer, call)
     call.answer(

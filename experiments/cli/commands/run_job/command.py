@@ -136,7 +136,7 @@ def run_job(
     """
     from workloads.job import run_job as run
 
-    catalogue = catalogue_inputs.read()
+    catalogue = catalogue_inputs.read(inputs.cluster)
     cluster = inputs.read_cluster(catalogue)
     step, fields = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))

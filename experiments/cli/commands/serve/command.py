@@ -197,7 +197,7 @@ def serve(
     from workloads.serving import parse_slo, requests_from
     from workloads.serving.sureness import with_intervals
 
-    limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read()
+    limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read(inputs.cluster)
     requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
     path = _log(load, faster)
 

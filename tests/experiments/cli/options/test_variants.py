@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+import cluster_sim as cs
 from experiments.cli.main import run
 from experiments.sweeps.outcome import run_row
 from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.domains import is_reference
 from topologies.catalogue.families import chip_family
-from topologies.clusters.machines import machines
+from topologies.clusters.machines import machines, parts_of
 from topologies.errors import InputError
+from workloads.confidence.sensitivity import noting
 
 VARIANTS = [
     (row.part, row.quantity, row.variant) for row in shipped_catalogue().rows if row.variant
@@ -87,6 +89,54 @@ def test_an_alternative_changes_a_result_or_is_refused(part: str, quantity: str,
         if answer(words) != answer((*words, f"--variant={variant}")):
             return
     pytest.fail(f"{variant} changes none of {len(tried)} commands")
+
+
+ELSEWHERE = "--variant=kernels.h100.host_dispatch=graphs"
+JOB = ("--model=gpt2", "--cluster=trn2.48xlarge")
+NIGHT = ("--cluster=rainier", "--demand=azure-conv", "--model=gpt2")
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("collective", "all-reduce", "trn2.48xlarge:2", "--size=1MiB"), "trn2.48xlarge:2"),
+        (
+            ("collective", "all-reduce", "trn2.48xlarge,trn3-gen1", "--size=1MiB"),
+            "trn2.48xlarge, trn3-gen1",
+        ),
+        (("topology", "rainier"), "rainier"),
+        (("train", *JOB), "trn2.48xlarge"),
+        (("plan", *JOB, "--global-batch=64"), "trn2.48xlarge"),
+        (("run-job", *JOB), "trn2.48xlarge"),
+        (("serve", *JOB), "trn2.48xlarge"),
+        (("fleet", *NIGHT), "rainier"),
+        (("lend", *NIGHT), "rainier"),
+    ],
+)
+def test_an_alternative_of_another_machine_is_refused(words: tuple[str, ...], where: str) -> None:
+    status, message = answer((*words, ELSEWHERE))
+    assert status == "refused"
+    assert f"changes nothing on {where}: kernels.h100 belongs to p5.48xlarge, p5en" in message
+
+
+def test_an_alternative_of_one_of_several_machines_is_taken() -> None:
+    several = ("collective", "all-reduce", "p5.48xlarge,trn2.48xlarge", "--size=1MiB")
+    assert answer((*several, ELSEWHERE))[0] == "ok"
+
+
+@pytest.mark.parametrize("name", ["trn2.48xlarge", "trn3-gen2", "p5en.48xlarge", "mi300x-platform"])
+def test_answers_about_a_machine_read_no_part_that_only_others_have(name: str) -> None:
+    noted = noting(shipped_catalogue())
+    machine = cs.cluster(name, catalogue=noted)
+    cs.collective_time("all-reduce", machine, size_bytes="1MiB")
+    cs.train("gpt2", machine, global_batch=144)
+    cs.serve("llama-3.1-8b", machine, tp=8, requests="poisson:1")
+    shipped = shipped_catalogue()
+    every = {each: parts_of(each, shipped) for each in machines(shipped)}
+    parts = {part for part, _ in noted.read} & frozenset[str]().union(*every.values())
+    assert {name, machine.chip} <= parts
+    assert "failure.switch" not in every[name]
+    assert parts <= every[name]
 
 
 def test_no_row_that_is_read_is_marked_as_reference() -> None:
