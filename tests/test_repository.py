@@ -242,6 +242,7 @@ LATE: dict[str, set[str]] = {
     "workloads/demand/request_logs.py": {"pandas"},
     "workloads/demand/trace.py": {"pandas"},
     "workloads/fleet/lending/calibration.py": {"scipy"},
+    "workloads/fleet/policies/oracle.py": {"pandas"},
     "workloads/fleet/policies/programme.py": {"scipy"},
     "workloads/fleet/results/paired.py": {"scipy"},
     "workloads/job/closed_form.py": {"scipy"},

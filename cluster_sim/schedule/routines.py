@@ -61,7 +61,7 @@ def written_out(whole: Schedule, routines: Routines) -> Schedule:
     Examples
     --------
     >>> from cluster_sim.schedule.build import OpColumns, schedule
-    >>> from cluster_sim.schedule.table import FIXED, Resources
+    >>> from cluster_sim.schedule.table import FIXED, JOIN, Resources
     >>> twice = schedule(
     ...     OpColumns(kind=[JOIN] * 4 + [FIXED, JOIN], resource=[-1] * 4 + [0, -1],
     ...               duration_ps=[0] * 4 + [5, 0]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from topologies.arrays import FloatArray
 from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
@@ -33,6 +32,8 @@ def oracle(
     )
     plan = np.ceil(need - 1e-9)
     if window > 1:
+        import pandas as pd  # names of policies are listed without it
+
         # A morphological closing fills exactly the valleys that are narrower than the window: the
         # least of the maxima of all windows with a minute. Both windows end at their row.
         padded = pd.DataFrame(np.pad(plan, ((0, 0), (window, window)), mode="edge").T)
