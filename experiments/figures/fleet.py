@@ -16,20 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STACK = (
-    ("serving", KNOWN["serving"], "serving"),
-    ("batch", KNOWN["batch"], "batch requests"),
-    ("warming", KNOWN["warming"], "warming"),
-    ("draining", KNOWN["draining"], "draining"),
-    ("loading", KNOWN["loading"], "loading"),
-    ("compiling", KNOWN["compiling"], "compiling"),
-    ("checkpointing", KNOWN["checkpointing"], "checkpointing"),
-    ("training", KNOWN["training"], "training"),
-    ("evaluation", KNOWN["evaluation"], "evaluation"),
-    ("paused", KNOWN["paused"], "paused in place"),
-    ("spare", KNOWN["spare"], "spare"),
-    ("broken", KNOWN["broken"], "broken"),
-)
-"""Roles from the bottom of the stack, with their colours and names."""
+    "serving", "batch", "warming", "draining", "loading", "compiling", "checkpointing", "training",
+    "evaluation", "paused", "spare", "broken",
+)  # fmt: skip
+"""Roles from the bottom of the stack."""
+LABELS = {"batch": "batch requests", "paused": "paused in place"}
+"""Names of roles in the legend that differ from those in tables."""
 STEP_MINUTES = 15
 """Minutes over which curves are averaged."""
 SMALLEST = 0.002
@@ -52,14 +44,14 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     time = coarse.index.to_numpy()
-    fleet = coarse[[f"{role}_units" for role, _, _ in STACK]].sum(axis=1).max()
-    shown = [row for row in STACK if coarse[f"{row[0]}_units"].max() > SMALLEST * fleet]
+    fleet = coarse[[f"{role}_units" for role in STACK]].sum(axis=1).max()
+    shown = [role for role in STACK if coarse[f"{role}_units"].max() > SMALLEST * fleet]
     thousands = chips_per_unit / 1000
     top.stackplot(
         time,
-        [coarse[f"{role}_units"] * thousands for role, _, _ in shown],
-        colors=[colour for _, colour, _ in shown],
-        labels=[name for _, _, name in shown],
+        [coarse[f"{role}_units"] * thousands for role in shown],
+        colors=[KNOWN[role] for role in shown],
+        labels=[LABELS.get(role, role) for role in shown],
         linewidth=0,
     )
     top.plot(
@@ -81,7 +73,7 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
 
 def _finding(frame: pd.DataFrame) -> str:
     """Sentence with the share of chip-hours that train, and of requests in time."""
-    units = frame[[f"{role}_units" for role, _, _ in STACK]].to_numpy().sum()
+    units = frame[[f"{role}_units" for role in STACK]].to_numpy().sum()
     roles = ["training_units", "evaluation_units", "checkpointing_units"]
     trains = frame[roles].to_numpy().sum() / units
     batch = frame["batch_units"].to_numpy().sum() / units

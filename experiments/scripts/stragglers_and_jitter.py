@@ -61,7 +61,7 @@ def run(
 
     def rows(count: int) -> list[dict[str, Any]]:
         steps = Steps(shape, f"{machine}:{count}" if count > 1 else machine)
-        plan = {**replica.degrees, "global_batch": replica.batch(steps.cluster.chips)}
+        plan = steps.repeated(replica)
         return [
             {**steps.row(plan, disturbed=uneven), "case": case} for case, uneven in cases.items()
         ]

@@ -72,12 +72,7 @@ def run(
 
 def _row(steps: Steps, replica: Replica, overlap: str) -> dict[str, Any]:
     """Simulate one step, with a batch in proportion to the replicas."""
-    from workloads.training.plan.plan_file import complete
-
-    plan: dict[str, Any] = {**replica.degrees, "overlap": overlap}
-    dp = complete(plan, steps.model, steps.cluster).dp
-    plan["global_batch"] = dp * replica.microbatch * replica.microbatches
-    step = steps.row(plan, allow_oversized=False)
+    step = steps.row(steps.repeated(replica, overlap=overlap), allow_oversized=False)
     return step | {"cluster": steps.cluster.name.partition(":")[0]}
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from cluster_sim.progress import Watch, unwatched
+from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.from_options import run_under
 from workloads.fleet.policies.registry import bound_of
-from workloads.fleet.results.paired import MINUTES_PER_DAY, daily_training, paired_interval
+from workloads.fleet.results.paired import daily_training, paired_interval
 from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.simulation import FleetRun

@@ -24,15 +24,6 @@ class Replica:
     microbatch: int = field(default=1, metadata=option("Sequences of a microbatch"))
     seq: int = field(default=8192, metadata=option("Tokens of a sequence"))
 
-    @property
-    def degrees(self) -> dict[str, int]:
-        """Fields of a plan that a replica sets."""
-        return {"tp": self.tp, "pp": self.pp, "microbatch": self.microbatch, "seq": self.seq}
-
-    def batch(self, chips: int) -> int:
-        """Return the sequences of a step of as many replicas as fit on some chips."""
-        return chips // (self.tp * self.pp) * self.microbatch * self.microbatches
-
 
 class Steps:
     """Steps of one model on one cluster, whose programs have parts in common.
@@ -52,6 +43,20 @@ class Steps:
         self.model = as_model(model)
         self.cluster = machine(cluster) if isinstance(cluster, str) else cluster
         self._parts = SharedParts(self.cluster)
+
+    def repeated(self, replica: Replica, **fields: Any) -> dict[str, Any]:
+        """Return the fields of a plan that repeats a replica over the cluster, and further ones."""
+        from workloads.training.plan.plan_file import complete
+
+        plan: dict[str, Any] = {
+            "tp": replica.tp,
+            "pp": replica.pp,
+            "microbatch": replica.microbatch,
+            "seq": replica.seq,
+            **fields,
+        }
+        dp = complete(plan, self.model, self.cluster).dp
+        return {**plan, "global_batch": dp * replica.microbatch * replica.microbatches}
 
     def row(
         self,

@@ -19,7 +19,7 @@ from experiments.scripts import (
     step_time_across_models,
     weak_scaling,
 )
-from experiments.scripts.support.training_rows import Replica
+from experiments.scripts.support.training_rows import Replica, Steps
 from tests.support.small_models import TOY_CONFIG, config_file
 from topologies.errors import InputError
 from workloads.training.program.breakdown import PARTS, RankTimes
@@ -123,3 +123,11 @@ def test_fields_of_a_replica_are_options(config: str, capsys: pytest.CaptureFixt
         "seq": 512,
     }
     assert [(row["tp"], row["dp"], row["global_batch"]) for row in document["rows"]] == [(4, 4, 16)]
+
+
+@pytest.mark.parametrize(("machine", "ranks"), [("trn1.32xlarge", 32), ("trn2.48xlarge", 16)])
+def test_a_replica_has_its_microbatches_whatever_ranks_a_chip_has(machine: str, ranks: int) -> None:
+    replica = Replica(tp=4, microbatches=3, seq=1024)
+    plan = Steps("llama-3.1-8b", machine).repeated(replica, overlap="dp")
+    assert plan["global_batch"] == ranks // 4 * 3
+    assert plan["overlap"] == "dp"

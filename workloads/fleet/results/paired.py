@@ -8,12 +8,11 @@ import numpy as np
 
 from topologies.arrays import FloatArray
 from workloads.confidence.interval import LEVEL, Interval
+from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun
 from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.roles import GROUPS
-
-MINUTES_PER_DAY = 1440
 
 
 def daily_training(run: FleetRun) -> FloatArray:
