@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
 from experiments.validation.comparison.baseline import baseline
-from experiments.validation.comparison.compare import compare_row, summary
+from experiments.validation.comparison.compare import compare, compare_row, summary, told
 from experiments.validation.comparison.residuals import coverage, with_intervals
+from experiments.validation.predictions.memory import predict as fits
 from experiments.validation.predictions.predictors import Predictor, predictor
 from experiments.validation.reading.columns import Kind
 from experiments.validation.reading.rows import Row, Rows
+from experiments.validation.reading.schema import TRAINING
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence.residuals import shipped_residuals
@@ -144,6 +146,9 @@ def _result(
     residuals = shipped_residuals().without(name)
     with_ends = with_intervals(compared, name, residuals, catalogue)
     errors = {**summary(compared), **coverage(with_ends)}
+    if rows.kind is TRAINING:
+        plans = compare(rows, lambda values: fits(values, catalogue))
+        errors["fits"] = told(plans, unstated="1")
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
 

@@ -12,7 +12,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.grid import divisors
-from workloads.training.memory.memory import worst
+from workloads.training.memory.memory import likely
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import complete
@@ -73,7 +73,7 @@ def nearest_plan(
     for changes in proposals:
         plan = _plan({**fixed, **changes}, model, cluster, lnc)
         if plan is not None:
-            needed = worst(model, plan, catalogue, cluster.chip)
+            needed = likely(model, plan, catalogue, cluster.chip)
             if needed.total <= needed.capacity:
                 return changes
     return None

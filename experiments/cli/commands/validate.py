@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,10 +182,17 @@ def _print_summaries(results: Sequence[Result]) -> None:
     columns = ("table", "kind", *heads, "constant: median", "p90")
     print_table("Errors of predictions against published values", columns, cells, left=2)
     print_text(LEGEND)
+    every: Counter[str] = Counter()
     for result in results:
         if fits := result.summary.get("fits"):
+            every.update(fits)
             counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
             click.echo(f"{result.name}: {counts}.")
+    for ran, wrong, verb in (("ran", "too_large", "refused"), ("failed", "to_fit", "accepted")):
+        plans = sum(count for name, count in every.items() if name.startswith(ran))
+        if plans and len(results) > 1:
+            count = every[f"{ran}_told_{wrong}"]
+            click.echo(f"Plans that {ran}, {verb}: {count:,} of {plans:,} ({count / plans:.1%}).")
 
 
 def _lines(result: Result) -> list[tuple[str, ...]]:

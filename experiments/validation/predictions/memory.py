@@ -36,7 +36,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
             "reserved_bytes": float(needed.reserved),
             "activation_bytes": float(needed.activations),
             "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
-            "fits": float(needed.total <= needed.capacity),
+            "fits": float(needed.fits),
         },
         provenance=grades,
     )
