@@ -34,6 +34,7 @@ from workloads.confidence.mixture import NEVER, slowing
 from workloads.confidence.residuals import Residual, Residuals
 from workloads.confidence.split_conformal import interval
 from workloads.models.huggingface import model as read_model
+from workloads.training.frameworks.framework import framework_of
 
 EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
@@ -80,6 +81,10 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
                 assumed=prediction.assumed,
                 log_residual=-math.log1p(off),
                 crosses=prediction.crosses,
+                framework=prediction.framework,
+                told=prediction.told,
+                below=prediction.below,
+                above=prediction.above,
             )
 
 
@@ -113,15 +118,24 @@ def prediction_of(
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
         zero = int(row.get("zero") or 0)
-        plan = question(filled(row).values)[2]
+        _, machine, plan = question(filled(row).values)
         unfused = plan.attention == SEPARATE_KERNELS
         kind = training_kind(experts=bool(row.get("experts")), zero=zero, unfused=unfused)
         slow = NEVER
         if MIXED_NODES in str(row.get("variant")):
             kind = RESEARCH
             slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
-        tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
-        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip, catalogue), slow)
+        below, above = (
+            math.log(row.get(f"predicted_{end}", row["predicted"]) / row["predicted"])
+            for end in ("least", "most")
+        )
+        return Prediction(
+            *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
+            framework=framework_of(plan, machine).name,
+            told=str(row.get("told") or ""),
+            below=below,
+            above=above,
+        )
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         links = grades.get("efficiency", grades.get("collective_efficiency", ""))
@@ -177,7 +191,7 @@ def row_interval(
     if prediction is None:
         return None
     ends = interval(predicted, prediction, measured)
-    if row.get("predicted_least") is not None:
+    if row.get("predicted_least") is not None and row["quantity"] != "iteration_s":
         return _with_tool(ends, row)
     if row["quantity"] != "tokens_per_s":
         return ends
