@@ -24,6 +24,10 @@ COLUMNS = (
     "ranks",
     "assumed",
     "crosses",
+    "framework",
+    "told",
+    "below",
+    "above",
     "log_residual",
 )
 
@@ -51,6 +55,14 @@ class Residual:
         ln(measured / predicted).
     crosses : bool
         Whether a collective of the Neuron runtime crosses servers.
+    framework : str
+        Framework of a training step, without settings.
+    told : str
+        Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
+        that the row states.
+    below, above : float
+        Ends of the hull of times that fields without a stated value leave open, as logarithms of
+        their ratio to the prediction.
     """
 
     table: str
@@ -63,6 +75,15 @@ class Residual:
     assumed: bool
     log_residual: float
     crosses: bool = False
+    framework: str = ""
+    told: str = ""
+    below: float = 0.0
+    above: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """Distance of the measured time from the hull, in logarithms; negative inside."""
+        return max(self.below - self.log_residual, self.log_residual - self.above)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +99,9 @@ class Residuals:
 
     @cached_property
     def by_kind(self) -> Mapping[str, Residuals]:
-        """Residuals of each kind of prediction."""
+        """Residuals of each kind of prediction that was told all that the row states."""
         kinds: dict[str, list[Residual]] = {}
-        for row in self.rows:
+        for row in self.told("").rows:
             kinds.setdefault(row.kind, []).append(row)
         return {kind: Residuals(tuple(rows)) for kind, rows in kinds.items()}
 
@@ -104,6 +125,18 @@ class Residuals:
         """
         rows = [row for row in self.rows if row.chip == chip] or self.rows
         return max((int(getattr(row, degree)) for row in rows), default=1)
+
+    def told(self, level: str) -> Residuals:
+        """Residuals of predictions that were told so much."""
+        return self.by_level.get(level, Residuals(()))
+
+    @cached_property
+    def by_level(self) -> Mapping[str, Residuals]:
+        """Residuals by the level of what the predictions were told."""
+        levels: dict[str, list[Residual]] = {}
+        for row in self.rows:
+            levels.setdefault(row.told, []).append(row)
+        return {level: Residuals(tuple(rows)) for level, rows in levels.items()}
 
     def of(self, kind: str) -> Residuals:
         """Residuals of one kind, which may be none."""
@@ -129,6 +162,10 @@ def parse(text: str) -> Residuals:
                 ranks=int(row["ranks"]),
                 assumed=row["assumed"] == "1",
                 crosses=row["crosses"] == "1",
+                framework=row["framework"],
+                told=row["told"],
+                below=float(row["below"] or 0.0),
+                above=float(row["above"] or 0.0),
                 log_residual=float(row["log_residual"]),
             )
             for _, row in rows
@@ -143,7 +180,8 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
         if math.isfinite(row.log_residual):
             cells = (row.table, row.kind, row.chip, row.group.replace(",", ";"), row.tp, row.cp)
             flags = (int(row.assumed), int(row.crosses))
-            more = (row.ranks, *flags, f"{row.log_residual:.4f}")
+            hull = (f"{end:.4f}" if end else "" for end in (row.below, row.above))
+            more = (row.ranks, *flags, row.framework, row.told, *hull, f"{row.log_residual:.4f}")
             lines.append(",".join(str(cell) for cell in (*cells, *more)))
     return lines
 

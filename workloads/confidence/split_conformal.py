@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from workloads.confidence.interval import LEVEL, Interval
@@ -25,26 +24,23 @@ from workloads.confidence.kinds import (
     EXCHANGE,
     FAMILY,
     NAMES,
-    RESEARCH,
     Prediction,
 )
 from workloads.confidence.mixture import mixture_ends
+from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residuals, shipped_residuals
+from workloads.confidence.steps import TRAINING, step_ends, step_half_width
 
 BORROWED_TABLES = 1
 """Weight of the family's quantile, in tables, beside those of the kind itself."""
 NOT_FITTED = {
-    "training": 1.3,
     "collective": 1.25,
     "serving": 1.25,
     "first_token": 1.25,
     "kernel": 1.25,
 }
 """Widening for all predictions of a family, because constants were fitted to most tables and to no
-new job. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
-(5 in the middle), of tables that nothing was fitted to 7 to 24 % (fsdp_more, tpu_training,
-moe_folding, megatron_more, mlperf_lora, nemo_more); the latter are among the scores already, and
-the intervals from the other tables cover 80 % of them."""
+new job. The factors are assumed."""
 NEW_CHIP = 1.5
 """Widening for a chip without a measured row of the kind."""
 DOUBLED = {"tp": 1.4, "cp": 1.4, "ranks": 1.15}
@@ -66,9 +62,6 @@ without it, and, with the causes that were then found, 80 and 57 %; with it 89 a
 EXCHANGE_KERNEL = 1.25
 """Widening for exchanges of experts by kernels of an engine, each of which was measured by one
 source and in one release; assumed. With a number of ranks left out their errors are up to 34 %."""
-MIXED_NODES = 1.5
-"""Widening for research code on nodes of mixed quality; assumed. The chance of a slow node is added
-by :mod:`workloads.confidence.mixture`."""
 MOST = 4.0
 """Largest product of all widenings."""
 PREDICTIONS = 256
@@ -105,6 +98,9 @@ def interval(
     measured = shipped_residuals() if residuals is None else residuals
     half, slow = half_width(prediction, measured, level), prediction.slow
     basis = _basis(prediction, measured)
+    if FAMILY[prediction.kind] == TRAINING and not slow.share:
+        low, high = (value * math.exp(end) for end in step_ends(prediction, half))
+        return Interval(low, high, level, basis)
     if slow.share and slow.seconds:
         low, high = mixture_ends(value, slow, half, level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
@@ -115,6 +111,9 @@ def interval(
 
 def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
     """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
+    if FAMILY[prediction.kind] == TRAINING:
+        half, _ = step_half_width(prediction, residuals, level)
+        return half * widening(prediction, residuals) if half > 0 else half
     return score_quantile(prediction.kind, residuals, level) * widening(prediction, residuals)
 
 
@@ -126,9 +125,11 @@ def widening(prediction: Prediction, residuals: Residuals) -> float:
 @lru_cache(PREDICTIONS)
 def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float, str], ...]:
     """Differences between a prediction and the measurements, each with its factor and reason."""
-    of_kind = residuals.of(prediction.kind)
-    factors = [(NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere")]
-    if of_kind.rows and prediction.chip not in of_kind.chips:
+    of_kind, training = residuals.of(prediction.kind), FAMILY[prediction.kind] == TRAINING
+    factors = []
+    if not training:
+        factors.append((NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere"))
+    if of_kind.rows and prediction.chip not in of_kind.chips and not training:
         factors.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
     for degree, doubled in DOUBLED.items():
         size, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
@@ -143,8 +144,6 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
         factors.append((FEW_SOURCES, "a runtime that few sources measured"))
     if prediction.kind == EXCHANGE:
         factors.append((EXCHANGE_KERNEL, "a kernel measured in one release"))
-    if prediction.kind == RESEARCH:
-        factors.append((MIXED_NODES, "nodes of mixed quality"))
     return tuple(factors)
 
 
@@ -157,6 +156,11 @@ def _few_sources(kind: str, chip: str) -> bool:
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
     """Sentence with the measurements behind an interval and the reasons for its widening."""
+    if FAMILY[prediction.kind] == TRAINING:
+        text = step_half_width(prediction, residuals)[1]
+        factors = _factors(prediction, residuals)
+        reasons = "".join(f"; ×{factor:.2f} for {reason}" for factor, reason in factors)
+        return text + reasons
     of_kind = residuals.of(prediction.kind)
     tables = len(of_kind.by_table)
     source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
@@ -194,17 +198,3 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
     if not scores:
         return math.log(2.0), 0
     return weighted_quantile(np.array(scores), np.array(weights), level), len(rows.by_table)
-
-
-def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
-    """Smallest value at or below which a share ``level`` of the weight lies.
-
-    Examples
-    --------
-    >>> weighted_quantile(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 2.0]), 0.5)
-    2.0
-    """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
-    return float(values[order][min(position, len(values) - 1)])
