@@ -88,10 +88,10 @@ def test_runs_out_of_memory_are_known_beforehand() -> None:
 
 
 def test_few_plans_that_ran_are_refused() -> None:
-    """Bounds by table; those of NeMo move activations to the host or shard more than is stated."""
+    """Bounds by table; five of NeMo's move activations to the host, which no row states."""
     most = {
-        "fsdp_more": 2, "moe_folding": 1, "nanotron_h100": 1, "nemo_more": 14, "nemo_experts": 3,
-        "tpu_training": 3, "automodel": 2,
+        "fsdp_more": 1, "moe_folding": 1, "nanotron_h100": 1, "nemo_more": 7, "nemo_experts": 3,
+        "tpu_training": 3, "automodel": 1,
     }  # fmt: skip
     plans = 0
     for name, one in tables().items():
@@ -101,6 +101,15 @@ def test_few_plans_that_ran_are_refused() -> None:
             assert counts.get("ran_told_too_large", 0) <= most.get(name, 0), name
     assert plans > 1600
     assert sum(most.values()) / plans < 0.03
+
+
+def test_without_a_framework_most_runs_out_of_memory_are_at_least_tight() -> None:
+    """The range of all stacks takes in the needs of some that failed in one of them."""
+    unsure = {"framework": None, "variant": None}
+    rows = table("layouts_memory").rows()
+    counts = told(compare(rows, lambda values: predict({**values, **unsure})))
+    assert counts["failed_told_to_fit"] <= 76
+    assert counts["ran_told_to_fit"] == 134
 
 
 def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
