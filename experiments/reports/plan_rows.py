@@ -79,6 +79,7 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
             "total": finalist.memory.total,
             "capacity": finalist.memory.capacity,
         },
+        "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
     }
 
