@@ -87,7 +87,8 @@ def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     """One product; the whole result of a call of its own leaves the chip before the next call."""
     m, n, k = (values[name] for name in ("m", "n", "k"))
     precision = values["precision"] or "bf16"
-    product = times.gemm(values["chip"], m, n, k, precision, **how)
+    casts = bool(values.get("casts"))
+    product = times.gemm(values["chip"], m, n, k, precision, casts=casts, **how)
     if (values.get("runtime") or "graph") == "graph":
         return product
     rank = rank_of(values["chip"], precision, **how)

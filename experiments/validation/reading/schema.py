@@ -187,6 +187,7 @@ KERNEL = Kind(
         *_counts("m", "n", "k", "batch", "seq", "kv_seq", "heads", "kv_heads", "head_dim"),
         Column("direction", "text", choices=("forward", "backward", "forward+backward")),
         Column("writes_cache", "flag"),
+        Column("casts", "flag"),
         *_counts("size_bytes", "rows"),
         Column("source", "text"),
         Column("kernel_s", "number", least=0),
