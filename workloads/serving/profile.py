@@ -67,7 +67,8 @@ class Profile:
     weights_bytes, kv_bytes_per_token, kv_budget_bytes : float
         Weights, cache of a token, and room for the cache, of the whole replica [B].
     decode_request_s : float
-        Attention time of each decoding request that does not depend on its cached tokens [s].
+        Time of each decoding request that does not depend on its cached tokens, in attention and
+        on the host [s].
     request_s : float
         Time in network, tokenizer and scheduler before the engine sees a request [s].
     prompt_linear_s : float array (sizes,), optional
@@ -193,7 +194,7 @@ def _profile_of(rank: RankShare) -> Profile:
         linear_s=other_s + products_s(rank, tokens),
         prompt_linear_s=_issued_by_host(prompt_s + products_s(rank, tokens, prompts=True), rank),
         decode_kv_s=decode_kv_s(rank),
-        decode_request_s=decode_request_s(rank),
+        decode_request_s=decode_request_s(rank) + rank.overhead("request_iteration"),
         prefill_token_s=_prompt_token_s(rank),
         prefill_square_s=prefill_square_s(rank),
         weights_bytes=weights,
