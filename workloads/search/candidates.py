@@ -22,17 +22,19 @@ from workloads.search.combinations import (
 from workloads.search.grid import Columns, rows
 from workloads.search.refusals import check_alone
 from workloads.search.rules import Frame, sieve
+from workloads.training.frameworks.framework import framework, usual_framework
 from workloads.training.plan.checks import check_runtime
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete, field_value
+from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules import schedule_names
 from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.usual_plan import complete
 
 SHARED = (
     "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
     "routing_skew", "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
-    "lora_rank", "lora_on", "train_only", "runtime",
+    "lora_rank", "lora_on", "train_only", "runtime", "framework",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
@@ -113,6 +115,9 @@ def candidates(
     for name, value in fixed.items():
         check_field(name, value)
     base = _base(model, cluster, global_batch, fixed, lnc)
+    stack = framework(base.framework)
+    stack.check_chip(cluster)
+    cluster = stack.on(cluster)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
     grid = with_overlaps(
@@ -132,6 +137,8 @@ def _base(
     usual = complete(sizes, model, cluster, lnc=lnc)
     same = {name: fixed[name] for name in (*SHARED, "overlap") if name in fixed}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
+    # All plans of a search are run by one framework, so that none wins by another's kernels.
+    same.setdefault("framework", usual_framework(cluster, same))
     return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
 
 

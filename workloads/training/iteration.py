@@ -28,6 +28,7 @@ from workloads.training.checks import (
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.levels import Ready, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
@@ -261,6 +262,7 @@ def iteration(
     True
     """
     detail = replace(detail or Detail(), **changes)
+    cluster = framework_of(plan, cluster).on(cluster)
     shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
     memory = check_step(shapes, cluster, detail)
     build_start = time.perf_counter()

@@ -18,10 +18,12 @@ from experiments.cli.output.printing import print_paragraphs, print_table
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
+from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
     from topologies.files.table import Table
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
@@ -30,8 +32,15 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
 @dataclass(frozen=True)
-class PlanInputs:
-    """File with fields of a plan, beside the options for single fields."""
+class PlanInputs(Conditions):
+    """File with fields of a plan, the chips it has, and conditions that a plan does not say."""
+
+    chips: int | None = field(
+        default=None,
+        metadata=option(
+            "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
+        ),
+    )
 
     lnc: int | None = field(
         default=None,
@@ -45,6 +54,14 @@ class PlanInputs:
             metavar="FILE",
         ),
     )
+
+    def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+        """Return the fields of the plan that file, options and conditions state together."""
+        from workloads.training.plan.plan_file import read_plan
+
+        given = {**(read_plan(self.plan) if self.plan else {}), **stated}
+        text = self.framework_text(given, cluster)
+        return {**given, **({"framework": text} if text else {})}
 
 
 @dataclass(frozen=True)
@@ -223,18 +240,22 @@ def _run(
     from experiments.cli.output.remedies import remedied
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import complete, read_plan
+    from workloads.training.plan.checks import check_chips
+    from workloads.training.usual_plan import complete
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+    if plan.chips is not None:
+        check_chips(plan.chips, cluster)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
-    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    fields = plan.fields(stated, cluster)
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, progress_bars(quiet=call.quiet) as report:
         return iteration(
             model,
             cluster,
-            complete(fields, model, cluster, lnc=plan.lnc),
+            complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips),
+            partial=plan.chips is not None,
             engine=call.engine,
             folded=not how.unfolded,
             allow_oversized=how.allow_oversized,

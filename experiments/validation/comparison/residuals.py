@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.conditions.torch_neuron import PYTORCH
+from experiments.validation.predictions.training import question
 from experiments.validation.reading.machines import machines_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
@@ -30,17 +30,17 @@ from workloads.confidence.kinds import (
     kernel_kind,
     training_kind,
 )
-from workloads.confidence.mixture import NEVER, Slowing, slowing
+from workloads.confidence.mixture import NEVER, slowing
 from workloads.confidence.residuals import Residual, Residuals
 from workloads.confidence.split_conformal import interval
 from workloads.models.huggingface import model as read_model
 
 EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
-RESEARCH_CODE = "nanotron"
-"""Recipe of rows that research code measured on nodes of mixed quality."""
+MIXED_NODES = "nic_bandwidth=research"
+"""Variant that rows state whose cluster mixed healthy and slow nodes."""
 SEPARATE_KERNELS = "unfused"
-"""Attention of frameworks before fused kernels, as recipes and plans name it."""
+"""Attention of frameworks before fused kernels, as plans name it."""
 MIXED_ABOVE_CHIPS = 128
 """Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
 
@@ -113,11 +113,13 @@ def prediction_of(
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
         zero = int(row.get("zero") or 0)
-        unfused = recipe(filled(row).values).attention == SEPARATE_KERNELS
+        plan = question(filled(row).values)[2]
+        unfused = plan.attention == SEPARATE_KERNELS
         kind = training_kind(experts=bool(row.get("experts")), zero=zero, unfused=unfused)
         slow = NEVER
-        if str(grades.get("framework", "")).endswith(RESEARCH_CODE):
-            kind, slow = RESEARCH, _slowing(row, ranks)
+        if MIXED_NODES in str(row.get("variant")):
+            kind = RESEARCH
+            slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
         tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
         return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip, catalogue), slow)
     if "collective" in row:
@@ -136,13 +138,6 @@ def prediction_of(
         kind = kernel_kind(str(row.get("kernel") or ""))
         return Prediction(kind, chip, assumed=kernels_assumed(chip, catalogue))
     return None
-
-
-def _slowing(row: Row, chips: int) -> Slowing:
-    """Slow nodes that a run on a cluster of mixed quality may meet."""
-    plan = filled(row).values
-    microbatches = plan["global_batch"] // (plan["dp"] * plan["microbatch"])
-    return slowing(chips, microbatches, pipelined=plan["pp"] > 1)
 
 
 @cache

@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 
 
 def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains: int = 1) -> Shown:
-    """Time of a collective as a recipe's tool shows it.
+    """Time of a collective as the row's tool shows it.
 
     Calls back to back take at least the time between two calls; where a captured graph is replayed
     they may take that of the collective alone. Waiting for each adds the wait. The first nccom-test
@@ -48,7 +48,7 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
     Parameters
     ----------
     through : str
-        ``collectives`` of the row's recipe.
+        Tool of the row; empty for the vendor's own test.
     seconds : float
         Time of the collective itself [s].
     catalogue : Catalogue
@@ -69,7 +69,7 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
 
 
 def kernel_shown(through: str, kernel: str, seconds: float, catalogue: Catalogue) -> Shown:
-    """Time of a kernel as a recipe's tool shows it; see :func:`collective_shown`.
+    """Time of a kernel as the row's tool shows it; see :func:`collective_shown`.
 
     Examples
     --------

@@ -24,7 +24,6 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.timing_tool import (
     FIRST_NCCOM,
     PYTORCH_NEURON,
@@ -80,7 +79,7 @@ def time_s(
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of the collective of one row as its tool shows it [s], under ``time_s``."""
-    through = recipe(values).collectives
+    through = str(values.get("tool") or "")
     library = values.get("library") or through
     if library in LIBRARIES:
         return _of_library(library, values, catalogue or shipped_catalogue())

@@ -18,6 +18,12 @@ def _spellings(**names: str) -> dict[str, str]:
     return {other: choice for choice, others in names.items() for other in others.split()}
 
 
+TOOLS = (
+    *("pytorch", "pytorch-waited", "pytorch-called", "nccom-first", "nvshmem"),
+    *("deepep", "deepep-low-latency", "trtllm"),
+)
+"""Tools and libraries, other than the vendor's own test, by which a collective or kernel was timed;
+see :mod:`experiments.validation.conditions.timing_tool`."""
 SCHEDULE = Column(
     "schedule",
     "text",
@@ -90,6 +96,8 @@ PLAN = (
     Column("capacity_factor", "number", least=0),
     Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
+    Column("framework", "text"),
+    Column("variant", "text"),
     Column("source", "text"),
 )
 """Model, machine and plan of a training run."""
@@ -144,6 +152,7 @@ COLLECTIVE = Kind(
         *_counts("experts_per_token"),
         Column("what", "text"),
         Column("time_s", "number", least=0),
+        Column("tool", "text", choices=TOOLS),
         Column("source", "text"),
     ),
     published=("time_s",),
@@ -189,6 +198,7 @@ KERNEL = Kind(
         Column("writes_cache", "flag"),
         Column("casts", "flag"),
         *_counts("size_bytes", "rows"),
+        Column("tool", "text", choices=TOOLS),
         Column("source", "text"),
         Column("kernel_s", "number", least=0),
     ),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from experiments.validation.conditions.recipes import recipe
 
 from experiments.validation.conditions.conditions import chosen
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.predictions.training import predict
 from experiments.validation.reading.machines import machines_for
 from topologies.catalogue.catalogue import shipped_catalogue

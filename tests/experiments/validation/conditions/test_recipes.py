@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from experiments.validation.conditions.recipes import recipe, recipes
+
 from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.predictions import training
 from experiments.validation.predictions.training import plan_of
