@@ -9,11 +9,11 @@ import numpy as np
 
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.kinds import FAMILY, Prediction
+from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import (
     half_width,
     score_quantile,
-    weighted_quantile,
     widening,
 )
 

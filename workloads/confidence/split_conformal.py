@@ -16,29 +16,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
+from workloads.confidence.domains import domain_half_width
 from workloads.confidence.interval import LEVEL, Interval
-from workloads.confidence.kinds import (
-    COLLECTIVES,
-    EXCHANGE,
-    FAMILY,
-    NAMES,
-    RESEARCH,
-    Prediction,
-)
+from workloads.confidence.kinds import FAMILY, NAMES, RESEARCH, Prediction
 from workloads.confidence.mixture import mixture_ends
+from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residuals, shipped_residuals
 
+TRAINING = "training"
+"""Family of kinds whose intervals are made here; those of others follow from their domains."""
 BORROWED_TABLES = 1
 """Weight of the family's quantile, in tables, beside those of the kind itself."""
 NOT_FITTED = {
     "training": 1.3,
-    "collective": 1.25,
-    "serving": 1.25,
-    "first_token": 1.25,
-    "kernel": 1.25,
 }
 """Widening for all predictions of a family, because constants were fitted to most tables and to no
 new job. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
@@ -54,18 +44,6 @@ covered 65 and 58 % of the rows of research code, and of the 17 steps of Trn1 at
 ten; 1.4 covers 82 and 67 %, and 16 of the 17. 1.15 covers more ranks to 81 %, two from one 70."""
 ASSUMED = 1.25
 """Widening where kernels or links rest on assumed numbers."""
-CROSSING = 2.5
-"""Widening where the Neuron runtime crosses servers; assumed. Of what is public over two servers of
-Trn1, a table of 2023 takes 15 to 22 % longer than predicted without the wait of its tool, a later
-figure 10 %. Algorithms between servers came with SDK 2.9 (hierarchical) and later (halving and
-doubling); which one a release takes at which size is not stated."""
-FEW_SOURCES = 1.5
-"""Widening for collectives of the Neuron runtime inside a server, of which few sources are public;
-assumed. Two on Trn2 were found after all fits: 34 and 10 % of their rows lay inside intervals
-without it, and, with the causes that were then found, 80 and 57 %; with it 89 and 76 %."""
-EXCHANGE_KERNEL = 1.25
-"""Widening for exchanges of experts by kernels of an engine, each of which was measured by one
-source and in one release; assumed. With a number of ranks left out their errors are up to 34 %."""
 MIXED_NODES = 1.5
 """Widening for research code on nodes of mixed quality; assumed. The chance of a slow node is added
 by :mod:`workloads.confidence.mixture`."""
@@ -109,12 +87,16 @@ def interval(
         low, high = mixture_ends(value, slow, half, level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
         return Interval(low, high, level, f"{basis}; {more}")
-    wide = math.exp(half)
-    return Interval(value / wide, value * wide, level, basis)
+    low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))
+    if low < high:
+        basis += f"; {low * 1e6:,.3g} to {high * 1e6:,.3g} us by the tool that times it"
+    return Interval(low / math.exp(half), high * math.exp(half), level, basis)
 
 
 def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
     """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
+    if FAMILY[prediction.kind] != TRAINING:
+        return domain_half_width(prediction, residuals, level)[0]
     return score_quantile(prediction.kind, residuals, level) * widening(prediction, residuals)
 
 
@@ -137,26 +119,15 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
             factors.append((doubled**doublings, f"{degree} {size:,} beyond {largest:,}"))
     if prediction.assumed:
         factors.append((ASSUMED, "assumed numbers"))
-    if prediction.crosses:
-        factors.append((CROSSING, "between servers by a runtime whose releases differ"))
-    elif _few_sources(prediction.kind, prediction.chip):
-        factors.append((FEW_SOURCES, "a runtime that few sources measured"))
-    if prediction.kind == EXCHANGE:
-        factors.append((EXCHANGE_KERNEL, "a kernel measured in one release"))
     if prediction.kind == RESEARCH:
         factors.append((MIXED_NODES, "nodes of mixed quality"))
     return tuple(factors)
 
 
-@lru_cache(PREDICTIONS)
-def _few_sources(kind: str, chip: str) -> bool:
-    """Return whether a prediction is of a collective of the Neuron runtime."""
-    catalogued = kind in COLLECTIVES and shipped_catalogue().has(chip, "family")
-    return catalogued and chip_family(chip).is_neuron
-
-
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
     """Sentence with the measurements behind an interval and the reasons for its widening."""
+    if FAMILY[prediction.kind] != TRAINING:
+        return domain_half_width(prediction, residuals)[1]
     of_kind = residuals.of(prediction.kind)
     tables = len(of_kind.by_table)
     source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
@@ -187,24 +158,8 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
     scores, weights = [], []
     for table in rows.by_table.values():
         for row in table:
-            few = FEW_SOURCES if _few_sources(row.kind, row.chip) else 1.0
-            wider = (ASSUMED if row.assumed else 1.0) * (CROSSING if row.crosses else few)
-            scores.append(abs(row.log_residual) / wider)
+            scores.append(abs(row.log_residual) / (ASSUMED if row.assumed else 1.0))
             weights.append(1 / len(table))
     if not scores:
         return math.log(2.0), 0
     return weighted_quantile(np.array(scores), np.array(weights), level), len(rows.by_table)
-
-
-def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
-    """Smallest value at or below which a share ``level`` of the weight lies.
-
-    Examples
-    --------
-    >>> weighted_quantile(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 2.0]), 0.5)
-    2.0
-    """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
-    return float(values[order][min(position, len(values) - 1)])

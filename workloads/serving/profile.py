@@ -75,6 +75,8 @@ class Profile:
         Times as in ``linear_s`` of an iteration with prompts, where they differ [s].
     expert_groups : int
         Groups of ranks that divide the experts of a mixture while prompts run.
+    precision : str
+        Precision of the weights; empty for the stored one.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Profile:
     decode_request_s: float = 0.0
     prompt_linear_s: FloatArray | None = None
     expert_groups: int = 1
+    precision: str = ""
 
     @property
     def kv_tokens(self) -> int:
@@ -189,6 +192,7 @@ def _profile_of(rank: RankShare) -> Profile:
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
+        precision=rank.precision,
         chips=rank.chips,
         tokens=tokens,
         linear_s=other_s + products_s(rank, tokens),

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.conditions.timing_tool import kernel_shown
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.columns import Value
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
+from workloads.confidence.timing_tool import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
 from workloads.kernels.runtime import seen_by_host

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.conditions.timing_tool import collective_shown, kernel_shown
 from experiments.validation.reading.rows import read_text
 from experiments.validation.validate import validate
 from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.confidence.timing_tool import collective_shown, kernel_shown
 
 VIDUR = "github microsoft/vidur data/profiling/network/h100_dgx/all_reduce.csv"
 COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,source\n"
