@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
+from experiments.reports.assumed import assumed_document
 from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -34,6 +35,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "model": run.model.name,
         "cluster": run.cluster.name,
         "plan": stated(plan),
+        **assumed_document(run),
         "ranks": plan.ranks,
         "chips": run.chips,
         "parameters": run.model.parameters,

@@ -14,6 +14,7 @@ from experiments.validation.comparison.baseline import baseline
 from experiments.validation.comparison.compare import compare_row, summary
 from experiments.validation.comparison.residuals import coverage, with_intervals
 from experiments.validation.predictions.predictors import Predictor, predictor
+from experiments.validation.predictions.told import LEVELS, as_told
 from experiments.validation.reading.columns import Kind
 from experiments.validation.reading.rows import Row, Rows
 from topologies import display
@@ -128,6 +129,27 @@ def validate_each(
             _result(rows, name, pool if _is_long(rows) else None, watch, catalogue)
             for rows, name in measured
         ]
+
+
+def validate_as_user(
+    measured: Sequence[tuple[Rows, str]],
+    *,
+    watch: Watch = _unwatched,
+    workers: int = 1,
+    catalogue: Catalogue | None = None,
+) -> dict[str, list[Result]]:
+    """Compare tables of training steps as a user of ``train`` would ask about them, by level.
+
+    Rows are stripped to what a user tells at each level of
+    :mod:`experiments.validation.predictions.told`; of a long table some are judged.
+    """
+    steps = [(rows, name) for rows, name in measured if rows.kind.name == "training"]
+    asked = [(as_told(rows, level), name) for level in LEVELS for rows, name in steps]
+    results = validate_each(asked, watch=watch, workers=workers, catalogue=catalogue)
+    count = len(steps)
+    return {
+        level: results[place * count : (place + 1) * count] for place, level in enumerate(LEVELS)
+    }
 
 
 def _is_long(rows: Rows) -> bool:

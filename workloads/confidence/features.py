@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from workloads.confidence.kinds import (
+    BARE,
     FIRST_TOKEN,
     FIRST_TOKEN_EXPERTS,
+    FRAMEWORK,
+    PLAN,
     SERVING,
     SERVING_EXPERTS,
     Prediction,
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 WIDTHS = (4, 8, 16)
 """Bits of weights, the next larger of which names a family."""
+OPEN = frozenset({"recompute", "overlap"})
+"""Fields of a plan without which little is known of how it runs."""
 
 
 class Degrees(Protocol):
@@ -50,6 +55,14 @@ class Degrees(Protocol):
         """Attention kernel, ``fused`` or ``unfused``."""
 
     @property
+    def framework(self) -> str:
+        """Framework and its settings; empty for the usual one."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Fields that nobody stated."""
+
+    @property
     def ranks(self) -> int:
         """Ranks of the whole job."""
 
@@ -58,8 +71,25 @@ class Degrees(Protocol):
         """Ranks that share a chip."""
 
 
-def training_features(model: Model, plan: Degrees, cluster: Cluster) -> Prediction:
-    """Return the features of a training step."""
+def training_features(
+    model: Model,
+    plan: Degrees,
+    cluster: Cluster,
+    framework: str,
+    hull: tuple[float, float] = (1.0, 1.0),
+) -> Prediction:
+    """Return the features of a training step.
+
+    Parameters
+    ----------
+    model : Model
+    plan : ParallelPlan
+    cluster : Cluster
+    framework : str
+        Name of the framework, stated or assumed.
+    hull : pair of float
+        Least and greatest time that fields of no stated value leave open, over the predicted time.
+    """
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -71,7 +101,20 @@ def training_features(model: Model, plan: Degrees, cluster: Cluster) -> Predicti
         cp=plan.cp,
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
+        framework=framework,
+        told=_told(plan),
+        below=math.log(hull[0]),
+        above=math.log(hull[1]),
     )
+
+
+def _told(plan: Degrees) -> str:
+    """Return the level of what is told by a plan."""
+    if OPEN & {*plan.assumed}:
+        return BARE if "framework" in plan.assumed else FRAMEWORK
+    if not plan.framework or "framework" in plan.assumed:
+        return PLAN
+    return "" if ":" in plan.framework else FRAMEWORK
 
 
 def collective_features(

@@ -18,25 +18,14 @@ import numpy as np
 
 from workloads.confidence.domains import domain_half_width
 from workloads.confidence.interval import LEVEL, Interval
-from workloads.confidence.kinds import FAMILY, NAMES, RESEARCH, Prediction
+from workloads.confidence.kinds import FAMILY, Prediction
 from workloads.confidence.mixture import mixture_ends
 from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residuals, shipped_residuals
+from workloads.confidence.steps import TRAINING, step_ends, step_half_width
 
-TRAINING = "training"
-"""Family of kinds whose intervals are made here; those of others follow from their domains."""
 BORROWED_TABLES = 1
 """Weight of the family's quantile, in tables, beside those of the kind itself."""
-NOT_FITTED = {
-    "training": 1.3,
-}
-"""Widening for all predictions of a family, because constants were fitted to most tables and to no
-new job. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
-(5 in the middle), of tables that nothing was fitted to 7 to 24 % (fsdp_more, tpu_training,
-moe_folding, megatron_more, mlperf_lora, nemo_more); the latter are among the scores already, and
-the intervals from the other tables cover 80 % of them."""
-NEW_CHIP = 1.5
-"""Widening for a chip without a measured row of the kind."""
 DOUBLED = {"tp": 1.4, "cp": 1.4, "ranks": 1.15}
 """Widening for each doubling of a degree, or of the ranks, beyond the largest measured on the chip.
 A degree changes the shapes of kernels and the fabric of its group: with tp 16 and 32 left out, 1.15
@@ -44,9 +33,6 @@ covered 65 and 58 % of the rows of research code, and of the 17 steps of Trn1 at
 ten; 1.4 covers 82 and 67 %, and 16 of the 17. 1.15 covers more ranks to 81 %, two from one 70."""
 ASSUMED = 1.25
 """Widening where kernels or links rest on assumed numbers."""
-MIXED_NODES = 1.5
-"""Widening for research code on nodes of mixed quality; assumed. The chance of a slow node is added
-by :mod:`workloads.confidence.mixture`."""
 MOST = 4.0
 """Largest product of all widenings."""
 PREDICTIONS = 256
@@ -83,6 +69,9 @@ def interval(
     measured = shipped_residuals() if residuals is None else residuals
     half, slow = half_width(prediction, measured, level), prediction.slow
     basis = _basis(prediction, measured)
+    if FAMILY[prediction.kind] == TRAINING and not slow.share:
+        low, high = (value * math.exp(end) for end in step_ends(prediction, half))
+        return Interval(low, high, level, basis)
     if slow.share and slow.seconds:
         low, high = mixture_ends(value, slow, half, level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
@@ -97,21 +86,19 @@ def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVE
     """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals, level)[0]
-    return score_quantile(prediction.kind, residuals, level) * widening(prediction, residuals)
+    half, _ = step_half_width(prediction, residuals, level)
+    return half * widening(prediction, residuals) if half > 0 else half
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:
-    """Factor by which a prediction's interval is wider than those of measured rows of its kind."""
+    """Factor by which a step's interval is wider than those of measured rows of its kind."""
     return min(MOST, math.prod(factor for factor, _ in _factors(prediction, residuals)))
 
 
 @lru_cache(PREDICTIONS)
 def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float, str], ...]:
     """Differences between a prediction and the measurements, each with its factor and reason."""
-    of_kind = residuals.of(prediction.kind)
-    factors = [(NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere")]
-    if of_kind.rows and prediction.chip not in of_kind.chips:
-        factors.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
+    of_kind, factors = residuals.of(prediction.kind), []
     for degree, doubled in DOUBLED.items():
         size, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
         if of_kind.rows and size > largest:
@@ -119,8 +106,6 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
             factors.append((doubled**doublings, f"{degree} {size:,} beyond {largest:,}"))
     if prediction.assumed:
         factors.append((ASSUMED, "assumed numbers"))
-    if prediction.kind == RESEARCH:
-        factors.append((MIXED_NODES, "nodes of mixed quality"))
     return tuple(factors)
 
 
@@ -128,15 +113,9 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
     """Sentence with the measurements behind an interval and the reasons for its widening."""
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals)[1]
-    of_kind = residuals.of(prediction.kind)
-    tables = len(of_kind.by_table)
-    source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
-    text = f"{NAMES[prediction.kind]}: {source}, each table of equal weight"
     factors = _factors(prediction, residuals)
-    reasons = ", ".join(f"{reason} (×{factor:.2f})" for factor, reason in factors)
-    factor = widening(prediction, residuals)
-    most = ", the most" * (factor == MOST)
-    return f"{text}; wider by ×{factor:.2f}{most}: {reasons}"
+    reasons = (f"; ×{factor:.2f} for {reason}" for factor, reason in factors)
+    return step_half_width(prediction, residuals)[1] + "".join(reasons)
 
 
 @lru_cache(maxsize=256)

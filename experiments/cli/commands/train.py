@@ -14,7 +14,7 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_paragraphs, print_table
+from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
@@ -268,6 +268,7 @@ def _run(
 
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
+    from experiments.reports.assumed import assumed_sentences
     from experiments.reports.training import breakdown_rows, headline, results
     from workloads.training.plan.without_effect import idle_fields
 
@@ -275,6 +276,8 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     for line in idle_sentences(idle_fields(run.plan, run.model)):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
+    for line in assumed_sentences(run):
+        print_text(line)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

@@ -113,7 +113,8 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``rows, ok, unsupported, infeasible``; over the rows with an error ``median_abs_error,
+        ``rows, ok, unsupported, infeasible``, and ``oversized``, rows that ran although the memory
+        model refuses their plan; over the rows with an error ``median_abs_error,
         mean_abs_error, p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation
         of predicted and published); None where there are too few rows. Where rows state further
         quantities, such as memory beside the time: ``quantities``, the same errors of each. Where
@@ -127,6 +128,7 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ok": statuses.count("ok"),
         "unsupported": statuses.count("unsupported"),
         "infeasible": statuses.count("infeasible"),
+        "oversized": sum("memory" in row["provenance"] for row in compared),
         **condensed(errors),
         "kendall_tau": _tau([row["predicted"] for row in good], [row["published"] for row in good]),
     }

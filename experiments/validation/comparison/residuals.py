@@ -32,6 +32,7 @@ from workloads.confidence.kinds import (
 from workloads.confidence.mixture import NEVER, slowing
 from workloads.confidence.residuals import Residual, Residuals
 from workloads.confidence.split_conformal import interval
+from workloads.training.frameworks.framework import framework_of
 
 EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
@@ -81,6 +82,8 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
                 tool=prediction.tool,
                 family=prediction.family,
                 crosses=prediction.crosses,
+                framework=prediction.framework,
+                told=prediction.told,
                 below=prediction.below,
                 above=prediction.above,
             )
@@ -115,15 +118,24 @@ def prediction_of(
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
         zero = int(row.get("zero") or 0)
-        plan = question(filled(row).values)[2]
+        _, machine, plan = question(filled(row).values)
         unfused = plan.attention == SEPARATE_KERNELS
         kind = training_kind(experts=bool(row.get("experts")), zero=zero, unfused=unfused)
         slow = NEVER
         if MIXED_NODES in str(row.get("variant")):
             kind = RESEARCH
             slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
-        tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
-        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip, catalogue), slow)
+        below, above = (
+            math.log(row.get(f"predicted_{end}", row["predicted"]) / row["predicted"])
+            for end in ("least", "most")
+        )
+        return Prediction(
+            *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
+            framework=framework_of(plan, machine).name,
+            told=str(row.get("told") or ""),
+            below=below,
+            above=above,
+        )
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
         reach = servers_reach(int(row.get("chips") or 1), str(row.get("group") or ""))

@@ -35,8 +35,6 @@ from workloads.confidence.split_conformal import (
     BORROWED_TABLES,
     DOUBLED,
     MOST,
-    NEW_CHIP,
-    NOT_FITTED,
     half_width,
     interval,
     score_quantile,
@@ -77,18 +75,16 @@ def test_a_kind_with_few_tables_is_drawn_towards_its_family() -> None:
     ("prediction", "factor"),
     [
         (Prediction(TENSOR, "h100", 8, 1, 64), 1.0),
-        (Prediction(TENSOR, "trn9", 8, 1, 64), NEW_CHIP),
         (Prediction(TENSOR, "h100", 32, 1, 64), DOUBLED["tp"] ** 2),
         (Prediction(TENSOR, "h100", 8, 2, 128), DOUBLED["cp"] * DOUBLED["ranks"]),
         (Prediction(TENSOR, "h100", 8, 1, 64, assumed=True), ASSUMED),
-        (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST / NOT_FITTED["training"]),
+        (Prediction(TENSOR, "h100", 2**40, 2**40, 2**40), MOST),
     ],
 )
 def test_each_step_away_from_what_was_measured_widens(
     prediction: Prediction, factor: float
 ) -> None:
-    always = NOT_FITTED[FAMILY[prediction.kind]]
-    assert widening(prediction, _two_tables()) == pytest.approx(always * factor)
+    assert widening(prediction, _two_tables()) == pytest.approx(factor)
 
 
 def test_the_basis_names_measurements_and_reasons() -> None:
@@ -126,12 +122,10 @@ def test_shipped_ratios_are_surer_than_shipped_values(kind: str) -> None:
 def test_a_ratio_widens_as_a_value_does() -> None:
     rows = (_row("a", 0.30), _row("a", 0.32), _row("b", -0.2), _row("b", -0.25))
     residuals, seen = Residuals(rows), Prediction(TENSOR, "h100", 8, 1, 64)
-    assert margin(seen, seen, residuals) == pytest.approx(NOT_FITTED["training"] * 0.05)
-    unseen = Prediction(TENSOR, "trn9", 8, 1, 64)
-    wider = NEW_CHIP * NOT_FITTED["training"] * 0.05
-    assert (
-        margin(seen, unseen, residuals) == margin(unseen, seen, residuals) == pytest.approx(wider)
-    )
+    assert margin(seen, seen, residuals) == pytest.approx(0.05)
+    larger = Prediction(TENSOR, "h100", 16, 1, 64)
+    wider = pytest.approx(DOUBLED["tp"] * 0.05)
+    assert margin(seen, larger, residuals) == margin(larger, seen, residuals) == wider
 
 
 def test_times_of_different_kinds_share_nothing_that_was_measured() -> None:

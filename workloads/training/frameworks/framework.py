@@ -61,6 +61,9 @@ class Framework:
     releases : tuple of (str, mapping)
         Ends of the periods of its releases, ascending, each with the variants of the period. The
         setting of a date chooses one; without a date none applies.
+    usual_for : tuple of str
+        Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
+        ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels.
     assumes : str
         The choices in words.
     source : str
@@ -78,6 +81,7 @@ class Framework:
     numbers: Variants = field(default_factory=dict)
     settings: Mapping[str, Variants] = field(default_factory=dict)
     releases: tuple[tuple[str, Variants], ...] = ()
+    usual_for: tuple[str, ...] = ()
     assumes: str = ""
     source: str = ""
     chosen: tuple[str, ...] = ()
@@ -223,6 +227,7 @@ def _read(path: str, name: str = "") -> Framework:
     if document.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
     document["runtimes"] = tuple(document["runtimes"])
+    document["usual_for"] = tuple(document.get("usual_for") or ())
     document["releases"] = tuple(
         (str(release["before"]), release.get("numbers") or {})
         for release in document.get("releases") or ()
