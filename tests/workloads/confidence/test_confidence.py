@@ -191,16 +191,6 @@ def test_training_is_told_apart_by_what_dominates_its_error() -> None:
     assert training_kind(experts=False, zero=2, unfused=True) == "training.unfused"
 
 
-def test_a_step_before_fused_attention_has_an_interval_of_its_kind() -> None:
-    """Such a step is 1.4 times its own tables' scores wide, where they measured its degrees."""
-    plan = ParallelPlan(tp=8, pp=8, dp=2, global_batch=64, attention="unfused")
-    ends = training_interval(named("gpt3-175b"), plan, cluster("dgx-a100:16"), 10.0)
-    residuals = shipped_residuals()
-    width = NOT_FITTED["training"] * score_quantile("training.unfused", residuals)
-    assert math.log(ends.factor) == pytest.approx(width)
-    assert ends.basis.startswith("training before fused attention kernels")
-
-
 def test_a_step_on_a_chip_without_training_rows_is_less_sure() -> None:
     model = named("llama-3.1-8b")
     plan = ParallelPlan(tp=8, dp=8, global_batch=64)
