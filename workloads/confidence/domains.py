@@ -80,30 +80,31 @@ def domain_half_width(
     >>> 0.05 < half < 0.2, basis
     (True, 'serving: 15 measured rows of vllm with dense; 8 bits on such chips, 1 table')
     """
-    akin, wider = _akin(prediction, residuals)
+    akin, near, every = _akin(prediction, residuals)
     same = [row for row in akin if _stack(row) == _stack(prediction)]
     own = [row for row in same if generation(row.chip) == generation(prediction.chip)]
     others = [row for row in akin if _stack(row) != _stack(prediction)]
     domain, stack = (_pool(rows, lambda row: row.table, level) for rows in (own, same))
-    rest, all_others = (_pool(rows, _group, level) for rows in (others, wider))
-    unknown = rest.drawn(all_others.half)
-    half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, all_others.half)
+    rest, of_runtime, of_all = (_pool(rows, _group, level) for rows in (others, near, every))
+    least = of_runtime.drawn(of_all.half)
+    unknown = rest.drawn(least)
+    half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, least)
     half *= _more_ranks(prediction, own or akin)
     if not prediction.tool:
         tools = {row.tool for row in akin if generation(row.chip) == generation(prediction.chip)}
         stated = [replace(prediction, tool=tool) for tool in tools - {""}]
         half = max([half, *(domain_half_width(each, residuals, level)[0] for each in stated)])
-    return half, _basis(prediction, domain, rest if rest.rows else all_others, half)
+    return half, _basis(prediction, domain, rest if rest.rows else of_all, half)
 
 
 def _akin(
     prediction: Prediction, residuals: Residuals
-) -> tuple[Sequence[Residual], Sequence[Residual]]:
-    """Rows of the kind, and of its whole family, on chips of the same runtime or else on any."""
+) -> tuple[Sequence[Residual], Sequence[Residual], Sequence[Residual]]:
+    """Rows of the kind on chips of the same runtime, of all its family on these, and on any."""
     family = FAMILY[prediction.kind]
     every = [row for row in residuals.rows if FAMILY.get(row.kind) == family]
-    near = [row for row in every if runtime(row.chip) == runtime(prediction.chip)] or every
-    return [row for row in near if row.kind == prediction.kind], near
+    near = [row for row in every if runtime(row.chip) == runtime(prediction.chip)]
+    return [row for row in near if row.kind == prediction.kind], near, every
 
 
 def _stack(row: Residual | Prediction) -> tuple[str, str, bool]:
