@@ -2,7 +2,8 @@
 
 - **vLLM** (V1, ``--max-num-batched-tokens``): pieces of prompts beside decoding requests, 8,192
   tokens an iteration behind an API server on chips with 70 GiB and more, 2,048 on smaller ones and
-  on the A100. An iteration is planned after the one before, unless ``async-scheduling`` is set.
+  on the A100. An iteration is planned after the one before, unless ``async-scheduling`` is set, as
+  it is by default from 0.14 on (January 2026).
 - **SGLang** (``--chunked-prefill-size``): prompts run before decode, in iterations of their own,
   unless ``--enable-mixed-chunk`` is set; 8,192 tokens on chips with less than 160 GiB, 16,384 on
   larger ones. Its overlap scheduler plans one iteration ahead.
