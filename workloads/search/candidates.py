@@ -117,7 +117,7 @@ def candidates(
     base = _base(model, cluster, global_batch, fixed, lnc)
     stack = framework(base.framework)
     stack.check_chip(cluster)
-    cluster = stack.on(cluster)
+    cluster = stack.on(cluster, model)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
     grid = with_overlaps(

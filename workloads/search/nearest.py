@@ -73,7 +73,9 @@ def nearest_plan(
     for changes in proposals:
         plan = _plan({**fixed, **changes}, model, cluster, lnc)
         if plan is not None:
-            catalogue = framework_of(plan, cluster).on(cluster).catalogue or shipped_catalogue()
+            catalogue = (
+                framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+            )
             needed = worst(model, plan, catalogue, cluster.chip)
             if needed.total <= needed.capacity:
                 return changes

@@ -95,7 +95,7 @@ def hull(others: Sequence[Alternative]) -> tuple[float, float]:
 
 def _runs(plan: ParallelPlan, model: Model, cluster: Cluster) -> bool:
     check_model(plan, model)
-    numbers = framework_of(plan, cluster).on(cluster).catalogue or shipped_catalogue()
+    numbers = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
     needed = worst(model, plan, numbers, cluster.chip)
     return needed.total <= needed.capacity
 

@@ -281,7 +281,7 @@ def iteration(
     True
     """
     detail = replace(detail or Detail(), **changes)
-    cluster = framework_of(plan, cluster).on(cluster)
+    cluster = framework_of(plan, cluster).on(cluster, model)
     shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
     memory = check_step(shapes, cluster, detail)
     build_start = time.perf_counter()

@@ -93,7 +93,9 @@ def complete(
     if plan.vpp > 1 and not known & {"vpp", "schedule"}:
         # Chunks hold more microbatches at once; who lacks the memory for them does without.
         whole = replace(plan, vpp=1, schedule=DEFAULT)
-        if not _fits(model, plan, stack.on(cluster)) and _fits(model, whole, stack.on(cluster)):
+        if not _fits(model, plan, stack.on(cluster, model)) and _fits(
+            model, whole, stack.on(cluster, model)
+        ):
             return whole
     return plan
 
