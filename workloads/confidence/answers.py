@@ -44,12 +44,29 @@ def training_interval(
     return interval(seconds, training_features(model, plan, cluster, framework, hull))
 
 
-def serving_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:
+def serving_interval(
+    model: Model,
+    cluster: Cluster,
+    chips: int,
+    seconds: float,
+    *,
+    precision: str = "",
+    engine: str = "",
+) -> Interval:
     """Interval of a replica's predicted time per token [s]; its rate has the same factor."""
-    return interval(seconds, serving_features(model, cluster, chips))
+    features = serving_features(model, cluster, chips, precision=precision, engine=engine)
+    return interval(seconds, features)
 
 
-def first_token_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:
+def first_token_interval(
+    model: Model,
+    cluster: Cluster,
+    chips: int,
+    seconds: float,
+    *,
+    precision: str = "",
+    engine: str = "",
+) -> Interval:
     """Interval of a replica's predicted time to first token [s].
 
     Examples
@@ -60,4 +77,5 @@ def first_token_interval(model: Model, cluster: Cluster, chips: int, seconds: fl
     >>> ends.low < 0.1 < ends.high
     True
     """
-    return interval(seconds, first_token_features(model, cluster, chips))
+    features = first_token_features(model, cluster, chips, precision=precision, engine=engine)
+    return interval(seconds, features)

@@ -88,8 +88,13 @@ class Prediction:
         Whether kernels or links rest on assumed numbers.
     slow : Slowing
         Probability that slow nodes lengthen the job, and the time they add; by default never.
+    tool : str
+        Tool that times a collective or kernel, or engine of a replica; empty where none is stated.
+    family : str
+        Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+        precision of a product.
     crosses : bool
-        Whether a collective of the Neuron runtime crosses servers, where its releases differ.
+        Whether a collective crosses servers.
     framework : str
         Name of the framework of a training step, without settings.
     told : str
@@ -106,6 +111,8 @@ class Prediction:
     ranks: int = 1
     assumed: bool = False
     slow: Slowing = NEVER
+    tool: str = ""
+    family: str = ""
     crosses: bool = False
     framework: str = ""
     told: str = ""

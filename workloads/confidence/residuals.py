@@ -23,6 +23,8 @@ COLUMNS = (
     "cp",
     "ranks",
     "assumed",
+    "tool",
+    "family",
     "crosses",
     "framework",
     "told",
@@ -53,8 +55,11 @@ class Residual:
         Whether kernels or links rest on assumed numbers.
     log_residual : float
         ln(measured / predicted).
+    tool, family : str
+        Timing tool or engine, and family of the model, as in
+        :class:`~workloads.confidence.kinds.Prediction`.
     crosses : bool
-        Whether a collective of the Neuron runtime crosses servers.
+        Whether a collective crosses servers.
     framework : str
         Framework of a training step, without settings.
     told : str
@@ -74,6 +79,8 @@ class Residual:
     ranks: int
     assumed: bool
     log_residual: float
+    tool: str = ""
+    family: str = ""
     crosses: bool = False
     framework: str = ""
     told: str = ""
@@ -161,6 +168,8 @@ def parse(text: str) -> Residuals:
                 cp=int(row["cp"]),
                 ranks=int(row["ranks"]),
                 assumed=row["assumed"] == "1",
+                tool=row["tool"],
+                family=row["family"],
                 crosses=row["crosses"] == "1",
                 framework=row["framework"],
                 told=row["told"],
@@ -179,7 +188,8 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
     for row in rows:
         if math.isfinite(row.log_residual):
             cells = (row.table, row.kind, row.chip, row.group.replace(",", ";"), row.tp, row.cp)
-            flags = (int(row.assumed), int(row.crosses))
+            family = row.family.replace(",", ";")
+            flags = (int(row.assumed), row.tool, family, int(row.crosses))
             hull = (f"{end:.4f}" if end else "" for end in (row.below, row.above))
             more = (row.ranks, *flags, row.framework, row.told, *hull, f"{row.log_residual:.4f}")
             lines.append(",".join(str(cell) for cell in (*cells, *more)))
