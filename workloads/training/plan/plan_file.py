@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,7 @@ from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.models.model import Model
 from workloads.training.plan.checks import check_ranks, filling_dp
-from workloads.training.plan.fields import check_field
+from workloads.training.plan.fields import check_field, shown
 from workloads.training.plan.other_tools import OtherPlan, other_plan
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule
@@ -183,8 +184,8 @@ def complete(
 def _layers(text: str) -> tuple[int, ...]:
     """Layers of each chunk, written as 9-9-8-6."""
     parts = text.replace(",", "-").split("-")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise InputError(f"stage layers {text!r} are not numbers. Write them as 9-9-8-6.")
+    if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
+        raise InputError(f"stage layers {shown(text)} are not numbers. Write them as 9-9-8-6.")
     return tuple(int(part) for part in parts)
 
 
