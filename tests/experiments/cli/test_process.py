@@ -30,7 +30,7 @@ def shell(words: str) -> subprocess.CompletedProcess[str]:
         (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
         (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),
         (
-            "PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster p5.48xlarge --quiet",
+            "PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100",
             0,
             "",
         ),
