@@ -104,9 +104,9 @@ def shares(
 
 
 def _stated(document: list[list[Any]]) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Shares of a kept document; a ValueError if they are no whole."""
+    """Shares of a kept document; a ValueError if it has none."""
     kept = tuple((tuple(order), int(weight)) for order, weight in document)
-    if sum(weight for _, weight in kept) != WHOLE:
+    if not kept:
         raise ValueError(document)
     return kept
 
