@@ -145,7 +145,7 @@ def fault_table(
 
 
 def _stands_in(cluster: Cluster, resource: str) -> bool:
-    """Whether a cluster has a resource that messages cross, in the domain of its first chip."""
+    """Return whether a cluster has a resource that messages cross, near its first chip."""
     chip = re.search(r"[:-]([0-9]{1,12})", resource)
     if chip is None or int(chip[1]) >= cluster.chips:
         return False

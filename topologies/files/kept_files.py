@@ -63,21 +63,21 @@ def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
     return None
 
 
-def read_json(name: str, made: Callable[[Any], T], within: Sequence[Path] = ()) -> T | None:
-    """Return what ``made`` makes of a kept document; None without one, or if it has another form.
+def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = ()) -> T | None:
+    """Return what ``convert`` makes of a kept document; None without one or for another form.
 
     A file that is whole may still be wrong: its name has a digest of the inputs, and not of all
     that could ever write it.
     """
     content = read(name, within)
     try:
-        return None if content is None else made(json.loads(content))
+        return None if content is None else convert(json.loads(content))
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
         return None
 
 
 def is_private(place: Path | int) -> bool:
-    """Whether only this user, the installation's owner or root can have written a file or folder.
+    """Return whether only this user, the installation's owner or root can have written a place.
 
     Parameters
     ----------

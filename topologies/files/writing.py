@@ -39,9 +39,9 @@ def remove_orphans(path: Path) -> None:
         names = os.listdir(path.parent)
     except OSError:
         return
-    for found in filter(None, map(left.fullmatch, names)):
-        target, process, suffix = found.groups()
-        orphan = path.with_name(found[0])
+    for match in filter(None, map(left.fullmatch, names)):
+        target, process, suffix = match.groups()
+        orphan = path.with_name(match[0])
         if _is_alive(int(process)):
             continue
         if suffix == OLD and not orphan.with_name(target).exists():

@@ -87,13 +87,13 @@ ENDINGS = (*FILES, *GRAPHS, ".json")
 
 def _beside(row: Row, folder: Path) -> Row:
     """Row whose files are looked for in the folder of its table, wherever the command runs."""
-    found = {
+    places = {
         name: str(folder / value)
         for name in FILES_OF_ROWS
         if isinstance(value := row.values.get(name), str)
         and (value.endswith(ENDINGS) or ("/" in value and (folder / value).exists()))
     }
-    return replace(row, values={**row.values, **found}) if found else row
+    return replace(row, values={**row.values, **places}) if places else row
 
 
 def read_text(text: str, name: str) -> Rows:

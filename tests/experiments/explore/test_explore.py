@@ -212,20 +212,20 @@ def test_the_page_answers_its_own_names_alone(folders: list[Path]) -> None:
     server = subprocess.Popen([sys.executable, "-m", "cluster_sim", *words])
     try:
         wait_for_server(port)
-        own = f"localhost:{port}"
+        host = f"localhost:{port}"
         socket_words = {"Connection": "Upgrade", "Upgrade": "websocket"}
         socket_words |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "a" * 22 + "=="}
-        assert status(port, "/", {"Host": own}) == 200
+        assert status(port, "/", {"Host": host}) == 200
         assert status(port, "/", {"Host": "evil.example"}) == 404
-        assert status(port, "/", {"Host": f"{own}.evil.example"}) == 404
+        assert status(port, "/", {"Host": f"{host}.evil.example"}) == 404
         assert status(port, "/ws", {"Host": f"evil.example:{port}", **socket_words}) == 404
-        origin = {"Host": own, "Origin": "http://evil.example", **socket_words}
+        origin = {"Host": host, "Origin": "http://evil.example", **socket_words}
         assert status(port, "/ws", origin) == 403
         for path in ("/../../etc/passwd", "/static/../../../../../../etc/passwd",
                      "/static//etc/passwd", "/static/%2e%2e/%2e%2e/%2e%2e/etc/passwd"):  # fmt: skip
-            assert status(port, path, {"Host": own}) in (403, 404)
+            assert status(port, path, {"Host": host}) in (403, 404)
         with ThreadPoolExecutor(20) as clients:
-            answers = clients.map(lambda _: status(port, "/", {"Host": own}), range(20))
+            answers = clients.map(lambda _: status(port, "/", {"Host": host}), range(20))
             assert list(answers) == [200] * 20
     finally:
         server.terminate()

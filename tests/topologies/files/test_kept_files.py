@@ -119,7 +119,7 @@ def test_a_whole_file_of_another_form_is_made_again(folder: Path, document: Any)
     for name in names:
         kept_files.keep(name, json.dumps(document).encode())
     assert answers() == fresh
-    assert kept_files.read_json(names[0], lambda found: found) != document
+    assert kept_files.read_json(names[0], lambda content: content) != document
 
 
 def test_a_killed_writer_leaves_nothing_for_long(folder: Path) -> None:

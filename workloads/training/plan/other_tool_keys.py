@@ -38,7 +38,7 @@ def _whole(name: str, *, unset: str = "") -> tuple[str, Rule]:
 
 
 def _is_set(value: Any) -> bool:
-    """Whether a flag is set; one without a value, as on a command line, is."""
+    """Return whether a flag is set; one without a value, as on a command line, is."""
     text = str(value).lower()
     if text not in ("true", "1", "yes", "", "false", "0", "no"):
         raise ValueError("true or false")
@@ -115,10 +115,10 @@ def _letters_and_digits(name: Any) -> str:
 
 
 def _schedule(value: Any, keys: Mapping[str, Any]) -> str:
-    found = schedule_like(value, keys)
-    if found is None:
+    name = schedule_like(value, keys)
+    if name is None:
         raise ValueError(f"like one of {', '.join(each.name for each in all_schedules())}")
-    return found
+    return name
 
 
 def _shards(value: Any, _all: Mapping[str, Any]) -> int:
@@ -303,7 +303,7 @@ WITH_TIME = re.compile(
 
 
 def cannot_change_time(key: str) -> bool:
-    """Whether a key of a tool's file cannot change the time of a step, by the words of its name.
+    """Return whether a key of a tool's file cannot change the time of a step, by its words.
 
     Examples
     --------
