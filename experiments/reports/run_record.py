@@ -73,7 +73,8 @@ def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str
     if digest({**arguments, "inputs": read}) != record.get("inputs_digest"):
         raise InputError(f"{folder / RECORD} was changed since the run. Run it again.")
     for key, value in inputs.items():
-        if isinstance(value, dict) and content_digest(str(value.get("path"))) != read[key]:
+        is_file = isinstance(value, dict) and "sha256" in value
+        if is_file and content_digest(str(value.get("path"))) != read[key]:
             raise InputError(
                 f"{value.get('path')}, the {key} of {folder}, was changed since the run. "
                 "Run it again."

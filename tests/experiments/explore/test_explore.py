@@ -136,7 +136,7 @@ def test_a_run_that_was_changed_is_refused_in_one_line(
     changed = [
         {**record, "inputs": {**record["inputs"], name: other}}
         for name in record["inputs"]
-        for other in ("other", {"path": "/etc/passwd"})
+        for other in ("other", {"path": "/etc/passwd", "sha256": "0"})
     ]
     changed += [{**record, "seed": 7}, {**record, "version": "x"}, {**record, "inputs": []}]
     texts = [(json.dumps(each), kept[answers]) for each in changed]
@@ -145,6 +145,18 @@ def test_a_run_that_was_changed_is_refused_in_one_line(
         (tmp_path / answers).write_text(answers_text)
         with pytest.raises(InputError, match=r"was changed since the run|no table of inputs"):
             read_runs([tmp_path])
+
+
+def test_a_sweep_is_read_and_refused_when_changed(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("command: topology\ngrid: {cluster: [trn2.48xlarge, dgx-h100]}\n")
+    out = tmp_path / "sweep"
+    assert run(["sweep", str(study), "--out", str(out), "--quiet"]) == 0
+    _, sweeps = read_runs([out])
+    assert len(sweeps["sweep"]) == 2
+    (out / "results.csv").write_text("a\n1\n")
+    with pytest.raises(InputError, match=r"results\.csv was changed since the run"):
+        read_runs([out])
 
 
 def test_a_forged_run_of_another_form_is_refused_in_one_line(
