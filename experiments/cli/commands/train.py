@@ -157,7 +157,7 @@ def train(
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
     call.answer(
-        lambda: {**_document(step, how, call), **_filed_document(filed)},
+        lambda: {**_document(step, how, call), **(filed.document() if filed else {})},
         show=lambda: _print(step, how.explain, filed),
         write=lambda directory: write(directory, step, call.engine),
         rankings=rankings,
@@ -203,13 +203,9 @@ def _filed(path: Path | None) -> OtherPlan | None:
     return read_any_plan(path) if path else None
 
 
-def _filed_document(filed: OtherPlan | None) -> dict[str, Any]:
-    return {"plan_file": {"tool": filed.tool, "ignored": filed.ignored}} if filed else {}
-
-
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
-    if filed and filed.ignored:
-        click.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
+    if filed and filed.sentence:
+        click.echo(filed.sentence)
     if step.model.left_out:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 

@@ -61,8 +61,9 @@ def _as_read(kind: Kind, row: Row) -> dict[str, Any]:
 
 
 def _own(row: Row, name: str, cell: str) -> Value:
+    """Value of a cell: of a bad row as it stands, otherwise None where 0 means not stated."""
     value = row.values[name]
-    return value if value is not None or not cell.strip() else cell
+    return cell if value is None and row.mistakes else value
 
 
 def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:

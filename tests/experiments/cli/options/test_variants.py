@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,3 +144,22 @@ def test_no_row_that_is_read_is_marked_as_reference() -> None:
     for part, quantity in (("trn2", "hbm_bandwidth"), ("trn2", "ranks_per_chip")):
         assert not is_reference(part, quantity, shipped_catalogue().entry(part, quantity).unit)
     assert is_reference("trn2", "scale_up_headline", "B/s")
+
+
+HEAD = "part,quantity,variant,value,unit,grade,source,note,low,high\n"
+
+
+def test_rows_of_other_machines_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        f"{HEAD}h100,hbm_bandwidth,,3.0,TB/s,assumed,me,,,\ntrn2,hbm_bandwidth,,2.8,TB/s,assumed,me,,,\n"
+    )
+    assert run(["topology", "trn2.48xlarge", "--catalogue", str(path), "--no-graph"]) == 0
+    assert capsys.readouterr().err == (
+        f"{path}: of other machines, so that nothing reads them here: h100.hbm_bandwidth.\n"
+    )
+    path.write_text(f"{HEAD}trn2,dma_bandwidth,,400,GB/s,assumed,me,,,\n")
+    assert run(["topology", "trn2.48xlarge", "--catalogue", str(path)]) == 2
+    assert "trn2 dma_bandwidth is kept for reference only" in capsys.readouterr().err
