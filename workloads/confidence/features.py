@@ -55,6 +55,10 @@ class Degrees(Protocol):
         """Attention kernel, ``fused`` or ``unfused``."""
 
     @property
+    def lora_rank(self) -> int:
+        """Rank of the adapters; 0 where weights are trained."""
+
+    @property
     def framework(self) -> str:
         """Framework and its settings; empty for the usual one."""
 
@@ -95,6 +99,7 @@ def training_features(
             experts=model.experts is not None,
             zero=plan.zero,
             unfused=plan.attention == "unfused",
+            adapters=plan.lora_rank > 0,
         ),
         cluster.chip,
         tp=plan.tp,

@@ -23,6 +23,7 @@ TENSOR = "training.tensor"
 UNFUSED = "training.unfused"
 SHARDED = "training.sharded"
 EXPERTS = "training.experts"
+ADAPTERS = "training.adapters"
 RESEARCH = "training.research"
 COLLECTIVES = ("collective.small", "collective.medium", "collective.large")
 EXCHANGE = "collective.exchange"
@@ -40,6 +41,7 @@ FAMILY = {
     UNFUSED: "training",
     SHARDED: "training",
     EXPERTS: "training",
+    ADAPTERS: "training",
     RESEARCH: "training",
     **dict.fromkeys(COLLECTIVES, "collective"),
     EXCHANGE: "collective",
@@ -56,6 +58,7 @@ NAMES = {
     UNFUSED: "training before fused attention kernels",
     SHARDED: "training with sharded parameters (FSDP)",
     EXPERTS: "training with experts",
+    ADAPTERS: "training of adapters",
     RESEARCH: "training with research code on mixed nodes",
     COLLECTIVES[0]: "collectives below 64 KiB",
     COLLECTIVES[1]: "collectives from 64 KiB to 4 MiB",
@@ -120,7 +123,9 @@ class Prediction:
     above: float = 0.0
 
 
-def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
+def training_kind(
+    *, experts: bool, zero: int, unfused: bool = False, adapters: bool = False
+) -> str:
     """Kind of a training step.
 
     Parameters
@@ -131,12 +136,16 @@ def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
         Stage of ZeRO.
     unfused : bool
         Whether attention runs as separate kernels, as in frameworks until 2022.
+    adapters : bool
+        Whether adapters alone are trained.
 
     Examples
     --------
     >>> training_kind(experts=False, zero=3)
     'training.sharded'
     """
+    if adapters:
+        return ADAPTERS
     if experts:
         return EXPERTS
     if zero >= 3:

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from workloads.confidence.domains import domain_half_width
+from workloads.confidence.domains import LEAST, domain_half_width
 from workloads.confidence.interval import LEVEL, Interval
 from workloads.confidence.kinds import FAMILY, Prediction
 from workloads.confidence.mixture import mixture_ends
@@ -73,7 +73,7 @@ def interval(
         low, high = (value * math.exp(end) for end in step_ends(prediction, half))
         return Interval(low, high, level, basis)
     if slow.share and slow.seconds:
-        low, high = mixture_ends(value, slow, half, level)
+        low, high = mixture_ends(value, slow, max(LEAST, half), level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
         return Interval(low, high, level, f"{basis}; {more}")
     low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))

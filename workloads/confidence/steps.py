@@ -16,18 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
-from topologies.errors import InputError
+from workloads.confidence.domains import LEAST, generation, runtime
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.kinds import BARE, FAMILY, FRAMEWORK, NAMES, PLAN, RESEARCH, Prediction
 from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residual, Residuals
 
 TRAINING = "training"
-LEAST = 0.03
-"""Smallest half-width, in logarithms: two submissions of one configuration differ by 1 to 2 %, and
-releases of one year by more (12.08 to 11.05 s of the same GPT-3 step within 2023)."""
 UNMEASURED = math.log(1.36)
 """Smallest half-width of a Neuron chip, framework and kind without rows: what eleven published
 steps on Trn2 would have needed that no constant had seen."""
@@ -90,7 +85,7 @@ def step_half_width(
         basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables} ({kind}; {told})"
     else:
         basis = f"no measured step of {name} on such a chip ({kind}; {told})"
-        if _generation(prediction.chip) == prediction.chip:
+        if generation(prediction.chip) == prediction.chip:
             half = max(half, UNMEASURED)
     return half, basis
 
@@ -108,10 +103,10 @@ def _pools(
     every = [row for row in residuals.told(told).rows if FAMILY.get(row.kind) == TRAINING]
     if kind != RESEARCH:
         every = [row for row in every if row.kind != RESEARCH]
-    runtime, generation = _runtime(chip), _generation(chip)
-    akin = [row for row in every if _runtime(row.chip) == runtime] or every
+    akin = [row for row in every if runtime(row.chip) == runtime(chip)] or every
     of_stack = [row for row in akin if row.framework == framework]
-    domain = [row for row in of_stack if _generation(row.chip) == generation and row.kind == kind]
+    of_kind = [row for row in of_stack if row.kind == kind]
+    domain = [row for row in of_kind if generation(row.chip) == generation(chip)]
     others = [row for row in akin if row.framework != framework] or akin
     return (
         _pool(domain, "table", level),
@@ -130,22 +125,3 @@ def _pool(rows: Sequence[Residual], unit: str, level: float) -> Pool:
     weights = np.array([1 / counts[name] for name in units])
     half = weighted_quantile(scores, weights, level)
     return Pool(half, len(rows), len({row.table for row in rows}))
-
-
-@lru_cache(256)
-def _runtime(chip: str) -> str:
-    """Return the collective runtime of a chip, by which chips are akin."""
-    try:
-        return chip_family(chip).runtime
-    except InputError:
-        return ""
-
-
-@lru_cache(256)
-def _generation(chip: str) -> str:
-    """Return the family of a chip's kernels; of a Neuron chip itself, as each has its own rates."""
-    try:
-        family = chip_family(chip, shipped_catalogue())
-    except InputError:
-        return chip
-    return chip if family.is_neuron else family.name
