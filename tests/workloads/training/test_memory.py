@@ -168,11 +168,11 @@ def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit() -> None:
         tp=4, pp=8, schedule="interleaved", vpp=2, seq=8192, global_batch=128, recompute="none"
     )
     refused = need(how, model)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as refusal:
         check_memory(refused, model, how, shipped_catalogue(), "h100")
     lacking = [(size - refused.capacity) / 1e9 for size in (refused.total, refused.least)]
-    assert "it lacks {:.1f} GB, and {:.1f} GB in the".format(*lacking) in str(told.value)
-    advice = str(told.value).split("Use ")[1].split(", or --allow-oversized")[0].split(" or ")
+    assert "it lacks {:.1f} GB, and {:.1f} GB in the".format(*lacking) in str(refusal.value)
+    advice = str(refusal.value).split("Use ")[1].split(", or --allow-oversized")[0].split(" or ")
     assert advice == ["--recompute full", "--vpp 10 (tight)"]
     assert need(replace(how, recompute="full"), model).total <= refused.capacity
     more = need(replace(how, vpp=10), model)
@@ -204,13 +204,13 @@ def test_llama_3_405b_runs_without_recomputation_as_published(more: dict[str, An
 
 def test_a_variant_narrows_the_range() -> None:
     how = plan(tp=2, pp=2, recompute="none")
-    known = need(how, gradient_bytes="fp32", optimizer_bytes="fp32", norms_kept="kept")
-    assert known.total == need(how).total
-    assert known.below < need(how).below
+    narrowed = need(how, gradient_bytes="fp32", optimizer_bytes="fp32", norms_kept="kept")
+    assert narrowed.total == need(how).total
+    assert narrowed.below < need(how).below
 
 
 def test_differences_of_stacks_add_as_squares() -> None:
-    """With all but two quantities known, the range is the root of two squares."""
+    """With all but two quantities narrowed, the range is the root of two squares."""
     how, names = plan(zero=0, recompute="none", seq=1024), ("gradient_bytes", "runtime_bytes")
     base = shipped_catalogue()
     rows = [base.entry("training", name) for name in Stack._fields if name not in names]

@@ -297,8 +297,8 @@ def check_memory(
     numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     sizes = memory.total, memory.least, memory.most, memory.capacity
     usual, least, most, capacity = (size / 1e9 for size in sizes)
-    found = sorted(_remedies(model, plan, catalogue, chip), key=lambda each: each.endswith(")"))
-    advice = f"Use {' or '.join(found[:SHOWN])}" if found else "Use more chips, tp or pp"
+    remedies = sorted(_remedies(model, plan, catalogue, chip), key=lambda each: each.endswith(")"))
+    advice = f"Use {' or '.join(remedies[:SHOWN])}" if remedies else "Use more chips, tp or pp"
     raise InputError(
         f"the plan needs {usual:.1f} GB a rank ({numbers}), {least:.1f} to {most:.1f} by "
         f"training stack, but a rank has {capacity:.1f} GB: it lacks {usual - capacity:.1f} "
