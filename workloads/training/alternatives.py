@@ -97,14 +97,20 @@ def _runs(plan: ParallelPlan, model: Model, cluster: Cluster) -> bool:
     check_model(plan, model)
     numbers = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
     needed = worst(model, plan, numbers, cluster.chip)
-    return needed.total <= needed.capacity
+    return needed.fits
 
 
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
     """Yield changes of the plan, each of one field that nobody stated and what depends on it."""
     assumed, several = set(plan.assumed), plan.dp * plan.cp > 1
     if "framework" in assumed:
-        yield from ({"framework": name} for name in common_frameworks(plan, cluster))
+        for name in common_frameworks(plan, cluster):
+            usual = framework(name).plan.items()
+            # Each framework with its own usual values of what is open as well.
+            open_too = {key: value for key, value in usual if key in assumed}
+            if plan.pp > 1 and "zero" in open_too:
+                open_too["zero"] = min(1, open_too["zero"])
+            yield {"framework": name, **open_too}
     if "recompute" in assumed:
         yield {"recompute": "full", "recompute_every": 1}
         yield {"recompute": "none", "recompute_every": 1}

@@ -103,7 +103,7 @@ def complete(
 def _fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
     """Return whether a plan fits in the memory of the stage that needs most."""
     needed = worst(model, plan, cluster.catalogue or shipped_catalogue(), cluster.chip)
-    return needed.total <= needed.capacity
+    return needed.fits
 
 
 TUNED_CHIPS = 1024

@@ -120,7 +120,12 @@ def prediction_of(
         zero = int(row.get("zero") or 0)
         _, machine, plan = question(filled(row).values)
         unfused = plan.attention == SEPARATE_KERNELS
-        kind = training_kind(experts=bool(row.get("experts")), zero=zero, unfused=unfused)
+        kind = training_kind(
+            experts=bool(row.get("experts")),
+            zero=zero,
+            unfused=unfused,
+            adapters=plan.lora_rank > 0,
+        )
         slow = NEVER
         if MIXED_NODES in str(row.get("variant")):
             kind = RESEARCH

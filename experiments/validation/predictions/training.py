@@ -71,7 +71,7 @@ def _predicted(
         "memory_bytes": float(step.memory.allocated),
         "reserved_bytes": float(step.memory.reserved),
     }
-    if step.memory.total > step.memory.capacity and not ran:
+    if not step.memory.fits and not ran:
         return infeasible(_too_large(step), predicted)
     others = alternatives(
         *(plan, model, machine, step.seconds),
@@ -211,6 +211,6 @@ def _provenance(step: SteadyStep, row: Stated, plan: ParallelPlan) -> dict[str, 
     if empty or left:
         grades["columns"] = f"assumed: {', '.join((*empty, *left))}"
     grades["framework"] = f"stated: {plan.framework}" if plan.framework else "assumed"
-    if step.memory.total > step.memory.capacity:
+    if not step.memory.fits:
         grades["memory"] = _too_large(step)
     return grades

@@ -72,18 +72,12 @@ def judged(name: str) -> dict[str, int]:
 
 
 def test_runs_out_of_memory_are_known_beforehand() -> None:
-    """Nanotron made 1,114 runs on H100s, Aleph Alpha 340 on A100s; 783 ran out of memory."""
+    """Nanotron made 1,114 runs on H100s, of which 577 ran out of memory."""
     assert judged("nanotron_memory") == {
         "ran_told_to_fit": 536,
         "ran_told_too_large": 1,
         "failed_told_too_large": 549,
         "failed_told_to_fit": 28,
-    }
-    assert judged("layouts_memory") == {
-        "ran_told_to_fit": 130,
-        "ran_told_too_large": 4,
-        "failed_told_too_large": 188,
-        "failed_told_to_fit": 18,
     }
 
 
@@ -101,15 +95,6 @@ def test_few_plans_that_ran_are_refused() -> None:
             assert counts.get("ran_told_too_large", 0) <= most.get(name, 0), name
     assert plans > 1600
     assert sum(most.values()) / plans < 0.03
-
-
-def test_without_a_framework_most_runs_out_of_memory_are_at_least_tight() -> None:
-    """The range of all stacks takes in the needs of some that failed in one of them."""
-    unsure = {"framework": None, "variant": None}
-    rows = table("layouts_memory").rows()
-    counts = told(compare(rows, lambda values: predict({**values, **unsure})))
-    assert counts["failed_told_to_fit"] <= 76
-    assert counts["ran_told_to_fit"] == 134
 
 
 def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
