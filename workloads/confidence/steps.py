@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
-from topologies.errors import InputError
+from workloads.confidence.domains import generation, runtime
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.kinds import BARE, FAMILY, FRAMEWORK, NAMES, PLAN, RESEARCH, Prediction
 from workloads.confidence.quantile import weighted_quantile
@@ -90,7 +88,7 @@ def step_half_width(
         basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables} ({kind}; {told})"
     else:
         basis = f"no measured step of {name} on such a chip ({kind}; {told})"
-        if _generation(prediction.chip) == prediction.chip:
+        if generation(prediction.chip) == prediction.chip:
             half = max(half, UNMEASURED)
     return half, basis
 
@@ -108,10 +106,11 @@ def _pools(
     every = [row for row in residuals.told(told).rows if FAMILY.get(row.kind) == TRAINING]
     if kind != RESEARCH:
         every = [row for row in every if row.kind != RESEARCH]
-    runtime, generation = _runtime(chip), _generation(chip)
-    akin = [row for row in every if _runtime(row.chip) == runtime] or every
+    akin = [row for row in every if runtime(row.chip) == runtime(chip)] or every
     of_stack = [row for row in akin if row.framework == framework]
-    domain = [row for row in of_stack if _generation(row.chip) == generation and row.kind == kind]
+    domain = [
+        row for row in of_stack if generation(row.chip) == generation(chip) and row.kind == kind
+    ]
     others = [row for row in akin if row.framework != framework] or akin
     return (
         _pool(domain, "table", level),
@@ -130,22 +129,3 @@ def _pool(rows: Sequence[Residual], unit: str, level: float) -> Pool:
     weights = np.array([1 / counts[name] for name in units])
     half = weighted_quantile(scores, weights, level)
     return Pool(half, len(rows), len({row.table for row in rows}))
-
-
-@lru_cache(256)
-def _runtime(chip: str) -> str:
-    """Return the collective runtime of a chip, by which chips are akin."""
-    try:
-        return chip_family(chip).runtime
-    except InputError:
-        return ""
-
-
-@lru_cache(256)
-def _generation(chip: str) -> str:
-    """Return the family of a chip's kernels; of a Neuron chip itself, as each has its own rates."""
-    try:
-        family = chip_family(chip, shipped_catalogue())
-    except InputError:
-        return chip
-    return chip if family.is_neuron else family.name
