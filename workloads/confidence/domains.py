@@ -90,11 +90,12 @@ def domain_half_width(
     unknown = rest.drawn(least)
     half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, least)
     half *= _more_ranks(prediction, own or akin)
-    if not prediction.tool:
-        tools = {row.tool for row in akin if generation(row.chip) == generation(prediction.chip)}
-        stated = [replace(prediction, tool=tool) for tool in tools - {""}]
-        half = max([half, *(domain_half_width(each, residuals, level)[0] for each in stated)])
-    return half, _basis(prediction, domain, rest if rest.rows else of_all, half)
+    here = [row for row in akin if generation(row.chip) == generation(prediction.chip)]
+    tools = set() if prediction.tool else {row.tool for row in here} - {""}
+    stated = [replace(prediction, tool=tool) for tool in tools]
+    half = max([half, *(domain_half_width(each, residuals, level)[0] for each in stated)])
+    shown = rest if rest.rows else of_all
+    return half, _basis(prediction, domain, shown, open_tool=bool(tools))
 
 
 def _akin(
@@ -138,24 +139,20 @@ def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
     return float(DOUBLED ** max(0.0, math.log2(beyond)))
 
 
-def _basis(prediction: Prediction, domain: Pool, rest: Pool, half: float) -> str:
+def _basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool: bool) -> str:
     """Sentence with the measurements behind a half-width."""
-    words = {"serving": "engine", "first_token": "engine"}
-    no_tool = f"no stated {words.get(FAMILY[prediction.kind], 'tool')}"
-    what = prediction.tool or no_tool
-    if prediction.family:
-        what += f" with {prediction.family}"
-    if prediction.crosses:
-        what += " between servers"
+    serves = FAMILY[prediction.kind] in ("serving", "first_token")
+    parts = [part for part in (prediction.tool, prediction.family) if part]
+    what = f" of {' with '.join(parts)}" if parts else ""
+    what += " between servers" * prediction.crosses + " on such chips"
     name = NAMES[prediction.kind]
+    note = f" ({'engine' if serves else 'tool'} not stated)" if open_tool else ""
     if domain.rows:
         tables = f"{domain.groups} table{'s' * (domain.groups != 1)}"
-        return f"{name}: {domain.rows:,} measured rows of {what} on such chips, {tables}"
-    if not rest.rows:
-        return f"{name}: nothing measured; ±{math.sinh(half):.0%} is assumed"
+        return f"{name}: {domain.rows:,} measured rows{what}, {tables}{note}"
     return (
-        f"{name}: nothing measured of {what} on such chips; the errors of {rest.groups} others, "
-        f"{rest.rows:,} rows, count instead"
+        f"{name}: no measured row{what}{note}, so it is as sure as {rest.groups} others "
+        f"({rest.rows:,} rows) were"
     )
 
 

@@ -56,8 +56,10 @@ def test_a_family_that_nobody_measured_is_as_sure_as_others_were() -> None:
     unknown = replace(KNOWN, tool="", family="a new one")
     half, basis = domain_half_width(unknown, Residuals(tuple(rows)))
     assert half == pytest.approx(0.4)
-    assert "nothing measured of no stated engine with a new one on such chips" in basis
-    assert "the errors of 2 others, 20 rows, count instead" in basis
+    assert basis == (
+        "serving: no measured row of a new one on such chips, so it is as sure as 2 others "
+        "(20 rows) were"
+    )
 
 
 def test_few_rows_count_in_part() -> None:
@@ -152,7 +154,10 @@ def test_a_known_model_and_engine_are_surer_than_a_new_model() -> None:
     assert known.basis == (
         "serving: 16 measured rows of vllm with dense; 8 bits on such chips, 1 table"
     )
-    assert "nothing measured of vllm with experts; latent attention; 16 bits" in new.basis
+    assert "no measured row of vllm with experts; latent attention; 16 bits" in new.basis
+    open_engine = serving_interval(model, machine, 2, 0.01, precision="fp8")
+    assert open_engine.factor >= known.factor
+    assert "(engine not stated)" in open_engine.basis
     first = first_token_interval(model, machine, 2, 0.1, precision="fp8", engine="vllm")
     assert first.factor > known.factor
 
