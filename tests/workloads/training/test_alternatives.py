@@ -79,9 +79,7 @@ def test_frameworks_in_use_depend_on_chip_and_plan(machine, fields, expected) ->
 def test_an_answer_says_what_was_assumed() -> None:
     step = train("llama-3.1-8b", "dgx-h100:8", global_batch=64)
     framework, others = assumed_sentences(step)
-    assert framework.startswith(
-        "Framework not stated: predicted as megatron-core; torchtitan would"
-    )
+    assert framework.startswith("Framework not stated: predicted as megatron-core; fsdp would")
     assert "recompute selective (full would be" in others
     document = assumed_document(step)
     assert document["framework"] == "megatron-core"
