@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup develop demo sbom test test-slow check fuzz lock audit golden golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup develop demo sbom test test-slow check fuzz lock audit as-user golden golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make setup      what cluster-sim needs to run, and the machine code of the demo"
@@ -23,6 +23,7 @@ help:
 	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
 	@echo "make sbom       a wheel in out/dist, and beside it the list of all releases that it runs with"
+	@echo "make as-user    compare the errors that a user of train gets with the recorded ones"
 	@echo "make golden     compare the recorded answers of all commands"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
 	@echo "make docs-rerun run the code of the documents and draw their pictures again; say what moved"
@@ -90,6 +91,9 @@ sbom: $(READY)
 	rm -rf out/dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir out/dist
 	$(BIN)/python tools/sbom.py requirements.txt out/dist
+
+as-user: $(READY)
+	$(BIN)/python -m experiments.validation.gate
 
 golden: $(READY)
 	$(BIN)/python -m tests.golden.record

@@ -154,6 +154,18 @@ def validate_as_user(
     }
 
 
+def macro(results: Sequence[Result]) -> dict[str, float]:
+    """Return the means over tables of their errors, coverage and width; bias without its sign."""
+    judged = [result.summary for result in results if result.summary["median_abs_error"]]
+    keys = ("median_abs_error", "p90_abs_error", "bias", "coverage", "median_half_width")
+    means = {
+        key: sum(abs(summary[key]) for summary in judged) / max(1, len(judged)) for key in keys
+    }
+    rows = sum(summary["rows"] for summary in judged)
+    refused = sum(summary["oversized"] + summary["infeasible"] for summary in judged)
+    return {**means, "refused": refused / max(1, rows)}
+
+
 def _is_long(rows: Rows) -> bool:
     """Return whether the rows of a table are worth handing to several processes."""
     return rows.kind.name in LONG and len(rows) > AT_ONCE

@@ -133,19 +133,12 @@ def _write_residuals(results: Sequence[Result], path: Path) -> None:
         part.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-TOLD = {
-    "": "all that the row states",
-    "framework": "plan and framework",
-    "plan": "plan",
-    "bare": "degrees, batch, precision",
-}
-"""What the predictor was told, in words."""
-
-
 def _told_document(
     results: Sequence[Result], told: Mapping[str, Sequence[Result]]
 ) -> dict[str, Any]:
     """Return the summaries of training tables by level of what was told, and their means."""
+    from experiments.validation.validate import macro
+
     levels = {"": [result for result in results if result.kind == "training"], **told}
     return {
         "as_user": {
@@ -158,20 +151,10 @@ def _told_document(
     }
 
 
-def macro(results: Sequence[Result]) -> dict[str, float]:
-    """Return the means over tables of their errors, coverage and width; bias without its sign."""
-    judged = [result.summary for result in results if result.summary["median_abs_error"]]
-    keys = ("median_abs_error", "p90_abs_error", "bias", "coverage", "median_half_width")
-    means = {
-        key: sum(abs(summary[key]) for summary in judged) / max(1, len(judged)) for key in keys
-    }
-    rows = sum(summary["rows"] for summary in judged)
-    refused = sum(summary["oversized"] + summary["infeasible"] for summary in judged)
-    return {**means, "refused": refused / max(1, rows)}
-
-
 def _print_told(results: Sequence[Result], told: Mapping[str, Sequence[Result]]) -> None:
     """Print the errors of each training table at each level, and the means over tables."""
+    from experiments.validation.validate import macro
+
     levels = {"": [result for result in results if result.kind == "training"], **told}
     cells = []
     for name in [result.name for result in levels[""]]:
@@ -180,21 +163,23 @@ def _print_told(results: Sequence[Result], told: Mapping[str, Sequence[Result]])
             refused = summary["oversized"] + summary["infeasible"]
             errors = [_percent(summary[key]) for key in SHOWN[4:]]
             row = "" if level else name
-            cells.append((row, TOLD[level], str(summary["rows"]), *errors, str(refused)))
+            cells.append((row, level or "row", str(summary["rows"]), *errors, str(refused)))
     for level, of_level in levels.items():
         mean = macro(of_level)
         errors = [_percent(mean[key]) for key in (*SHOWN[4:], "refused")]
         rows = sum(result.summary["rows"] for result in of_level)
-        cells.append(("" if level else "mean of tables", TOLD[level], str(rows), *errors))
+        cells.append(("" if level else "mean of tables", level or "row", str(rows), *errors))
     heads = ("table", "told", "rows", "median", "p90", "bias", "in 80 %", "±", "refused")
     print_table("Errors of training steps by what the predictor was told", heads, cells, left=2)
     print_text(TOLD_LEGEND)
 
 
 TOLD_LEGEND = (
-    "median, p90, bias: of predicted / published - 1, the first two and the mean of biases without "
-    "sign. in 80 %: rows within their interval, of ± at the median. refused: plans that ran, but "
-    "that the memory model takes for too large; they are predicted all the same."
+    "told: all that the row states; its plan and the name of its framework; its plan; or its "
+    "degrees, batch, sequence and precision alone. median, p90, bias: of predicted / published - "
+    "1, the first two and the mean of biases without sign. in 80 %: rows within their interval, of "
+    "± at the median. refused: plans that ran, but that the memory model takes for too large; they "
+    "are predicted all the same."
 )
 """Meaning of the columns of the table of levels."""
 
