@@ -25,7 +25,7 @@ from topologies.units import format_bytes
 from workloads.confidence.sensitivity import sensitivity
 from workloads.models.huggingface import model as read_model
 from workloads.training.iteration import iteration
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
 Parts = Mapping[str, float]
 NOT_PLANNED = ("sharding",)

@@ -79,7 +79,7 @@ def simulate(
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import complete
+    from workloads.training.usual_plan import complete
 
     shape, fabric = read_model(model), machine(cluster)
     changes = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}

@@ -15,6 +15,10 @@ from workloads.confidence.mixture import NEVER, Slowing
 
 KIB, MIB = 2**10, 2**20
 
+FRAMEWORK, PLAN, BARE = "framework", "plan", "bare"
+"""Levels of what was told of a training step: its plan and framework; its plan; the degrees,
+batch, sequence and precision alone. Empty where conditions of the run were told as well."""
+
 TENSOR = "training.tensor"
 UNFUSED = "training.unfused"
 SHARDED = "training.sharded"
@@ -84,8 +88,20 @@ class Prediction:
         Whether kernels or links rest on assumed numbers.
     slow : Slowing
         Probability that slow nodes lengthen the job, and the time they add; by default never.
+    tool : str
+        Tool that times a collective or kernel, or engine of a replica; empty where none is stated.
+    family : str
+        Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+        precision of a product.
     crosses : bool
-        Whether a collective of the Neuron runtime crosses servers, where its releases differ.
+        Whether a collective crosses servers.
+    framework : str
+        Name of the framework of a training step, without settings.
+    told : str
+        Level of what was told of a training step.
+    below, above : float
+        Ends of the hull of the times that fields of no stated value leave open, as logarithms of
+        their ratio to the prediction; at most and at least 0.
     """
 
     kind: str
@@ -95,7 +111,13 @@ class Prediction:
     ranks: int = 1
     assumed: bool = False
     slow: Slowing = NEVER
+    tool: str = ""
+    family: str = ""
     crosses: bool = False
+    framework: str = ""
+    told: str = ""
+    below: float = 0.0
+    above: float = 0.0
 
 
 def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:

@@ -25,6 +25,7 @@ from workloads.search.lower_bound import Work, least_s
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.layers.shapes import TWO
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
@@ -52,7 +53,12 @@ def estimate(
     watch : function of (sequence, str)
         Function that wraps a sequence to show progress, with a word for the work.
     """
-    return _all_s(_Shared(model, cluster), plans, watch)
+    return _all_s(_Shared(model, framed(model, cluster, plans)), plans, watch)
+
+
+def framed(model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]) -> Cluster:
+    """Return the cluster with the numbers of the framework that all plans have in common."""
+    return framework_of(plans[0], cluster).on(cluster, model) if plans else cluster
 
 
 def best_estimates(
@@ -78,7 +84,7 @@ def best_estimates(
     watch : function of (sequence, str)
         Function that wraps a sequence to show progress, with a word for the work.
     """
-    shared = _Shared(model, cluster)
+    shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):
         return _all_s(shared, plans, watch)
     bound_s = np.array([shared.least_s(plan) for plan in watch(plans, "estimated")])

@@ -15,7 +15,8 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.training.plan.checks import check_model, check_ranks, filling_dp
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete, read_plan
+from workloads.training.plan.plan_file import read_plan
+from workloads.training.usual_plan import complete
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),

@@ -41,7 +41,7 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
     return {
         name: reason
         for name, reason in sorted(reasons.items())
-        if reason and getattr(plan, name) != getattr(DEFAULTS, name)
+        if reason and name not in plan.assumed and getattr(plan, name) != getattr(DEFAULTS, name)
     }
 
 

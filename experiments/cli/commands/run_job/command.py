@@ -179,14 +179,21 @@ def _step(
     from experiments.cli.output.remedies import remedied
     from workloads.job.choice import job_plan
     from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import read_plan
+    from workloads.training.plan.checks import check_chips
 
     model = inputs.read_model()
-    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    if plan.chips is not None:
+        check_chips(plan.chips, cluster)
+    fields = plan.fields(stated, cluster)
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, progress_bars(quiet=call.quiet) as report:
-        chosen = job_plan(fields, model, cluster, lnc=plan.lnc)
-        step = iteration(model, cluster, chosen, engine=call.engine, progress=report)
+        chosen = job_plan(fields, model, cluster, lnc=plan.lnc, chips=plan.chips)
+        step = iteration(
+            *(model, cluster, chosen),
+            engine=call.engine,
+            progress=report,
+            partial=plan.chips is not None,
+        )
     return step, fields
 
 
