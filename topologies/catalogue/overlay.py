@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from topologies.catalogue.domains import check_row, is_reference
+from topologies.catalogue.domains import check_row
 from topologies.catalogue.reader import NAME, Entry
 from topologies.errors import InputError, suggestion
 
@@ -68,8 +68,6 @@ def _check_read(row: Entry, where: str, quantities: set[str], parts: Iterable[st
             f"{where}: no command reads a quantity of that name."
             f"{suggestion(row.quantity, quantities)} Correct it, or leave the row out."
         )
-    if row.unit != NAME and is_reference(row.part, row.quantity, row.unit):
-        raise InputError(f"{where} is kept for reference only: no command reads it. Leave it out.")
 
 
 def _check_parts(in_force: InForce, overlay: Rows, path: str) -> None:

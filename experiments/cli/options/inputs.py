@@ -83,14 +83,20 @@ class CatalogueInputs:
                     f"to {named}. Leave it out."
                 )
         if self.catalogue is not None:
-            from topologies.catalogue.reader import read_entries
+            from topologies.catalogue.domains import is_reference
+            from topologies.catalogue.reader import NAME, read_entries
 
             rows = [row for _, row in read_entries(self.catalogue, str(self.catalogue))]
-            idle = [f"{row.part}.{row.quantity}" for row in rows if others(row.part)]
+            idle = [
+                f"{row.part}.{row.quantity}"
+                for row in rows
+                if others(row.part)
+                or (row.unit != NAME and is_reference(row.part, row.quantity, row.unit))
+            ]
             if idle:
                 sys.stderr.write(
-                    f"{self.catalogue}: of other machines, so that nothing reads them here: "
-                    f"{', '.join(dict.fromkeys(idle))}.\n"
+                    f"{self.catalogue}: nothing reads {', '.join(dict.fromkeys(idle))} here, rows "
+                    "of other machines or for reference.\n"
                 )
 
     def check_used(self, cluster: Cluster) -> None:

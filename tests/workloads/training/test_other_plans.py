@@ -70,9 +70,11 @@ def test_our_own_plan_is_ours(tmp_path: Path) -> None:
 
 def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
-    path.write_text("tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\n")
+    path.write_text(
+        "tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\ntrainer: {devices: 1}\n"
+    )
     read = read_any_plan(path)
-    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr",))
+    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr", "trainer.devices"))
     assert read.fields == {"tp": 4, "sequence_parallel": True}
 
 
@@ -153,6 +155,7 @@ def test_a_value_that_cannot_be_read_is_no_default(
         ("if a; then TP=2; fi\ntrain --tensor-model-parallel-size $TP", "does not state"),
         ("if a; then train --tensor-model-parallel-size 2; fi", "decided by an if or a case"),
         ("a --tensor-model-parallel-size 2\nb --tensor-model-parallel-size 4", "as 2 and as 4"),
+        ("train --tensor-model-parallel-size $TP --seq-length $SEQ", "TP, .*seq-length is .SEQ, "),
         ("train --tensor-model-parallel-size '8", "No closing quotation.*Close its quotes"),
     ],
 )

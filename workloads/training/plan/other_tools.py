@@ -106,15 +106,15 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
     keys = _flattened(path, text)
     # Megatron-LM's YAML has underscores where its command line has hyphens.
     hyphened = {
-        key if key.startswith("$") else key.replace("_", "-"): value
+        key if "." in key or key.startswith("$") else key.replace("_", "-"): value
         for key, value in keys.items()
-        if "." not in key
     }
     if set(MARKS["Megatron-LM"]) & set(hyphened):
         keys = hyphened
     tool = _tool(keys)
     if tool is None:
         return None
+    _check_known(path, {key: keys[key] for key in keys if key in TABLES[tool]})
     fields: dict[str, Any] = {}
     ignored = []
     for key, value in keys.items():
@@ -135,6 +135,16 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
     return OtherPlan(tool, fields, tuple(sorted(ignored)))
 
 
+def _check_known(path: Path, stated: Mapping[str, Any]) -> None:
+    """Refuse fields of a plan that the file leaves open, all of them at once."""
+    unknown = [
+        f"{key} is {value.why}" for key, value in stated.items() if isinstance(value, Unknown)
+    ]
+    if unknown:
+        more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        raise InputError(f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file.")
+
+
 def _tool(keys: Mapping[str, Any]) -> str | None:
     """Name of the tool whose marks are among the keys; None if no tool has them."""
     for tool, marks in MARKS.items():
@@ -146,8 +156,6 @@ def _tool(keys: Mapping[str, Any]) -> str | None:
 def _converted(rule: Rule, key: str, keys: Mapping[str, Any], where: str, field: str) -> Any:
     """Value of a plan's field that a key stands for; None where it says nothing about the field."""
     value = keys[key]
-    if isinstance(value, Unknown):
-        raise InputError(f"{where}{key} is {value.why}. Write its value into the file.")
     try:
         return None if str(value) in ("None", "null", "auto") else rule(value, keys)
     except InputError as mistake:
