@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup demo test test-slow check fuzz lock audit golden golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup demo test test-slow check fuzz lock audit golden size golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
@@ -19,6 +19,7 @@ help:
 	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
 	@echo "make golden     compare the recorded answers of all commands"
+	@echo "make size       lines of source in each room beside its budget"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
 	@echo "make docs-rerun run the code of the documents and draw their pictures again; say what moved"
 	@echo "make gallery    draw every experiment into docs/figures/gallery and write docs/gallery.md"
@@ -68,6 +69,9 @@ audit:
 		{ echo "make audit: pip-audit cannot be fetched without a network, so nothing was looked up" >&2; exit 1; }
 	out/audit/bin/pip-audit --strict --disable-pip --require-hashes -r constraints.txt || \
 		{ echo "make audit: some releases are vulnerable, or could not be looked up; see above" >&2; exit 1; }
+
+size: $(READY)
+	$(BIN)/python -m tests.size
 
 golden: $(READY)
 	$(BIN)/python -m tests.golden.record
