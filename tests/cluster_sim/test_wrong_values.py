@@ -86,7 +86,7 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
         "metrics.time_by_category": {**trace, "order": ["wire"]},
         "plot.link_map": {**trace, "cluster": machine},
         "plot.timeline": trace,
-        "plot.write_timeline": {**trace, "path": folder / "timeline.json.gz"},
+        "plot.write_timeline": {**trace, "path": folder / "timeline.pftrace.gz"},
     }
 
 
