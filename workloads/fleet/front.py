@@ -22,7 +22,7 @@ from workloads.fleet.from_options import (
     read_models,
     scenario_on,
 )
-from workloads.fleet.keywords import fleet_options, keywords_of
+from workloads.fleet.keywords import fleet_options
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
@@ -151,14 +151,8 @@ def run_fleet(
     >>> fleet.summary["chips"]
     1280
     """
-    options = fleet_options(
-        run_fleet,
-        keywords_of(run_fleet, *GROUPS),
-        keywords,
-        policy=_name_of(policy),
-        days=days,
-        scale_to_peak=scale_to_peak,
-    )
+    stated = {"policy": _name_of(policy), "days": days, "scale_to_peak": scale_to_peak}
+    options = fleet_options(run_fleet, GROUPS, keywords, **stated)
     check_question(options)
     requests, models = read_demand(demand, options), read_models(model)
     base = scenario_on(as_cluster(cluster), requests, models, options, seed)

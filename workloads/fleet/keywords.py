@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from numbers import Real
 from pathlib import Path
@@ -33,7 +33,10 @@ def keywords_of(function: Callable[..., Any], *kinds: type) -> list[str]:
 
 
 def fleet_options(
-    function: Callable[..., Any], names: list[str], words: Mapping[str, Any], **parameters: Any
+    function: Callable[..., Any],
+    kinds: Sequence[type],
+    words: Mapping[str, Any],
+    **parameters: Any,
 ) -> FleetOptions:
     """Return the options of a fleet that the keywords of a function describe.
 
@@ -41,8 +44,8 @@ def fleet_options(
     ----------
     function : function
         Public function that was called, for messages.
-    names : list of str
-        Keywords that it takes.
+    kinds : sequence of type
+        Dataclasses whose options are its keywords.
     words : mapping of str to object
         Keywords that were stated; one whose value is None keeps its default.
     **parameters
@@ -53,7 +56,8 @@ def fleet_options(
     InputError
         For a keyword that is not among the names, and a value that its option refuses.
     """
-    check_names(function.__name__, words, [*signature(function).parameters, *names])
+    names = [*signature(function).parameters, *keywords_of(function, *kinds)]
+    check_names(function.__name__, words, names)
     groups = get_type_hints(FleetOptions)
     return FleetOptions(
         **{name: read_options(kind, {**words, **parameters}) for name, kind in groups.items()}

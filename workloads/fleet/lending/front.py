@@ -23,7 +23,7 @@ from workloads.fleet.from_options import (
     read_models,
     scenario_on,
 )
-from workloads.fleet.keywords import fleet_options, keywords_of, read_options
+from workloads.fleet.keywords import fleet_options, read_options
 from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.night_options import for_lending, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
@@ -132,15 +132,13 @@ def lend(
     >>> tonight.summary["units"], tonight.summary["confidence"]
     (40, 0.9)
     """
-    names = described(NightInputs).keys() & keywords.keys()
-    stated = {name: keywords[name] for name in sorted(names) if keywords[name] is not None}
-    if night is not None and stated:
-        raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
-    taken, slo = keywords_of(lend, *GROUPS), keywords.get("slo") or FleetInputs.slo
-    options = for_lending(
-        fleet_options(lend, taken, keywords, days=days, scale_to_peak=scale_to_peak)
-    )
-    question = night or night_from(read_options(NightInputs, stated), slo)
+    of_night = {k: keywords[k] for k in described(NightInputs) if keywords.get(k) is not None}
+    if night is not None and of_night:
+        raise InputError(f"a night and {', '.join(of_night)}; give one or the other.")
+    slo = keywords.get("slo") or FleetInputs.slo
+    stated = {"days": days, "scale_to_peak": scale_to_peak}
+    options = for_lending(fleet_options(lend, GROUPS, keywords, **stated))
+    question = night or night_from(read_options(NightInputs, of_night), slo)
     check_question(options)
     demand = read_demand(history, options)
     built = scenario_on(as_cluster(cluster), demand, read_models(model), options, 0)
