@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup develop demo sbom test test-slow check fuzz lock audit as-user golden golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup develop demo sbom test test-slow check fuzz lock audit as-user golden size golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make setup      what cluster-sim needs to run, and the machine code of the demo"
@@ -25,6 +25,7 @@ help:
 	@echo "make sbom       a wheel in out/dist, and beside it the list of all releases that it runs with"
 	@echo "make as-user    compare the errors that a user of train gets with the recorded ones"
 	@echo "make golden     compare the recorded answers of all commands"
+	@echo "make size       lines of source in each room beside its budget"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
 	@echo "make docs-rerun run the code of the documents and draw their pictures again; say what moved"
 	@echo "make gallery    draw every experiment into docs/figures/gallery and write docs/gallery.md"
@@ -94,6 +95,9 @@ sbom: $(READY)
 
 as-user: $(READY)
 	$(BIN)/python -m experiments.validation.gate
+
+size: $(READY)
+	$(BIN)/python -m tests.size
 
 golden: $(READY)
 	$(BIN)/python -m tests.golden.record

@@ -101,21 +101,18 @@ class Run:
         self._show("json", f"{name}.json", title or name, "")
 
     def trace(self, trace: Trace, counters: Sequence[Counter] = ()) -> None:
-        """Write the whole trace to ``trace.parquet``, and its timelines for Perfetto.
+        """Write the whole trace to ``trace.parquet``, and its timeline for Perfetto.
 
-        ``counters`` are added to those of links and memories in the Perfetto file.
+        ``counters`` are added to those of links and memories in the timeline.
         """
         from cluster_sim.plot.perfetto import write_timeline
-        from cluster_sim.plot.perfetto_protobuf import write_perfetto
 
         for column in (trace.times.ready_ps, trace.times.start_ps, trace.times.end_ps):
             self._results.update(column.tobytes())
         trace.save(self._new("trace.parquet"))
         self._show("file", "trace.parquet", "", "Every op: resource, ready, start, end, labels.")
-        write_timeline(trace, self._new("timeline.json.gz"))
-        self._show("file", "timeline.json.gz", "", "The run to browse: open it in ui.perfetto.dev.")
-        write_perfetto(trace, self._new("timeline.pftrace.gz"), more=counters)
-        note = "The same by chip and link, with arrows and counters."
+        write_timeline(trace, self._new("timeline.pftrace.gz"), more=counters)
+        note = "The run to browse: open it in ui.perfetto.dev."
         self._show("file", "timeline.pftrace.gz", "", note)
 
     def file(

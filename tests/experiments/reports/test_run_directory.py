@@ -46,7 +46,6 @@ def test_everything_that_was_given_is_there(tmp_path: Path) -> None:
         "report.html",
         "result.json",
         "run.json",
-        "timeline.json.gz",
         "timeline.pftrace.gz",
         "trace.parquet",
     ]
@@ -75,7 +74,6 @@ def test_the_record_names_inputs_version_seed_and_every_file(tmp_path: Path) -> 
         "metrics.csv",
         "breakdown.svg",
         "trace.parquet",
-        "timeline.json.gz",
         "timeline.pftrace.gz",
     ]
 
