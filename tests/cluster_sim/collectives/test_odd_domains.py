@@ -39,7 +39,7 @@ def test_a_missing_rank_costs_at_most_its_adapters_and_no_ring_over_all(domains:
     """One rank carries what two carry elsewhere, and rounds grow with the logarithm."""
     even, odd = _ms(_group(domains)), _ms(_group(domains, missing=1))
     assert even < odd < 2.05 * even
-    assert odd < 1.1 * _ms(_group(16, missing=1))
+    assert odd < 1.2 * _ms(_group(16, missing=1))
 
 
 @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce"])
