@@ -88,15 +88,22 @@ def train(
     if count is not None:
         check_chips(count, cluster)
         detail_fields["partial"] = True
-    named = {"framework": plan.framework} if plan and plan.framework else {}
-    if text := conditions.framework_text({**named, **plan_fields}, cluster):
+    fields_of_plan = {**(vars(plan) if plan else {}), **plan_fields}
+    if text := conditions.framework_text(fields_of_plan, cluster):
         plan_fields["framework"] = text
     if plan is None:
         plan = complete(plan_fields, model, cluster, chips=count)
     else:
-        plan = replace(plan, **plan_fields)
-        check_ranks(plan, cluster.chips if count is None else count)
+        plan = _changed(plan, plan_fields, cluster.chips if count is None else count)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
+
+
+def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any], chips: int) -> ParallelPlan:
+    """Return the plan with other values for some of its fields, which are then stated ones."""
+    assumed = tuple(name for name in plan.assumed if name not in plan_fields)
+    plan = replace(plan, **plan_fields, assumed=assumed)
+    check_ranks(plan, chips)
+    return plan
 
 
 def _divided(
@@ -104,8 +111,7 @@ def _divided(
 ) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "progress")
-    known = [*parameters, *sorted(PLAN), *sorted(DETAIL), *sorted(CONDITIONS)]
-    check_names("train", stated, known)
+    check_names("train", stated, [*parameters, *sorted(PLAN), *sorted(DETAIL), *sorted(CONDITIONS)])
     plan_fields, detail_fields, conditions = (
         {name: value for name, value in stated.items() if name in names}
         for names in (PLAN, DETAIL, CONDITIONS)

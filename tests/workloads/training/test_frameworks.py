@@ -182,22 +182,22 @@ def test_a_release_comes_before_what_is_chosen_whatever_the_order() -> None:
 
 def test_a_release_lasts_until_the_month_before_the_next() -> None:
     path = "kernels.h100.gemm_sustained_fp8"
-    found = [
+    variants = [
         framework(f"megatron-core:{date}").variants("h100", shipped_catalogue()).get(path)
         for date in ("2023", "2023-08-31", "2023-09", "2024-02", "2024-03", "2031-01")
     ]
-    assert found == ["early-2023", "early-2023", None, None, "late-2024", "late-2024"]
+    assert variants == ["early-2023", "early-2023", None, None, "late-2024", "late-2024"]
 
 
 def test_a_variant_that_a_user_chose_stays() -> None:
     """``--variant`` counts before the framework, for what the framework chooses and restores."""
     path = "kernels.h100.attention_efficiency"
-    asked = shipped_catalogue().with_variants({path: "triton"})
-    on = framework("torchtitan").on(cluster("dgx-h100", catalogue=asked)).catalogue
+    with_triton = shipped_catalogue().with_variants({path: "triton"})
+    on = framework("torchtitan").on(cluster("dgx-h100", catalogue=with_triton)).catalogue
     assert on is not None
     of = ("kernels.h100", "attention_efficiency")
-    assert on.value(*of) == asked.value(*of) != shipped_catalogue().value(*of)
-    stays = seconds(framework="torchtitan", catalogue=asked)
+    assert on.value(*of) == with_triton.value(*of) != shipped_catalogue().value(*of)
+    stays = seconds(framework="torchtitan", catalogue=with_triton)
     assert stays > seconds(framework="torchtitan")
 
 
@@ -280,6 +280,15 @@ def test_chips_that_a_framework_does_not_train_on_are_refused(
         train(TOY, machine, framework=name)
 
 
+@pytest.mark.parametrize("text", ["torchtitan:500-watt", "megatron-core:graphs"])
+def test_a_setting_without_numbers_for_the_chip_is_refused(text: str) -> None:
+    name, _, word = text.partition(":")
+    message = f"setting {word} of framework {name} changes nothing on a100-80gb"
+    with pytest.raises(InputError, match=message):
+        train(TOY, "dgx-a100", framework=text)
+    assert train(TOY, "dgx-h100", framework=text).time_s > 0
+
+
 CONDITIONED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"compiled": False}, {"compiled": True}, {"zero": 3}),
     ({}, {"compiled": True}, {"zero": 3}),
@@ -304,11 +313,21 @@ def test_each_condition_moves_the_time(
     [
         ({"graphs": True}, {}, "megatron-core:graphs"),
         ({"compiled": True}, {"zero": 3}, "fsdp:compiled"),
-        ({"compiled": False}, {"zero": 3}, "fsdp"),
+        ({"compiled": False}, {"zero": 3}, ""),
+        ({"compiled": False}, {"framework": "fsdp:compiled"}, "fsdp"),
+        ({"compiled": True}, {"framework": "torchtitan:eager"}, "torchtitan"),
         ({"compiled": True}, {"framework": "torchtitan"}, "torchtitan"),
         ({"compiled": False}, {"framework": "torchtitan:500-watt"}, "torchtitan:500-watt,eager"),
         ({"date": "2024-06", "graphs": True}, {}, "megatron-core:2024-06,graphs"),
         ({"graphs": False, "power_limit_w": 700.0}, {}, ""),
+        ({"graphs": False}, {"framework": "megatron-core:graphs,2024-06"}, "megatron-core:2024-06"),
+        (
+            {"launch_blocking": False},
+            {"framework": "megatron-lm:2020,blocking"},
+            "megatron-lm:2020",
+        ),
+        ({"power_limit_w": 700.0}, {"framework": "torchtitan:500-watt"}, "torchtitan"),
+        ({"date": "2021"}, {"framework": "megatron-lm:2020-06"}, "megatron-lm:2021"),
     ],
 )
 def test_a_condition_stands_for_a_setting(

@@ -56,8 +56,8 @@ def test_what_a_row_states_moves_its_time(slower: dict[str, Any], faster: dict[s
 
 def test_a_variant_that_a_row_states_counts_before_its_framework() -> None:
     """FSDP has attention by flash-attention 2, which is faster than that by Triton."""
-    asked = {"variant": "kernels.h100.attention_efficiency=triton"}
-    assert seconds(framework="fsdp") < seconds(framework="fsdp", **asked)
+    triton = {"variant": "kernels.h100.attention_efficiency=triton"}
+    assert seconds(framework="fsdp") < seconds(framework="fsdp", **triton)
 
 
 def test_a_condition_adds_to_the_settings_of_the_stated_framework() -> None:
@@ -165,7 +165,7 @@ def renamed(row: Row) -> dict[str, Any]:
 
 def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> None:
     """A question is the model, cluster and plan, which decide everything that follows."""
-    asked = 0
+    questions = 0
     for each in tables().values():
         read = each.rows()
         if read.kind.name != "training":
@@ -175,8 +175,8 @@ def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> No
             plain, place, how = question(filled(renamed(row)).values)
             assert (plan, machine, plan.assumed) == (how, place, how.assumed), row
             assert replace(model, name="") == replace(plain, name="")
-            asked += 1
-    assert asked > 300
+            questions += 1
+    assert questions > 300
 
 
 @pytest.mark.parametrize("name", tables())
