@@ -20,8 +20,7 @@ def main() -> None:
     """Print the time of a week under each policy, and how much faster it is than real time."""
     from topologies.clusters.names import cluster
     from workloads.demand import azure_code
-    from workloads.fleet.policy_by_name import policy_of
-    from workloads.fleet.scenario import run, scenario
+    from workloads.fleet.scenario import policy_of, run, scenario
     from workloads.models.huggingface import named
 
     begun = time.process_time()

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 KEY = "option"
 """Key of the description in the metadata of a field."""
 
@@ -44,6 +45,8 @@ class Option:
     kind : type, optional
         Type of the value on the command line if it is not that of the field: ``str`` for a
         quantity such as ``160MB`` that the library parses.
+    plain : str
+        Unit that a plain number from Python gets where the command line takes text, such as ``s``.
     argument : bool
         Whether the value is given by position instead of by name.
     recorded : bool
@@ -59,6 +62,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     kind: type | None = None
+    plain: str = ""
     argument: bool = False
     recorded: bool = True
 
@@ -101,6 +105,33 @@ def described(kind: type) -> dict[str, Option]:
     """Return the options among the fields of a dataclass, by field name, in their order."""
     declared: tuple[Field[Any], ...] = fields(kind)
     return {field.name: field.metadata[KEY] for field in declared if KEY in field.metadata}
+
+
+def observed(options: T) -> tuple[T, set[str]]:
+    """Return a copy of options, and the set of its fields that have been read of it so far.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Request:
+    ...     ranks: int = 8
+    ...     rails: int = 2
+    >>> request, read = observed(Request())
+    >>> request.ranks, read
+    (8, {'ranks'})
+    """
+    read: set[str] = set()
+    kind: Any = type(options)
+    names = {each.name for each in fields(kind)}
+
+    def noting(self: Any, name: str) -> Any:
+        if name in names:
+            read.add(name)
+        return kind.__getattribute__(self, name)
+
+    copy: Any = object.__new__(type(kind.__name__, (kind,), {"__getattribute__": noting}))
+    vars(copy).update(vars(options))
+    return copy, read
 
 
 def in_words(values: tuple[str, ...], last: str = "or") -> str:

@@ -1,35 +1,79 @@
-"""``timeline.json.gz``: a trace for https://ui.perfetto.dev, in the Chrome trace event format.
+"""``timeline.pftrace.gz``: a trace for https://ui.perfetto.dev, in its own protocol buffers.
 
-Each rank (or owner of resources) is a process, each resource a thread. The text is written column
-by column, so a million ops take seconds.
+Every chip is a track, below which each of its engines, CC-Cores and adapters is a track; all links
+are below a track of their own. A slice has the name of its kernel or message, and its category in
+the trace; arrows lead from the end of a message to the op that waits for it; counters show the
+number of busy links and the rate that they carry, the rate of the memory of each chip, and what the
+caller adds.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
-from cluster_sim.plot.byte_columns import Column, constant, decimals, picked, rows_of
-from cluster_sim.schedule.table import FIXED, Codes
+from cluster_sim.plot.perfetto_counters import Counter, counters, drawn_on
+from cluster_sim.plot.protobuf_columns import (
+    Column,
+    constant,
+    fixed64,
+    message,
+    rows_of,
+    varint,
+    within,
+)
+from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arguments import checked
-from topologies.arrays import IntArray, distinct
+from topologies.arrays import BoolArray, IntArray
 from topologies.files.writing import write_gzip
+from topologies.units import PS_PER_NS
 
+# Numbers of fields and values below are those of perfetto/protos/perfetto/trace.
 MOST_OPS = 1_000_000
 """Most ops in a file; with more the page in the browser grows slow."""
-Text: TypeAlias = bytes | memoryview
+PACKET, SEQUENCE = 1, 1
+"""Field of a packet in the trace; the one sequence that all packets belong to."""
+BEGIN, END, COUNTER = 1, 2, 4
+"""Types of track events."""
+DOUBLE_VALUE = 44
+"""Field of a counter's value."""
+LINKS, COUNTERS, CUT, CHIPS, RESOURCES = 1, 2, 999, 1_000, 10_000_000
+"""Track of all links; first of the tracks of counters; track named after what was cut; first of the
+tracks of chips and of resources."""
+LOST = "lost"
+"""Name and category of attempts that a fault ended."""
+OP, BYTES, WAITED, START = 1, 2, 3, 4
+NOTES = {OP: "op", BYTES: "size_bytes", WAITED: "waited_ns", START: "start_ps"}
+"""Names of the annotations of a slice, by their number."""
+MOST_NAMES = 100_000
+"""Most different names of messages; with more, a message has the name of its category."""
+LINK_KINDS = ("link", "port", "uplink", "downlink")
+"""Kinds of resources whose tracks are below that of all links."""
 
-NO_THREAD = 0
-"""Thread of ops without a resource."""
-SEPARATOR = b",\n"
-"""Text after each event but the last."""
-MICROSECOND_PLACES = 6
-"""Decimal places with which picoseconds are exact in microseconds."""
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Slices to be drawn, in the order of tracks and times.
+
+    Attributes
+    ----------
+    op, track : int array (slices,)
+        Number of the op, and of the track that it is drawn on.
+    start_ps, end_ps : int array (slices,)
+        Start and end [ps].
+    is_lost : bool array (slices,)
+        Whether the slice is an attempt that a fault ended.
+    """
+
+    op: IntArray
+    track: IntArray
+    start_ps: IntArray
+    end_ps: IntArray
+    is_lost: BoolArray
 
 
 @checked()
@@ -39,29 +83,29 @@ def write_timeline(
     *,
     ranks: int | Sequence[int] | IntArray | None = None,
     resources: Picks | None = None,
-    arrows: bool = False,
+    arrows: bool = True,
     most_ops: int = MOST_OPS,
+    more: Sequence[Counter] = (),
 ) -> None:
-    """Write ops as a gzipped Chrome trace; the file appears whole or not at all.
+    """Write ops as a gzipped Perfetto trace; the file appears whole or not at all.
 
-    Times are in microseconds with six decimals, which is exact. Ops on a resource with one slot
-    are slices of its thread; ops that may overlap (several slots, shared rates) are async slices.
-    Attempts lost to faults are slices in the category ``lost``. Joins take no time and are left
-    out.
+    Perfetto counts in nanoseconds; the exact start is an annotation, ``start_ps``. Attempts lost to
+    faults are slices in the category ``lost``. Joins take no time and are left out.
 
     Parameters
     ----------
     trace : Trace
-        Trace of a run.
     path : path
-        File that is written, such as ``timeline.json.gz``.
+        File that is written, such as ``timeline.pftrace.gz``.
     ranks, resources : optional
-        Ranks and resources that are written, as in :meth:`Trace.frame`; by default all of them.
+        Ranks and resources that are written, as in :meth:`Trace.frame`; by default all.
     arrows : bool
-        Draw edges between ops of different resources.
+        Draw edges that lead from one track to another.
     most_ops : int
-        Largest number of ops; a longer trace is cut to the lowest ranks that fit whole, and
-        ``otherData`` in the file says so.
+        Largest number of ops; a longer trace is cut to the lowest ranks that fit whole, and a track
+        of the file says so.
+    more : sequence of Counter
+        Further counters, such as the memory in use.
 
     Raises
     ------
@@ -75,27 +119,30 @@ def write_timeline(
     >>> ring = cs.Group(cs.cluster("ring:4", bandwidth="100GB/s", latency="1us"), range(4))
     >>> trace = cs.simulate(cs.collective("all-gather", ring, size_bytes="4MiB", algorithm="ring"))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_timeline(trace, f"{folder}/timeline.json.gz")
+    ...     write_timeline(trace, f"{folder}/timeline.pftrace.gz")
     """
-    rows, shown = fitting(trace, trace.rows(ranks, resources), most_ops)
-    blocks = [_names(trace, rows), *_slices(trace, rows), _lost(trace, rows)]
-    if arrows:
-        blocks += _arrows(trace, rows)
-    facts = {**trace.schedule.facts, "ops": len(trace), "shown": shown}
-    end = json.dumps({"displayTimeUnit": "ns", "otherData": {k: str(v) for k, v in facts.items()}})
-    *events, last = [memoryview(block) for block in blocks if len(block)] or [memoryview(b"")]
-    head, rest = b'{"traceEvents":[\n', b"\n],\n" + end[1:].encode() + b"\n"
-    write_gzip(Path(path), [head, *events, last[: -len(SEPARATOR)], rest])
+    rows, cut = _fitting(trace, trace.rows(ranks, resources), most_ops)
+    drawn = _slices(trace, rows)
+    counted = [*counters(trace, rows), *more]
+    write_gzip(
+        Path(path),
+        [
+            _head(trace, drawn, [counter.chip for counter in counted if counter.chip >= 0]),
+            _track(CUT, cut, 0, order=0) if cut else b"",
+            _packets(trace, drawn, arrows=arrows),
+            *(part for counter in enumerate(counted) for part in _counter(*counter)),
+        ],
+    )
 
 
-def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:
-    """Return the ops that take time, at most ``most_ops`` of them, and a note on what was cut."""
+def _fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]:
+    """Return the ops that take time, at most ``most_ops`` of them, and a note if some were cut."""
     ran = trace.times.start_ps[rows] >= 0
     lasts = (trace.times.end_ps[rows] > trace.times.start_ps[rows]) | (trace.times.end_ps[rows] < 0)
     rows = rows[ran & lasts]
     if len(rows) <= most_ops:
-        return rows, f"{len(rows):,} ops that take time"
-    process = _process(trace, rows)
+        return rows, ""
+    process = _rank_or_owner(trace)[rows]
     counts = np.bincount(process).cumsum()
     whole = int(np.searchsorted(counts, most_ops, side="right"))
     if whole:
@@ -105,148 +152,237 @@ def fitting(trace: Trace, rows: IntArray, most_ops: int) -> tuple[IntArray, str]
     return np.sort(rows[order]), f"the first {most_ops:,} ops of {len(rows):,}"
 
 
-def _process(trace: Trace, rows: IntArray) -> IntArray:
+def _rank_or_owner(trace: Trace) -> IntArray:
     """Return the rank of each op or, without that label, the owner of its resource."""
-    schedule = trace.schedule
-    rank = schedule.labels.get("rank")
-    if rank is not None and not isinstance(rank, Codes):
-        return np.maximum(rank[rows], 0)
-    thread = _thread(trace, rows)
-    owner = np.concatenate([[0], schedule.resources.owner])
-    return np.asarray(np.maximum(owner[thread], 0))
+    rank = trace.schedule.labels.get("rank")
+    if rank is None or isinstance(rank, Codes):
+        rank = np.append(trace.schedule.resources.owner, 0)[drawn_on(trace)]
+    return np.asarray(np.maximum(rank, 0), np.int64)
 
 
-def _thread(trace: Trace, rows: IntArray) -> IntArray:
-    """Return 1 + the resource that each op is drawn on: its slot, else its first share; else 0."""
-    schedule = trace.schedule
-    thread = schedule.resource.astype(np.int64) + 1
-    flows = schedule.flows
-    if len(flows):
-        bare = thread[flows.op] == NO_THREAD
-        thread[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]] + 1
-    return thread[rows]
-
-
-def _names(trace: Trace, rows: IntArray) -> bytes:
-    """Return the events that name processes and threads, in the order of their numbers."""
-    threads = len(trace.schedule.resources) + 1
-    both = distinct(_process(trace, rows).astype(np.int64) * threads + _thread(trace, rows))
-    pairs = np.stack(np.divmod(both, threads))
-    word = "rank" if "rank" in trace.schedule.labels else "chip"
-    held = pairs[1][pairs[1] > NO_THREAD] - 1
-    named = dict(zip((held + 1).tolist(), trace.schedule.resources.names(held), strict=True))
-    lines = [
-        line
-        for process in np.unique(pairs[0]).tolist()
-        for line in (
-            _meta("process_name", process, 0, {"name": f"{word} {process}"}),
-            _meta("process_sort_index", process, 0, {"sort_index": process}),
-        )
-    ]
-    for process, thread in pairs.T.tolist():
-        name = {"name": named.get(thread, "no resource")}
-        lines.append(_meta("thread_name", process, thread, name))
-        lines.append(_meta("thread_sort_index", process, thread, {"sort_index": thread}))
-    return "".join(line + ",\n" for line in lines).encode()
-
-
-def _meta(name: str, process: int, thread: int, arguments: dict[str, Any]) -> str:
-    return json.dumps({"name": name, "ph": "M", "pid": process, "tid": thread, "args": arguments})
-
-
-def _slices(trace: Trace, rows: IntArray) -> Iterator[Text]:
-    """Yield the events of ops: complete slices where only one runs at a time, else two events."""
-    schedule, times = trace.schedule, trace.times
-    slots = np.concatenate([[0], schedule.resources.slots])
-    alone = (schedule.kind[rows] == FIXED) & (slots[_thread(trace, rows)] == 1)
-    for some, overlapping in ((rows[alone], False), (rows[~alone], True)):
-        start, end = times.start_ps[some], times.end_ps[some]
-        end = np.where(end < 0, times.stopped_ps or trace.total_ps, end)
-        head, begun, number = _head(trace, some), _microseconds(start), decimals(some)
-        args = (',"args":{', *_args(trace, some), "}},\n")
-        if not overlapping:
-            lasts = _microseconds(end - start)
-            yield _text(*head, ',"ph":"X","ts":', begun, ',"dur":', lasts, *args)
-            continue
-        yield _text(*head, ',"ph":"b","id":', number, ',"ts":', begun, *args)
-        yield _text(*head, ',"ph":"e","id":', number, ',"ts":', _microseconds(end), "},\n")
-
-
-def _lost(trace: Trace, rows: IntArray) -> Text:
-    lost = trace.times.attempts
+def _slices(trace: Trace, rows: IntArray) -> Slices:
+    """Return the slices of these ops; ops that overlap on a resource are on different tracks."""
+    resource, lost = drawn_on(trace), trace.times.attempts
     shown = np.isin(lost.op, rows)
-    op, start, end = lost.op[shown], lost.start_ps[shown], lost.end_ps[shown]
-    return _text(
-        '{"name":"lost attempt","cat":"lost",', *_place(trace, op),
-        ',"ph":"X","ts":', _microseconds(start), ',"dur":', _microseconds(end - start),
-        ',"args":{"op":', decimals(op), "}},\n",
-    )  # fmt: skip
+    start = np.concatenate([trace.times.start_ps[rows], lost.start_ps[shown]])
+    end = np.concatenate([trace.times.end_ps[rows], lost.end_ps[shown]])
+    end = np.where(end < 0, trace.times.stopped_ps or trace.total_ps, end)
+    op, is_lost = np.concatenate([rows, lost.op[shown]]), np.arange(len(start)) >= len(rows)
+    order = np.lexsort((end, start, resource[op]))
+    op, start, end, is_lost = op[order], start[order], end[order], is_lost[order]
+    track = RESOURCES + (resource[op] + 1) * LANES + _lanes(resource[op], start, end)
+    order = np.lexsort((start, track))
+    return Slices(op[order], track[order], start[order], end[order], is_lost[order])
 
 
-def _arrows(trace: Trace, rows: IntArray) -> Iterator[Text]:
-    """Yield flow events, from the end of an op to the start of another on a different thread."""
-    edges, times = trace.schedule.edges, trace.times
-    shown = np.zeros(len(trace), np.bool_)
-    shown[rows] = True
-    source, target = edges.sources(), edges.dst
-    thread = _thread(trace, np.arange(len(trace)))
-    across = np.flatnonzero(shown[source] & shown[target] & (thread[source] != thread[target]))
-    source, target = source[across], target[across]
-    # An arrow must start inside its slice, which ends before its end.
-    leaves = np.maximum(times.end_ps[source] - 1, times.start_ps[source])
-    start, end = (
-        '{"name":"edge","cat":"edge","ph":"s","id":',
-        '{"name":"edge","cat":"edge","ph":"f","bp":"e","id":',
+LANES = 64
+"""Most tracks of a resource."""
+
+
+def _lanes(resource: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """Return the lowest free lane of each slice; slices are in order of resource and start."""
+    lane = np.zeros(len(start), np.int64)
+    same = resource[1:] == resource[:-1]
+    if not (same & (start[1:] < end[:-1])).any():  # nothing overlaps, as on most resources
+        return lane
+    busy_until: list[int] = []  # of each lane of the present resource
+    present = -2
+    for k, (number, begin, over) in enumerate(
+        zip(resource.tolist(), start.tolist(), end.tolist(), strict=True)
+    ):
+        if number != present:
+            busy_until, present = [], number
+        place = next((p for p, until in enumerate(busy_until) if until <= begin), len(busy_until))
+        if place == len(busy_until):
+            busy_until.append(over)
+        busy_until[place] = over
+        lane[k] = min(place, LANES - 1)
+    return lane
+
+
+def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
+    return message((PACKET, message(*parts, (10, SEQUENCE))))
+
+
+def _head(trace: Trace, drawn: Slices, counted: Sequence[int]) -> bytes:
+    """Return the packets that name tracks, and the slices, categories and annotations.
+
+    ``counted`` are the chips that have counters, whose tracks are needed even without slices.
+    """
+    schedule = trace.schedule
+    more = [LOST] if drawn.is_lost.any() else []
+    names, categories = ([*codes.names, *more] for codes in (_names(trace), _categories(trace)))
+    interned = b"".join(
+        [
+            *(message((1, message((1, k + 1), (2, text)))) for k, text in enumerate(categories)),
+            *(message((2, message((1, k + 1), (2, text)))) for k, text in enumerate(names)),
+            *(message((3, message((1, k), (2, note)))) for k, note in NOTES.items()),
+        ]
     )
-    number, arrives = decimals(across), _microseconds(times.start_ps[target])
-    left = _microseconds(leaves)
-    yield _text(start, number, ",", *_place(trace, source), ',"ts":', left, "},\n")
-    yield _text(end, number, ",", *_place(trace, target), ',"ts":', arrives, "},\n")
+    packets = [_packet((12, interned), (13, 1))]
+    tracks = np.unique(drawn.track)
+    number = (tracks - RESOURCES) // LANES - 1
+    held = number[number >= 0]
+    printed = dict(zip(held.tolist(), schedule.resources.names(held), strict=True))
+    parents = {CHIPS + chip: f"chip {chip}" for chip in counted}
+    for track, resource in zip(tracks.tolist(), number.tolist(), strict=True):
+        parent, title = LINKS, "links"
+        if resource >= 0:
+            kind = schedule.resources.kinds[int(schedule.resources.kind[resource])]
+            owner = int(schedule.resources.owner[resource])
+            if kind not in LINK_KINDS:
+                parent, title = CHIPS + max(0, owner), f"chip {owner}"
+        parents[parent] = title
+        label = printed.get(resource, "no resource")
+        packets.append(_track(track, label, parent, order=track))
+    first = [_track(parent, title, 0, order=parent) for parent, title in sorted(parents.items())]
+    return b"".join([packets[0], *first, *packets[1:]])
 
 
-def _head(trace: Trace, rows: IntArray) -> tuple[Column | str, ...]:
-    """Return the beginning of each event: name, category, process and thread."""
+def _track(number: int, name: str, parent: int, *, order: int, unit: str = "") -> bytes:
+    parts: list[tuple[int, int | bytes | str]] = [(1, number), (2, name)]
+    if parent:
+        parts.append((5, parent))
+    if unit:
+        parts.append((8, message((6, unit))))
+    return _packet((60, message(*parts, (11, 3), (12, order % 2**31))))
+
+
+def _names(trace: Trace) -> Codes:
+    """Return the name of every op: of its kernel, its message with both ranks, or its category."""
+    labels, category = trace.schedule.labels, _categories(trace)
+    label = labels.get("name")
+    if isinstance(label, Codes):
+        return label
+    ends = [labels.get("rank"), labels.get("peer")]
+    if any(end is None or isinstance(end, Codes) for end in ends):
+        return category
+    table = np.stack([category.code, *(np.asarray(end) for end in ends)]).astype(np.int64)
+    low = table.min(axis=1, keepdims=True)
+    size = table.max(axis=1, keepdims=True) - low + 1
+    number = np.ravel_multi_index(tuple(table - low), tuple(size.reshape(-1).tolist()))
+    numbers, first, code = np.unique(number, return_index=True, return_inverse=True)
+    if len(numbers) > MOST_NAMES:
+        return category
+    names = [
+        f"{category.names[kind]} {rank}" + (f" → {peer}" if peer >= 0 else "")
+        for kind, rank, peer in table[:, first].T.tolist()
+    ]
+    return Codes(code.reshape(-1), tuple(names))
+
+
+def _categories(trace: Trace) -> Codes:
+    """Return the category of every op: the label ``what``, else the kind of its resource."""
     schedule = trace.schedule
     label = schedule.labels.get("what")
-    if not isinstance(label, Codes):
-        kind = np.concatenate([[0], schedule.resources.kind.astype(np.int64) + 1])
-        label = Codes(
-            kind[_thread(trace, np.arange(len(trace)))], ("op", *schedule.resources.kinds)
-        )
-    name = _quoted(label[rows])
-    return '{"name":', name, ',"cat":', name, ",", *_place(trace, rows)
+    if isinstance(label, Codes):
+        return label
+    kind = np.concatenate([schedule.resources.kind.astype(np.int64) + 1, [0]])
+    return Codes(kind[schedule.resource], ("op", *schedule.resources.kinds))
 
 
-def _place(trace: Trace, rows: IntArray) -> tuple[Column | str, ...]:
-    process, thread = decimals(_process(trace, rows)), decimals(_thread(trace, rows))
-    return '"pid":', process, ',"tid":', thread
+def _packets(trace: Trace, drawn: Slices, *, arrows: bool) -> bytes | memoryview:
+    """Return the packets of the beginning and the end of every slice, one after the other."""
+    schedule, count = trace.schedule, len(drawn.op)
+    if not count:
+        return b""
+    begin = [
+        *_event(drawn, BEGIN),
+        varint(3, _interned(_categories(trace), drawn)),
+        varint(10, _interned(_names(trace), drawn)),
+        *_note(OP, drawn.op),
+        *_note(BYTES, schedule.size_bytes[drawn.op]),
+        *_note(WAITED, np.maximum(0, _waited(trace, drawn)) // PS_PER_NS),
+        *_note(START, drawn.start_ps),
+        *(_arrows(trace, drawn) if arrows else []),
+    ]
+    pairs = ((begin, drawn.start_ps), (_event(drawn, END), drawn.end_ps))
+    columns = [column for event, at in pairs for column in _timed(event, at // PS_PER_NS)]
+    return rows_of(columns)
 
 
-def _args(trace: Trace, rows: IntArray) -> list[Column | str]:
-    """Return the details that the page shows of a slice: op, bytes, waiting time and labels."""
-    schedule, times = trace.schedule, trace.times
-    waited = _microseconds(times.start_ps[rows] - times.ready_ps[rows])
-    size = decimals(schedule.size_bytes[rows])
-    parts: list[Column | str] = [
-        '"op":', decimals(rows), ',"size_bytes":', size, ',"waited_us":', waited
-    ]  # fmt: skip
-    for key, label in schedule.labels.items():
-        values = label[rows]
-        shown = _quoted(values) if isinstance(values, Codes) else decimals(values)
-        parts += [f",{json.dumps(key)}:", shown]
-    return parts
+def _interned(codes: Codes, drawn: Slices) -> IntArray:
+    """Return the number of each slice's text among the interned ones, the last of which is lost."""
+    return np.where(drawn.is_lost, len(codes.names), codes.code[drawn.op].astype(np.int64)) + 1
 
 
-def _text(*parts: Column | str) -> Text:
-    """Return the text of all records, whose parts are columns and constant texts."""
-    return rows_of([constant(p.encode()) if isinstance(p, str) else p for p in parts])
+def _event(drawn: Slices, kind: int) -> list[Column]:
+    return [constant(message((9, kind))), varint(11, drawn.track)]
 
 
-def _microseconds(ps: IntArray) -> Column:
-    """Return picoseconds as microseconds with six decimals, which is exact."""
-    return decimals(ps, MICROSECOND_PLACES)
+def _timed(event: Sequence[Column], at_ns: IntArray) -> list[Column]:
+    """Return packets of these events at these times."""
+    flags = constant(message((10, SEQUENCE), (13, 2)))
+    return within(PACKET, [varint(8, at_ns), flags, *within(11, event)])
 
 
-def _quoted(names: Codes) -> Column:
-    """Return names as JSON strings."""
-    return picked([json.dumps(name).encode() for name in names.names], names.code)
+def _note(number: int, values: IntArray) -> list[Column]:
+    return within(4, [constant(message((1, number))), varint(3, np.maximum(0, values))])
+
+
+def _waited(trace: Trace, drawn: Slices) -> IntArray:
+    return np.asarray(drawn.start_ps - trace.times.ready_ps[drawn.op])
+
+
+def _arrows(trace: Trace, drawn: Slices) -> list[Column]:
+    """Return the fields by which slices send and receive arrows, for edges between tracks."""
+    schedule, count = trace.schedule, len(drawn.op)
+    place = np.full(len(trace) + 1, -1, np.int64)
+    whole = np.flatnonzero(~drawn.is_lost)
+    place[drawn.op[whole]] = whole
+    edges = _across_joins(trace, schedule.edges.sources(), schedule.edges.dst)
+    # A slice can send one arrow and receive one; those of messages take precedence.
+    source, target = np.concatenate([_messages(trace), edges], axis=1)
+    leaves, arrives = place[source], place[target]
+    shown = (leaves >= 0) & (arrives >= 0)
+    shown[shown] = drawn.track[leaves[shown]] != drawn.track[arrives[shown]]
+    leaves, arrives = leaves[shown], arrives[shown]
+    _, first = np.unique(leaves, return_index=True)
+    leaves, arrives = leaves[first], arrives[first]
+    _, first = np.unique(arrives, return_index=True)
+    leaves, arrives = leaves[first], arrives[first]
+    out, into = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    out[leaves] = into[arrives] = np.arange(1, len(leaves) + 1)
+    return [fixed64(47, out, out > 0), fixed64(48, into, into > 0)]
+
+
+def _messages(trace: Trace) -> tuple[IntArray, IntArray]:
+    """Return the ops that send a message, and those that receive it, where both follow a join."""
+    schedule = trace.schedule
+    source, target = schedule.edges.sources(), schedule.edges.dst.astype(np.int64)
+    kinds = [*schedule.resources.kinds, "none"]
+    kind = np.concatenate([schedule.resources.kind, [len(kinds) - 1]])[schedule.resource[target]]
+    joins = trace.times.end_ps[source] <= trace.times.start_ps[source]
+    ends = []
+    for name in ("send", "receive"):
+        rows = joins & (kind == (kinds.index(name) if name in kinds else -1))
+        join, first, count = np.unique(source[rows], return_index=True, return_counts=True)
+        ends.append((join[count == 1], target[rows][first[count == 1]]))
+    (send_join, sender), (receive_join, receiver) = ends
+    _, of_sender, of_receiver = np.intersect1d(send_join, receive_join, return_indices=True)
+    return sender[of_sender], receiver[of_receiver]
+
+
+def _across_joins(trace: Trace, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the edges, with two that lead into a join and out of it replaced by one edge."""
+    joins = trace.times.end_ps <= trace.times.start_ps
+    first = np.full(len(trace), -1, np.int64)
+    into = joins[target]
+    first[target[into]] = source[into]
+    whole = np.where(joins[source], first[source], source)
+    has_source = whole >= 0
+    return whole[has_source], target[has_source].astype(np.int64)
+
+
+def _counter(place: int, counter: Counter) -> tuple[bytes, bytes | memoryview]:
+    """Return the packet of a counter's track, and the packets of its values."""
+    track, points = COUNTERS + place, len(counter.value)
+    bits = np.ascontiguousarray(counter.value, np.float64).view(np.int64)
+    event = [
+        constant(message((9, COUNTER))),
+        varint(11, np.array([track])),
+        fixed64(DOUBLE_VALUE, bits, np.ones(points, np.bool_)),
+    ]
+    rows = rows_of(_timed(event, counter.at_ps // PS_PER_NS)) if points else b""
+    parent = CHIPS + counter.chip if counter.chip >= 0 else 0
+    return _track(track, counter.name, parent, order=place, unit=counter.unit), rows

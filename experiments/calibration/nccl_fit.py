@@ -16,11 +16,11 @@ from cluster_sim.collectives.duration.nccl.load import Load, load_of
 from cluster_sim.collectives.duration.nccl.times import seconds
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import Fitted
-from experiments.validation.conditions.timing_tool import COLLECTIVES, WAITED
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.rows import Row
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.confidence.timing_tool import COLLECTIVES, WAITED
 
 SIDES = tuple(field.name for field in fields(Load) if field.name != "way")
 """Fields of a load that hold numbers, which are arrays in the loads of many rows."""

@@ -11,6 +11,7 @@ from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import Prediction
 from workloads.confidence.ratio import margin
 from workloads.search import Finalist, Search
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 
@@ -23,14 +24,15 @@ FIELDS = (
     "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
     "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor", "routed_nodes",
     "fp8_exchange", "reshard", "lora_rank", "lora_on", "train_only", "runtime", "ranks_per_chip",
-    "global_batch", "seq",
+    "global_batch", "seq", "framework",
 )  # fmt: skip
 """Fields of a plan that a row contains."""
 
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    return training_interval(search.model, finalist.plan, search.cluster, finalist.iteration_s)
+    known = search.model, finalist.plan, search.cluster, finalist.iteration_s
+    return training_interval(*known, framework_of(finalist.plan, search.cluster).name)
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
@@ -43,7 +45,8 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     best = search.finalists[0]
 
     def features(finalist: Finalist) -> Prediction:
-        return training_features(search.model, finalist.plan, search.cluster)
+        stack = framework_of(finalist.plan, search.cluster)
+        return training_features(search.model, finalist.plan, search.cluster, stack.name)
 
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):
@@ -76,6 +79,7 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
             "total": finalist.memory.total,
             "capacity": finalist.memory.capacity,
         },
+        "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
     }
 

@@ -23,7 +23,7 @@ from experiments.reports.run_record import (
     readable,
     sha256_of,
 )
-from topologies.files.table import Table
+from topologies.files.table import Table, as_text
 
 if TYPE_CHECKING:
     import click
@@ -101,21 +101,18 @@ class Run:
         self._show("json", f"{name}.json", title or name, "")
 
     def trace(self, trace: Trace, counters: Sequence[Counter] = ()) -> None:
-        """Write the whole trace to ``trace.parquet``, and its timelines for Perfetto.
+        """Write the whole trace to ``trace.parquet``, and its timeline for Perfetto.
 
-        ``counters`` are added to those of links and memories in the Perfetto file.
+        ``counters`` are added to those of links and memories in the timeline.
         """
         from cluster_sim.plot.perfetto import write_timeline
-        from cluster_sim.plot.perfetto_protobuf import write_perfetto
 
         for column in (trace.times.ready_ps, trace.times.start_ps, trace.times.end_ps):
             self._results.update(column.tobytes())
         trace.save(self._new("trace.parquet"))
         self._show("file", "trace.parquet", "", "Every op: resource, ready, start, end, labels.")
-        write_timeline(trace, self._new("timeline.json.gz"))
-        self._show("file", "timeline.json.gz", "", "The run to browse: open it in ui.perfetto.dev.")
-        write_perfetto(trace, self._new("timeline.pftrace.gz"), more=counters)
-        note = "The same by chip and link, with arrows and counters."
+        write_timeline(trace, self._new("timeline.pftrace.gz"), more=counters)
+        note = "The run to browse: open it in ui.perfetto.dev."
         self._show("file", "timeline.pftrace.gz", "", note)
 
     def file(
@@ -153,7 +150,10 @@ def _csv(rows: Table | pd.DataFrame, without: Sequence[str] = ()) -> str:
     if isinstance(rows, Table):
         return rows.without(without).csv()
     left = rows.drop(columns=[name for name in without if name in rows.columns])
-    return left.to_csv(index=_is_named(rows))
+    # Numbers, by far the most, are no text; names of columns come from files as well.
+    texts = left.select_dtypes(exclude=["number", "bool"])
+    left = left.assign(**{str(name): texts[name].map(as_text) for name in texts})
+    return left.rename(columns=as_text).to_csv(index=_is_named(rows))
 
 
 def _write_parquet(rows: Table | pd.DataFrame, path: Path) -> None:

@@ -47,11 +47,10 @@ def run(
     """
     from topologies.clusters.names import cluster as named_cluster
     from workloads.demand import demand_from
-    from workloads.fleet.policy_by_name import policy_of
     from workloads.fleet.results.summary import summary
     from workloads.fleet.results.timeline import timeline
+    from workloads.fleet.scenario import policy_of, scenario
     from workloads.fleet.scenario import run as run_scenario
-    from workloads.fleet.scenario import scenario
     from workloads.fleet.setup.period import Period
     from workloads.models.huggingface import model as read_model
 

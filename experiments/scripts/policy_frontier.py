@@ -151,7 +151,7 @@ def _differences(
 
 def _policies(week: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[str, str, Policy]]:
     """Yield the name, the setting and the function of each policy."""
-    from workloads.fleet.policy_by_name import policy_of
+    from workloads.fleet.scenario import policy_of
 
     for name in ("static", "threshold", "forecast", "mpc", "oracle"):
         for headroom in headrooms:

@@ -13,45 +13,34 @@ import cluster_sim as cs
 from experiments.cli.commands.run_job.command import JobInputs
 from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
-from topologies.options import described
-from workloads.fleet.keywords import OLDER, FleetKeywords, LendKeywords, question_of
-from workloads.fleet.lending.front import NightKeywords
+from workloads.fleet.front import GROUPS
+from workloads.fleet.keywords import keywords_of, read_options
+from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.keywords import KEYWORDS, plan_with
 from workloads.job.plan import JobPlan
-from workloads.options.demand import DemandInputs
-from workloads.options.fleet import FleetInputs
-from workloads.options.lend import HistoryInputs, NightInputs
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from workloads.options.fleet import (
+    DemandInputs,
+    FleetInputs,
+    PolicyInputs,
+)
 from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"
-TAKEN = ("cluster", "demand", "model", "policy", "days", "scale_to_peak", "peak", "compare")
-"""Options that are no keywords: the functions have them as parameters, or do not need them."""
 
 
 def _options(*kinds: Any) -> set[str]:
     return {each.name for kind in kinds for each in fields(kind)}
 
 
-def test_every_option_of_a_fleet_is_a_word() -> None:
-    options = _options(FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
-    assert options == (set(FleetKeywords.__annotations__) | set(TAKEN)) - set(OLDER)
-    assert set(inspect.signature(cs.run_fleet).parameters) >= set(TAKEN) - {"peak", "compare"}
-
-
 def test_every_option_of_lending_is_a_word() -> None:
-    options = {
-        name
-        for kind in (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
-        for name in described(kind)
-    }
+    """Keywords are made of the options, so only those without one are listed."""
+    words = set(keywords_of(cs.lend, *LENDING))
     # A what-if changes the run after the history, which lending does not have.
-    assert "what_if" not in options
-    assert options == (
-        set(NightKeywords.__annotations__) | (set(TAKEN) - {"policy", "compare"})
-    ) - set(OLDER)
-    assert set(LendKeywords.__annotations__) < set(NightKeywords.__annotations__)
+    assert "what_if" not in words
+    assert {"until", "begin", "confidence", "window", "reserve"} < words
+    assert {"what_if", "power_cap", "carbon"} < set(keywords_of(cs.run_fleet, *GROUPS))
+    with pytest.raises(cs.InputError, match="Did you mean reserve"):
+        cs.lend(FLEET, "burstgpt", reserves=3)
 
 
 def test_every_option_of_a_replica_and_of_a_job_is_a_word() -> None:
@@ -132,14 +121,11 @@ def test_words_about_names_need_names() -> None:
 
 
 def test_plain_numbers_are_seconds_and_shares() -> None:
-    words = list(FleetKeywords.__annotations__)
-    question = question_of(
-        {"lease": 90, "notice": np.inf, "prefix_cache": 0.5, "noise": 0.1}, words
-    )
-    assert (question.policy.lease, question.policy.notice) == ("90s", "inf")
-    assert (question.fleet.prefix_cache, question.demand.noise) == ("0.5", "0.1")
-    older = question_of({"unit_rate_per_s": 3.0}, words)
-    assert older.fleet.unit_rate == 3.0
+    policy = read_options(PolicyInputs, {"lease": 90, "notice": np.inf})
+    assert (policy.lease, policy.notice) == ("90s", "inf")
+    fleet = read_options(FleetInputs, {"prefix_cache": 0.5, "unit_rate_per_s": 3.0})
+    assert (fleet.prefix_cache, fleet.unit_rate) == ("0.5", 3.0)
+    assert read_options(DemandInputs, {"noise": 0.1}).noise == "0.1"
 
 
 def test_a_job_takes_words_and_fields() -> None:

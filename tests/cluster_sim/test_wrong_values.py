@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
-from workloads.fleet.keywords import FleetKeywords
-from workloads.fleet.lending.front import NightKeywords
+from workloads.fleet.front import GROUPS
+from workloads.fleet.keywords import keywords_of
+from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.keywords import KEYWORDS
 from workloads.job.plan import JobPlan
 from workloads.serving.options import ServeKeywords
@@ -34,8 +35,8 @@ KEYWORDS_OF: dict[str, list[str]] = {
     "search_plans": PLAN,
     "serve": list(ServeKeywords.__annotations__),
     "run_job": [*(field.name for field in fields(JobPlan)), *KEYWORDS],
-    "run_fleet": list(FleetKeywords.__annotations__),
-    "lend": list(NightKeywords.__annotations__),
+    "run_fleet": keywords_of(cs.run_fleet, *GROUPS),
+    "lend": keywords_of(cs.lend, *LENDING),
 }
 """Names that a function takes as ``**keywords``."""
 SLOW = {"train", "search_plans", "serve", "run_job", "run_fleet", "lend"}
@@ -85,7 +86,7 @@ def _arguments(folder: Path) -> dict[str, dict[str, Any]]:
         "metrics.time_by_category": {**trace, "order": ["wire"]},
         "plot.link_map": {**trace, "cluster": machine},
         "plot.timeline": trace,
-        "plot.write_timeline": {**trace, "path": folder / "timeline.json.gz"},
+        "plot.write_timeline": {**trace, "path": folder / "timeline.pftrace.gz"},
     }
 
 

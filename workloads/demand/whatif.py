@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -121,7 +122,8 @@ def minute_from_start(demand: Demand, clock: str) -> int:
         For a text that is no time of day.
     """
     hours, _, rest = clock.strip().partition(":")
-    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
+    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", clock.strip())
+    if not (digits and int(hours) < 24 and int(rest) < 60):
         raise InputError(f"spike at {clock!r} is not a time of day; write it as 02:00.")
     first = demand.index[0]
     return int((int(hours) * 60 + int(rest) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)

@@ -8,18 +8,17 @@ from typing import Any
 
 from cluster_sim.progress import Watch, unwatched
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.from_options import run_under
 from workloads.fleet.policies.registry import bound_of
 from workloads.fleet.results.paired import daily_training, paired_interval
 from workloads.fleet.results.summary import regret, summary
-from workloads.fleet.scenario import Scenario
+from workloads.fleet.scenario import Scenario, policy_of, run
 from workloads.fleet.simulation import FleetRun
-from workloads.options.policy import PolicyInputs
+from workloads.options.fleet import PolicyInputs
 
 
 def compared(
     scenario: Scenario,
-    run: FleetRun,
+    done: FleetRun,
     results: Mapping[str, Any],
     settings: PolicyInputs,
     seed: int,
@@ -34,7 +33,7 @@ def compared(
     Parameters
     ----------
     scenario : Scenario
-    run : FleetRun
+    done : FleetRun
     results : mapping
         Summary of the run.
     settings : PolicyInputs
@@ -46,13 +45,14 @@ def compared(
     usual = replace(settings, headroom=None)
     names = [bound_of(settings.policy), "static"]
     bound, static = (
-        run_under(scenario, name, usual, seed) for name in watch(names, "fleet, to compare")
+        run(scenario, policy_of(name, scenario, usual), seed=seed)
+        for name in watch(names, "fleet, to compare")
     )
     others = [summary(each, scenario.economics, scenario.prices) for each in (bound, static)]
     return {
         **regret(results, *others),
-        "regret_interval": _difference(bound, run),
-        "gain_interval": _difference(run, static),
+        "regret_interval": _difference(bound, done),
+        "gain_interval": _difference(done, static),
     }
 
 

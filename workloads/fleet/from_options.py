@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError, suggestion
-from topologies.units import parse_seconds
 from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.demand.what_if_text import check_texts
 from workloads.economics import Economics
-from workloads.fleet import ChangeCosts, FleetRun, Limits
+from workloads.fleet import ChangeCosts, Limits
 from workloads.fleet.inputs.batch import BatchTier
 from workloads.fleet.inputs.post_training import MODES
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
-from workloads.fleet.policies.kind import Settings
 from workloads.fleet.policies.registry import check_name
-from workloads.fleet.policy_by_name import policy_of
-from workloads.fleet.scenario import Operation, Scenario, run, scenario
+from workloads.fleet.scenario import Operation, Scenario, scenario
 from workloads.fleet.setup.mixture import Share
 from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.period import Period
@@ -37,42 +33,46 @@ from workloads.fleet.unread_options import (
 )
 from workloads.models.huggingface import model
 from workloads.models.model import Model
-from workloads.options.demand import DemandInputs
-from workloads.options.fleet import FleetInputs, Question
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from workloads.options.fleet import (
+    DemandInputs,
+    FleetInputs,
+    FleetOptions,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+    seconds,
+)
 from workloads.serving import parse_share, parse_slo
 
-NEVER = ("inf", "never")
 FAILURES = ("on", "off", "domains")
 
 
-def scenario_from(question: Question, catalogue: Catalogue, seed: int) -> Scenario:
+def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Scenario:
     """Build the scenario that the options describe: everything about the fleet but its policy.
 
     Raises
     ------
     InputError
     """
-    check_question(question)
-    cluster = machine(question.fleet.cluster, catalogue=catalogue)
+    check_question(options)
+    cluster = machine(options.fleet.cluster, catalogue=catalogue)
     return scenario_on(
-        cluster, demand_of(question.demand), models_of(question.fleet.model), question, seed
+        cluster, demand_of(options.demand), models_of(options.fleet.model), options, seed
     )
 
 
-def check_question(question: Question) -> None:
+def check_question(options: FleetOptions) -> None:
     """Check the options that can be judged before the cluster and the demand are read.
 
     Raises
     ------
     InputError
     """
-    if question.fleet.failures not in FAILURES:
-        raise InputError(f"--failures {question.fleet.failures!r}; write {', '.join(FAILURES)}.")
-    _check_post_training(question.fleet)
-    check_name(question.policy.policy)
-    check_texts(question.demand.what_if)
+    if options.fleet.failures not in FAILURES:
+        raise InputError(f"--failures {options.fleet.failures!r}; write {', '.join(FAILURES)}.")
+    _check_post_training(options.fleet)
+    check_name(options.policy.policy)
+    check_texts(options.demand.what_if)
 
 
 def _check_post_training(fleet: FleetInputs) -> None:
@@ -92,7 +92,7 @@ def _check_post_training(fleet: FleetInputs) -> None:
 
 
 def scenario_on(
-    cluster: Cluster, demand: Demand, models: Sequence[Share], question: Question, seed: int
+    cluster: Cluster, demand: Demand, models: Sequence[Share], options: FleetOptions, seed: int
 ) -> Scenario:
     """Build a scenario of a cluster, a demand and models that have been read.
 
@@ -100,29 +100,29 @@ def scenario_on(
     ------
     InputError
     """
-    fleet = question.fleet
+    fleet = options.fleet
     return scenario(
         cluster,
         demand,
         model=models,
         serving=_serving(fleet),
         period=Period(
-            days=question.demand.days,
-            start_day=question.demand.start_day,
-            scale_to_peak=question.demand.peak_share,
-            noise=_noise(question.demand.noise),
+            days=options.demand.days,
+            start_day=options.demand.start_day,
+            scale_to_peak=options.demand.peak_share,
+            noise=_noise(options.demand.noise),
             seed=seed,
         ),
         training=fleet.training,
         operation=Operation(
-            costs=costs_of(cluster, question.limits),
-            limits=_limits(question.limits, question.policy),
+            costs=costs_of(cluster, options.limits),
+            limits=_limits(options.limits, options.policy),
             failing=fleet.failures != "off",
             domains=fleet.failures == "domains",
             post_training=fleet.post_training or "",
-            economics=_economics(cluster, question.money),
-            tariff=_tariff(question.money),
-            batch=_batch(question.demand),
+            economics=_economics(cluster, options.money),
+            tariff=_tariff(options.money),
+            batch=_batch(options.demand),
         ),
     )
 
@@ -135,7 +135,7 @@ def _serving(fleet: FleetInputs) -> Serving:
         prefill=fleet.prefill,
         chunk_tokens=fleet.chunk,
         unit_rate_per_s=fleet.unit_rate,
-        cache=None if fleet.cache is None else Path(fleet.cache),
+        cache=fleet.cache,
         precision=fleet.precision,
         prefix_share=_share(fleet.prefix_cache, "--prefix-cache"),
         speculate=fleet.speculate or "",
@@ -161,7 +161,7 @@ def _batch(inputs: DemandInputs) -> BatchTier | None:
         return None
     share = _share(inputs.batch_share, "--batch-share")
     demand = None if inputs.batch_demand is None else demand_from([inputs.batch_demand])
-    return BatchTier(share, demand, _seconds(inputs.batch_deadline, "--batch-deadline"))
+    return BatchTier(share, demand, seconds(inputs.batch_deadline, "--batch-deadline"))
 
 
 def _share(text: str | None, option: str) -> float:
@@ -183,41 +183,16 @@ def models_of(text: str) -> list[Share]:
     return shares
 
 
-def run_under(built: Scenario, name: str, settings: PolicyInputs, seed: int) -> FleetRun:
-    """Run a scenario under a policy by its name, with the policy's settings from the options.
-
-    Raises
-    ------
-    InputError
-    """
-    chosen = policy_of(
-        name,
-        built,
-        Settings(
-            headroom=settings.headroom,
-            hysteresis=settings.hysteresis,
-            hold_s=None if settings.hold is None else _seconds(settings.hold, "--hold"),
-            quantile=settings.quantile,
-            night=_hours(settings.night),
-            night_share=settings.night_share,
-            static_units=settings.static_units,
-            price_share=settings.price_share,
-            power_cap_w=None if settings.power_cap is None else settings.power_cap * 1e6,
-        ),
-    )
-    return run(built, chosen, seed=seed)
-
-
-def notes(built: Scenario, question: Question) -> list[str]:
+def notes(built: Scenario, options: FleetOptions) -> list[str]:
     """Remarks on the inputs that a reader of the results should see."""
-    policy = question.policy.policy
+    policy = options.policy.policy
     history_minutes = 0 if built.history is None else built.history.minutes
     remarks = [
         *built.demand.notes,
         *serving_notes(built.cluster, built.services, is_usual=is_usual(built.serving)),
-        *unread_options(question.policy, priced=built.prices is not None),
-        *unread_with_unit_rate(question.fleet, question.limits),
-        *unread_discount(question.money, batch=built.batch is not None),
+        *unread_options(options.policy, priced=built.prices is not None),
+        *unread_with_unit_rate(options.fleet, options.limits),
+        *unread_discount(options.money, batch=built.batch is not None),
     ]
     if policy == "forecast" and history_minutes < MINUTES_PER_DAY:
         remarks.append(
@@ -225,9 +200,9 @@ def notes(built: Scenario, question: Question) -> list[str]:
             "guesses; --start-day 1 gives it a day of history."
         )
     need, units = built.sizing.units_needed_peak, built.cluster.domains
-    if question.fleet.training is None and (note := host_memory_note(built.jobs, units)):
+    if options.fleet.training is None and (note := host_memory_note(built.jobs, units)):
         remarks.append(note)
-    mode = question.fleet.post_training
+    mode = options.fleet.post_training
     if mode is not None and not any(job.post_training for job in built.jobs):
         remarks.append(
             f"--post-training {mode} changes nothing here: a fleet of {units:,} units has no "
@@ -253,7 +228,7 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
     return None
 
 
-def read_demand(demand: Demand | str | Sequence[str], question: Question) -> Demand:
+def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:
     """Return a demand as it is, or read the one that names and the options describe.
 
     Raises
@@ -263,10 +238,10 @@ def read_demand(demand: Demand | str | Sequence[str], question: Question) -> Dem
     """
     if not isinstance(demand, Demand):
         names = (demand,) if isinstance(demand, str) else tuple(demand)
-        return demand_of(replace(question.demand, demand=names))
-    default = Question().demand
+        return demand_of(replace(options.demand, demand=names))
+    default = FleetOptions().demand
     for name in ("service", "weight", "average"):
-        if getattr(question.demand, name) != getattr(default, name):
+        if getattr(options.demand, name) != getattr(default, name):
             raise InputError(
                 f"{name} is a word about demands by name, and this one has been read; give its "
                 "name or file, or change the Demand itself."
@@ -276,14 +251,14 @@ def read_demand(demand: Demand | str | Sequence[str], question: Question) -> Dem
 
 def read_models(model: Model | str | None) -> list[Share]:
     """Return the models that are served with their shares of the requests."""
-    return (
-        [Share(model)] if isinstance(model, Model) else models_of(model or Question().fleet.model)
-    )
+    if isinstance(model, Model):
+        return [Share(model)]
+    return models_of(model or FleetInputs.model)
 
 
 def demand_of(inputs: DemandInputs) -> Demand:
     """Read a demand by its names or files, service, weights and averaging time."""
-    minutes = _seconds(inputs.average, "--average") / 60.0
+    minutes = seconds(inputs.average, "--average") / 60.0
     if minutes < 1 or not minutes.is_integer():
         raise InputError(
             f"--average {inputs.average} is not a whole number of minutes; write 1min or 1h."
@@ -303,8 +278,8 @@ def _limits(inputs: LimitInputs, policy: PolicyInputs) -> Limits:
         cap=policy.cap,
         block=inputs.block,
         changes_per_minute=policy.changes_per_minute,
-        min_lease_s=_seconds(policy.lease, "--lease"),
-        notice_s=_seconds(policy.notice, "--notice"),
+        min_lease_s=seconds(policy.lease, "--lease"),
+        notice_s=seconds(policy.notice, "--notice"),
         reserve=inputs.reserve,
     )
 
@@ -314,12 +289,7 @@ def costs_of(cluster: Cluster, inputs: LimitInputs) -> ChangeCosts:
     by_source = ChangeCosts.of(cluster, source=inputs.weights)
     if inputs.change_time is None:
         return by_source
-    return ChangeCosts.fixed(_seconds(inputs.change_time, "--change-time"))
-
-
-def _seconds(text: str, option: str) -> float:
-    """Read a duration; ``never`` and ``inf`` are infinite."""
-    return math.inf if text.strip() in NEVER else parse_seconds(text, option)
+    return ChangeCosts.fixed(seconds(inputs.change_time, "--change-time"))
 
 
 def _noise(text: str) -> float | str:
@@ -332,14 +302,3 @@ def _noise(text: str) -> float | str:
         raise InputError(
             f"--noise {text!r}; write none, measured or a number such as 0.1."
         ) from None
-
-
-def _hours(text: str) -> tuple[float, float]:
-    """Read a span of hours such as ``22-6``."""
-    try:
-        first, last = (float(part) for part in text.split("-"))
-    except ValueError:
-        raise InputError(f"--night {text!r}; write hours such as 22-6.") from None
-    if not (0 <= first <= 24 and 0 <= last <= 24):
-        raise InputError(f"--night {text!r}; give hours of 0 to 24, such as 22-6.")
-    return first, last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any
 
 import pandas as pd
 
@@ -20,18 +20,26 @@ from workloads.fleet.from_options import (
     check_question,
     read_demand,
     read_models,
-    run_under,
     scenario_on,
 )
-from workloads.fleet.keywords import FleetKeywords, question_of
+from workloads.fleet.keywords import fleet_options
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
-from workloads.fleet.scenario import Scenario, run, what_ifs
+from workloads.fleet.scenario import Scenario, policy_of, run, what_ifs
 from workloads.fleet.simulation import FleetRun
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
-from workloads.options.policy import PolicyInputs
+from workloads.options.fleet import (
+    DemandInputs,
+    FleetInputs,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+)
+
+GROUPS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
+"""Options of a fleet that are keywords."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +108,7 @@ def run_fleet(
     days: float | None = None,
     scale_to_peak: float | None = None,
     seed: Seed = 0,
-    **keywords: Unpack[FleetKeywords],
+    **keywords: Any,
 ) -> FleetResult:
     """Run a fleet that serves by day and trains by night.
 
@@ -125,7 +133,7 @@ def run_fleet(
         The only source of randomness.
     **keywords
         Other options of ``cluster-sim fleet``, such as ``training="jobs.csv"``, ``power_cap=300``
-        [MW] or ``slo="tpot=50ms"``; see :class:`workloads.fleet.keywords.FleetKeywords`.
+        [MW] or ``slo="tpot=50ms"``; see :mod:`workloads.options.fleet`.
 
     Returns
     -------
@@ -143,14 +151,14 @@ def run_fleet(
     >>> fleet.summary["chips"]
     1280
     """
-    options = list(FleetKeywords.__annotations__)
-    named = _name_of(policy)
-    question = question_of(keywords, options, policy=named, days=days, scale_to_peak=scale_to_peak)
-    check_question(question)
-    requests, models = read_demand(demand, question), read_models(model)
-    base = scenario_on(as_cluster(cluster), requests, models, question, seed)
-    built, settings = _after_what_if(base, question.demand.what_if), question.policy
-    return FleetResult(built, _run_under(built, policy, settings, seed), settings, seed)
+    stated = {"policy": _name_of(policy), "days": days, "scale_to_peak": scale_to_peak}
+    options = fleet_options(run_fleet, GROUPS, keywords, **stated)
+    check_question(options)
+    requests, models = read_demand(demand, options), read_models(model)
+    base = scenario_on(as_cluster(cluster), requests, models, options, seed)
+    built, settings = _after_what_if(base, options.demand.what_if), options.policy
+    chosen = policy_of(policy, built, settings) if isinstance(policy, str) else policy
+    return FleetResult(built, run(built, chosen, seed=seed), settings, seed)
 
 
 def _name_of(policy: object) -> str | None:
@@ -163,15 +171,6 @@ def _name_of(policy: object) -> str | None:
             "'forecast', or a function of a view."
         )
     return None
-
-
-def _run_under(
-    built: Scenario, policy: Policy | str, settings: PolicyInputs, seed: int
-) -> FleetRun:
-    """Run a scenario under a policy by its name, or under a user's own."""
-    if isinstance(policy, str):
-        return run_under(built, policy, settings, seed)
-    return run(built, policy, seed=seed)
 
 
 def _after_what_if(built: Scenario, texts: Sequence[str]) -> Scenario:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import signature
+from numbers import Real
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from topologies.arguments import check_fields, check_names
 from topologies.errors import InputError, shown, suggestion
-from topologies.options import KEY, Option
-from workloads.options.demand import DemandInputs
-from workloads.options.fleet import FleetInputs, Question
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from topologies.options import Option, described
+from workloads.options.fleet import FleetOptions
 
 OLDER = {
     "chunk_tokens": "chunk",
@@ -20,139 +20,84 @@ OLDER = {
     "prefix_share": "prefix_cache",
 }
 """Older keywords, which are read as their newer names."""
-TIMES = ("average", "hold", "lease", "notice", "change_time", "batch_deadline", "window")
-"""Keywords whose plain numbers are seconds."""
+NO_KEYWORDS = ("demand", "peak", "compare")
+"""Options that are a parameter of another name, an older name, and what a result always offers."""
 Inputs = TypeVar("Inputs")
 
 
-class LendKeywords(TypedDict, total=False):
-    """Options of ``cluster-sim lend`` as keywords, each as on the command line.
-
-    A time may be a number of seconds, and a share a number: ``hold=600``, ``prefix_cache=0.5``.
-    """
-
-    start_day: float
-    service: str
-    weight: Sequence[float]
-    average: str | float
-    noise: str | float
-    batch_share: str | float
-    batch_demand: str | Path
-    batch_deadline: str | float
-    tp: int
-    precision: str
-    slo: str
-    prefill: str
-    chunk: int
-    prefix_cache: str | float
-    speculate: str
-    disaggregate: str
-    unit_rate: float
-    training: str | Path
-    post_training: str
-    failures: str
-    cache: str | Path
-    change_time: str | float
-    weights: str
-    floor: int
-    block: int
-    reserve: int
-    chunk_tokens: int
-    unit_rate_per_s: float
-    prefix_share: float
+def keywords_of(function: Callable[..., Any], *kinds: type) -> list[str]:
+    """Names of the options of some dataclasses that a function takes as ``**keywords``."""
+    taken = {*signature(function).parameters, *NO_KEYWORDS}
+    names = [name for kind in kinds for name in described(kind) if name not in taken]
+    return [*names, *OLDER]
 
 
-class FleetKeywords(LendKeywords, total=False):
-    """Options of ``cluster-sim fleet`` as keywords, each as on the command line."""
-
-    what_if: str | Sequence[str]
-    headroom: float
-    hysteresis: float
-    hold: str | float
-    quantile: float
-    night: str
-    night_share: float
-    static_units: float
-    price_share: float
-    power_cap: float
-    cap: int
-    changes_per_minute: int
-    lease: str | float
-    notice: str | float
-    price: str | Path
-    price_cap: float
-    token_price: float
-    batch_discount: float
-    carbon: float
-
-
-def question_of(words: Mapping[str, Any], options: Sequence[str], **stated: Any) -> Question:
-    """Return the question about a fleet that keywords describe.
+def fleet_options(
+    function: Callable[..., Any],
+    kinds: Sequence[type],
+    words: Mapping[str, Any],
+    **parameters: Any,
+) -> FleetOptions:
+    """Return the options of a fleet that the keywords of a function describe.
 
     Parameters
     ----------
+    function : function
+        Public function that was called, for messages.
+    kinds : sequence of type
+        Dataclasses whose options are its keywords.
     words : mapping of str to object
-        Options as keywords; an option whose value is None keeps its default.
-    options : sequence of str
-        Keywords that the function takes.
-    **stated
+        Keywords that were stated; one whose value is None keeps its default.
+    **parameters
         Options that are parameters of the function.
 
     Raises
     ------
     InputError
-        For a keyword that is not among the options, and a value that its option refuses.
-
-    Examples
-    --------
-    >>> question_of({"hold": 600, "tp": 8}, FleetKeywords.__annotations__).policy.hold
-    '600s'
+        For a keyword that is not among the names, and a value that its option refuses.
     """
-    for name in words:
-        if name not in options:
-            near = suggestion(name, options)
-            raise InputError(
-                f"a fleet has no option {shown(name)!r}.{near} Options are those of --help."
-            )
-    values = {OLDER.get(name, name): value for name, value in {**words, **stated}.items()}
-    values = {name: value for name, value in values.items() if value is not None}
-    groups: dict[str, Any] = {}
-    for group, kind in (
-        ("fleet", FleetInputs),
-        ("demand", DemandInputs),
-        ("policy", PolicyInputs),
-        ("limits", LimitInputs),
-        ("money", MoneyInputs),
-    ):
-        groups[group] = read_options(kind, values)
-    return Question(**groups)
-
-
-def read_options(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
-    """Fill a dataclass of options with those values that are fields of it."""
-    return kind(
-        **{
-            each.name: _read(each, values[each.name])
-            for each in fields(kind)  # type: ignore[arg-type]
-            if each.name in values
-        }
+    names = [*signature(function).parameters, *keywords_of(function, *kinds)]
+    check_names(function.__name__, words, names)
+    groups = get_type_hints(FleetOptions)
+    return FleetOptions(
+        **{name: read_options(kind, {**words, **parameters}) for name, kind in groups.items()}
     )
 
 
-def _read(described: Field[Any], value: Any) -> Any:
+def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
+    """Fill a dataclass of options with those words that are fields of it.
+
+    Examples
+    --------
+    >>> from workloads.options.fleet import PolicyInputs
+    >>> read_options(PolicyInputs, {"hold": 600, "tp": 8}).hold
+    '600s'
+    """
+    stated = {OLDER.get(name, name): value for name, value in words.items() if value is not None}
+    hints = get_type_hints(kind)
+    values = {
+        name: _as_typed(option, hints[name], stated[name])
+        for name, option in described(kind).items()
+        if name in stated
+    }
+    check_fields(kind, values)
+    for name, option in described(kind).items():
+        if name in values:
+            _check(name, option, values[name])
+    return kind(**values)
+
+
+def _as_typed(option: Option, hint: Any, value: Any) -> Any:
     """Return a Python value in the form that its option has on the command line."""
-    name, option = described.name, described.metadata[KEY]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if name in TIMES and number:
-        return f"{value:g}s" if value != float("inf") else "inf"
-    if "str" in str(described.type) and number:
-        return f"{value:g}"
-    if isinstance(value, Path) and str(described.type).startswith("str"):
+    kinds = {hint, *get_args(hint)}
+    if get_origin(hint) is tuple:
+        several = isinstance(value, Iterable) and not isinstance(value, str)
+        return tuple(value) if several else (value,)
+    if str in kinds and not isinstance(value, bool) and isinstance(value, Real):
+        return f"{value:g}" + (option.plain if math.isfinite(value) else "")
+    if str in kinds and isinstance(value, Path):
         return str(value)
-    if str(described.type).startswith("tuple"):
-        return (value,) if isinstance(value, str) else tuple(value)
-    _check(name, option, value)
-    return value
+    return Path(value) if Path in kinds and isinstance(value, str) else value
 
 
 def _check(name: str, option: Option, value: Any) -> None:
@@ -163,11 +108,10 @@ def _check(name: str, option: Option, value: Any) -> None:
         raise InputError(
             f"{name} is {shown(repr(value))}; choose from {', '.join(map(str, choices))}.{near}"
         )
-    if option.least is None and option.most is None:
-        return
-    least = float("-inf") if option.least is None else option.least
-    most = float("inf") if option.most is None else option.most
-    if not isinstance(value, (int, float)) or not least <= value <= most:
-        raise InputError(
-            f"{name} is {shown(repr(value))}; it must be a number from {least:g} to {most:g}."
-        )
+    least = -math.inf if option.least is None else option.least
+    most = math.inf if option.most is None else option.most
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, Real) and not least <= float(number) <= most:
+            raise InputError(
+                f"{name} is {shown(repr(value))}; it must be a number from {least:g} to {most:g}."
+            )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
+from workloads.fleet.policies.kind import Situation
+from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.machines import Fleet
@@ -35,6 +38,7 @@ from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.models.model import Model
+from workloads.options.fleet import PolicyInputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,3 +313,43 @@ def _prices_ahead(scenario: Scenario) -> FloatArray:
         return scenario.tariff(demand.start, demand.minutes + MINUTES_PER_DAY).usd_per_mwh
     except InputError:
         return scenario.prices.usd_per_mwh
+
+
+def policy_of(
+    name: str, scenario: Scenario, settings: PolicyInputs | None = None, **changes: Any
+) -> Policy:
+    """Return a policy by name, or a user's from a file, configured for a scenario.
+
+    Parameters
+    ----------
+    name : str
+        See :mod:`workloads.fleet.policies.registry`.
+    scenario : Scenario
+    settings : PolicyInputs, optional
+    **changes
+        Other options of policies, such as ``headroom=0.2``.
+
+    Raises
+    ------
+    InputError
+    """
+    costs = scenario.fleet.change_costs
+    situation = Situation(
+        need=scenario.need,
+        lead_s=scenario.lead_s,
+        back_s=costs.to_training_s,
+        ramp=scenario.fleet.limits.changes_per_minute,
+        priced=scenario.prices is not None,
+        busy_share=max(
+            service.capacity.rate_slo_per_s / service.capacity.rate_max_per_s
+            for service in scenario.services
+        ),
+        rest_units=_rest_units(scenario),
+    )
+    return policy_named(name, replace(settings or PolicyInputs(), **changes), situation)
+
+
+def _rest_units(scenario: Scenario) -> float:
+    """Units that evaluation and batch work can use."""
+    evaluating = sum(job.units for job in scenario.jobs if job.evaluation)
+    return float(evaluating if scenario.batch is None else scenario.cluster.domains)

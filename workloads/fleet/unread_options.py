@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
+from topologies.options import described
 from workloads.fleet.policies.registry import KINDS, bound_of
-from workloads.options.fleet import FleetInputs
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from workloads.options.fleet import FleetInputs, LimitInputs, MoneyInputs, PolicyInputs
 from workloads.serving import parse_slo
-
-SETTINGS = {
-    "headroom": "headroom",
-    "hysteresis": "hysteresis",
-    "hold": "hold_s",
-    "quantile": "quantile",
-    "night": "night",
-    "night_share": "night_share",
-    "static_units": "static_units",
-    "price_share": "price_share",
-    "power_cap": "power_cap_w",
-}
-"""Field of the policies' settings by the name of its option."""
 
 
 def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
@@ -42,17 +28,17 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
     names = {stated.policy}
     if stated.compare:
         names |= {"static", bound_of(stated.policy)}
-    read = {field for name in names if name in KINDS for field in KINDS[name].reads}
+    read = {option for name in names if name in KINDS for option in KINDS[name].reads}
     if not priced:
         read.discard("price_share")
     default, remarks = PolicyInputs(), []
-    for option, field in SETTINGS.items():
+    for option in described(PolicyInputs):
         value = getattr(stated, option)
-        if value == getattr(default, option) or field in read:
+        readers = [kind.name for kind in KINDS.values() if option in kind.reads]
+        if value == getattr(default, option) or option in read or not readers:
             continue
         written = f"--{option.replace('_', '-')} {value}"
-        readers = [kind.name for kind in KINDS.values() if field in kind.reads]
-        if field == "price_share" and stated.policy in readers:
+        if option == "price_share" and stated.policy in readers:
             remarks.append(f"{written} changes nothing without prices; add --price FILE.csv.")
             continue
         remarks.append(

@@ -1,21 +1,31 @@
-"""Options of a fleet: its machines, its models and jobs, and all groups of options together.
+"""Options of a fleet and of lending, each declared once.
 
 ``cluster-sim fleet`` and ``lend`` make options of the described fields, ``cs.run_fleet`` and
-``cs.lend`` take them as keywords. Nothing large is imported here, so that the command line starts
-quickly.
+``cs.lend`` take them as keywords, and policies and the set-up of a fleet read the dataclasses
+themselves. Nothing large is imported here, so that the command line starts quickly.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from topologies.errors import InputError
 from topologies.options import option
-from workloads.options.bounds import MOST
-from workloads.options.demand import DemandInputs
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from topologies.units import parse_seconds
 from workloads.options.speculation import SPECULATION
+
+MOST_DAYS = 36_525.0
+"""Longest run: a century of days."""
+MOST = 1e9
+"""Largest value of shares, counts, prices and powers."""
+NEVER = ("inf", "never")
+
+
+def seconds(text: str, option: str) -> float:
+    """Read a duration; ``never`` and ``inf`` are infinite."""
+    return math.inf if text.strip() in NEVER else parse_seconds(text, option)
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,298 @@ class FleetInputs:
 
 
 @dataclass(frozen=True)
-class Question:
+class DemandInputs:
+    """Requests that arrive, and when."""
+
+    demand: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Demand by name (`cluster-sim list demands`) or file; may be repeated",
+            metavar="FILE.csv|NAME",
+            default="azure-code",
+        ),
+    )
+    days: float | None = field(
+        default=None,
+        metadata=option("Length of the run [days]", least=0, most=MOST_DAYS, default="up to 7"),
+    )
+    start_day: float = field(
+        default=0.0,
+        metadata=option(
+            "Day of the demand on which the run begins; policies know the days before it",
+            least=0,
+            most=MOST_DAYS,
+        ),
+    )
+    service: str | None = field(
+        default=None, metadata=option("Only service to keep, where a demand has several")
+    )
+    weight: tuple[float, ...] = field(
+        default=(),
+        metadata=option("Share of the requests for each --demand, in order", least=0, most=MOST),
+    )
+    average: str = field(
+        default="1min",
+        metadata=option(
+            "Spread the demand evenly over periods of this length, such as 1h", plain="s"
+        ),
+    )
+    noise: str = field(
+        default="none",
+        metadata=option("Noise of arrivals: none, measured, or a relative spread such as 0.1"),
+    )
+    what_if: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "Change of the scaled demand: growth=30%, spike@2d02:00x3/30min, "
+            "failover@3d12:00+12h, launch@2d09:00=30% or monday; may be repeated for several "
+            "scenarios side by side",
+            metavar="CHANGE",
+        ),
+    )
+    scale_to_peak: float | None = field(
+        default=None,
+        metadata=option(
+            "Scale the demand so that its busiest hour needs this share of the fleet",
+            default="0.9 for bundled demands; a file with counts is not scaled",
+        ),
+    )
+    peak: float | None = field(default=None, metadata=option("Older name of --scale-to-peak"))
+    batch_share: str | None = field(
+        default=None,
+        metadata=option(
+            "Share of the requests that may wait, such as 20%; they form a batch tier on units "
+            "that serving does not need",
+            metavar="SHARE",
+            default="none",
+        ),
+    )
+    batch_demand: str | None = field(
+        default=None,
+        metadata=option(
+            "Further requests that may wait, in place of a share of --demand",
+            metavar="FILE.csv|NAME",
+            default="none",
+        ),
+    )
+    batch_deadline: str = field(
+        default="24h",
+        metadata=option(
+            "Time after which a batch request that was not answered expires", plain="s"
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.peak is not None and self.scale_to_peak is not None:
+            raise InputError(
+                f"--peak {self.peak:g} and --scale-to-peak {self.scale_to_peak:g} are two names of "
+                "one option; give one of them."
+            )
+
+    @property
+    def peak_share(self) -> float | None:
+        """Share of the fleet that the busiest hour is scaled to need; None if not stated."""
+        return self.peak if self.scale_to_peak is None else self.scale_to_peak
+
+
+@dataclass(frozen=True)
+class PolicyInputs:
+    """The policy that decides which units serve, its settings, and its limits."""
+
+    policy: str = field(
+        default="forecast",
+        metadata=option(
+            "Policy by name (`cluster-sim list policies`), or FILE.py with policy()",
+            metavar="NAME|FILE.py",
+        ),
+    )
+    headroom: float | None = field(
+        default=None,
+        metadata=option(
+            "Capacity above the need, as a share of the need",
+            least=0,
+            most=MOST,
+            default="that of the policy",
+        ),
+    )
+    hysteresis: float | None = field(
+        default=None,
+        metadata=option(
+            "Share of the serving units that must be idle before policy threshold gives any up",
+            least=0,
+            most=MOST,
+            default="0.05",
+        ),
+    )
+    hold: str | None = field(
+        default=None,
+        metadata=option(
+            "Time for which units must be idle before policy threshold gives them up",
+            default="15min",
+            plain="s",
+        ),
+    )
+    quantile: float = field(
+        default=0.999,
+        metadata=option(
+            "Quantile of past forecast errors that policies forecast and mpc cover",
+            least=0,
+            most=1,
+        ),
+    )
+    night: str = field(default="0-8", metadata=option("Hours (UTC) of the night of policy clock"))
+    night_share: float = field(
+        default=0.5,
+        metadata=option(
+            "Share of the day's units that policy clock keeps at night", least=0, most=1
+        ),
+    )
+    static_units: float | None = field(
+        default=None,
+        metadata=option(
+            "Units that serve under policy static",
+            least=0,
+            most=MOST,
+            default="the need of the busiest hour",
+        ),
+    )
+    price_share: float = field(
+        default=0.5,
+        metadata=option(
+            "Cheapest share of the coming day in which policy price trains; for mpc a share of the "
+            "unit-time that serving leaves",
+            least=0,
+            most=1,
+        ),
+    )
+    power_cap: float | None = field(
+        default=None,
+        metadata=option(
+            "Most power that the site may draw, for policies power-cap and mpc",
+            unit="MW",
+            least=0,
+            most=MOST,
+        ),
+    )
+    cap: int = field(
+        default=0, metadata=option("Most units that serve; 0 for all", least=0, most=MOST)
+    )
+    changes_per_minute: int = field(
+        default=0,
+        metadata=option(
+            "Most role changes that the control plane orders in a minute; 0 for any number",
+            least=0,
+            most=MOST,
+        ),
+    )
+    lease: str = field(
+        default="0s", metadata=option("Least time for which units are lent to training", plain="s")
+    )
+    notice: str = field(
+        default="inf",
+        metadata=option(
+            "Notice that a training job gets before it loses units; inf waits for its checkpoint",
+            plain="s",
+        ),
+    )
+    compare: bool = field(
+        default=True,
+        metadata=option("Run the policy with foresight and static as well, for comparison"),
+    )
+
+    def __post_init__(self) -> None:
+        _ = self.hold_s, self.night_hours  # refuses a text that is no time before anything runs
+
+    @property
+    def hold_s(self) -> float | None:
+        """Time that units are idle before they are given up [s]; None for the policy's own."""
+        return None if self.hold is None else seconds(self.hold, "--hold")
+
+    @property
+    def night_hours(self) -> tuple[float, float]:
+        """First and last hour (UTC) of the night."""
+        try:
+            first, last = (float(part) for part in self.night.split("-"))
+        except ValueError:
+            raise InputError(f"--night {self.night!r}; write hours such as 22-6.") from None
+        if not (0 <= first <= 24 and 0 <= last <= 24):
+            raise InputError(f"--night {self.night!r}; give hours of 0 to 24, such as 22-6.")
+        return first, last
+
+    @property
+    def power_cap_w(self) -> float | None:
+        """Most power that the site may draw [W]; None for any."""
+        return None if self.power_cap is None else self.power_cap * 1e6
+
+
+@dataclass(frozen=True)
+class LimitInputs:
+    """Limits of role changes, and the time that one takes."""
+
+    change_time: str | None = field(
+        default=None,
+        metadata=option(
+            "Time that every role change takes, such as 5min, 0s or inf",
+            default="the sum of the catalogue's times of its phases",
+            plain="s",
+        ),
+    )
+    weights: str = field(
+        default="nvme",
+        metadata=option(
+            "Source of weights: the shared store, local NVMe, host memory or other units",
+            choices=("store", "nvme", "host", "peer"),
+        ),
+    )
+    floor: int = field(default=0, metadata=option("Fewest units that serve", least=0, most=MOST))
+    block: int = field(default=1, metadata=option("Units that change together", least=1, most=MOST))
+    reserve: int = field(
+        default=0, metadata=option("Spare units that are never lent", least=0, most=MOST)
+    )
+
+
+@dataclass(frozen=True)
+class MoneyInputs:
+    """Prices of electricity and the carbon of the grid."""
+
+    price: Path | None = field(
+        default=None,
+        metadata=option(
+            "Prices of electricity: columns hour or time, and usd_per_mwh", metavar="FILE.csv"
+        ),
+    )
+    price_cap: float | None = field(
+        default=None,
+        metadata=option("Price above which nothing trains", unit="USD/MWh", most=MOST),
+    )
+    token_price: float = field(
+        default=0.0,
+        metadata=option(
+            "Price at which served tokens are sold; 0 for none",
+            unit="USD per million",
+            least=0,
+            most=MOST,
+        ),
+    )
+    batch_discount: float | None = field(
+        default=None,
+        metadata=option(
+            "Discount of batch requests, as a share of the price",
+            least=0,
+            most=1,
+            default="the catalogue's, 0.5",
+        ),
+    )
+    carbon: float = field(
+        default=0.0,
+        metadata=option(
+            "Carbon intensity of the grid; 0 for none", unit="g/kWh", least=0, most=MOST
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class FleetOptions:
     """All options of a fleet, by group."""
 
     fleet: FleetInputs = field(default_factory=FleetInputs)
@@ -149,3 +450,47 @@ class Question:
     policy: PolicyInputs = field(default_factory=PolicyInputs)
     limits: LimitInputs = field(default_factory=LimitInputs)
     money: MoneyInputs = field(default_factory=MoneyInputs)
+
+
+@dataclass(frozen=True)
+class HistoryInputs(DemandInputs):
+    """Demand as a history that ends now, for ``lend``."""
+
+    days: float | None = field(
+        default=None,
+        metadata=option(
+            "Length of the history [days]", least=0, most=MOST_DAYS, default="all of it"
+        ),
+    )
+    start_day: float = field(
+        default=0.0,
+        metadata=option("Day of the demand on which the history begins", least=0, most=MOST_DAYS),
+    )
+    # No option: a what-if changes the run after the history, which ``lend`` does not have.
+    what_if: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NightInputs:
+    """End, beginning and confidence of the night for which units are lent."""
+
+    until: str = field(
+        default="06:00",
+        metadata=option("Time of day (UTC) at which all units serve again", metavar="HH:MM"),
+    )
+    begin: str | None = field(
+        default=None,
+        metadata=option(
+            "Time of day (UTC) at which lending begins",
+            name="from",
+            metavar="HH:MM",
+            default="the end of the history",
+        ),
+    )
+    confidence: str = field(
+        default="95%", metadata=option("Share of nights on which the service level must be met")
+    )
+    window: str = field(
+        default="1h",
+        metadata=option("Time between two changes of the number of lent units", plain="s"),
+    )

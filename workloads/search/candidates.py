@@ -117,7 +117,7 @@ def candidates(
     base = _base(model, cluster, global_batch, fixed, lnc)
     stack = framework(base.framework)
     stack.check_chip(cluster)
-    cluster = stack.on(cluster)
+    cluster = stack.on(cluster, model)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
     grid = with_overlaps(
@@ -138,8 +138,10 @@ def _base(
     same = {name: fixed[name] for name in (*SHARED, "overlap") if name in fixed}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     # All plans of a search are run by one framework, so that none wins by another's kernels.
+    assumed = () if "framework" in same else ("framework",)
     same.setdefault("framework", usual_framework(cluster, same))
-    return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
+    fields = {**sizes, **same, "global_batch": global_batch}
+    return ParallelPlan(**fields, assumed=assumed)
 
 
 def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[ParallelPlan, ...]:
@@ -160,6 +162,7 @@ def _plans(
     names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
     same |= {name: fixed[name] for name in EXCHANGES if name in fixed}
+    same["assumed"] = base.assumed
     orders = [fixed["order"]] if "order" in fixed else ORDERS
     listed = {name: column.tolist() for name, column in columns.items()}
     spread = {pp: light_end(model, pp, base.seq) for pp in set(listed["pp"])}

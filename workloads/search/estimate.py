@@ -59,13 +59,13 @@ def estimate(
         rows_of.setdefault(text, []).append(row)
     for rows in rows_of.values():
         alike = [plans[row] for row in rows]
-        seconds[rows] = _all_s(_Shared(model, framed(cluster, alike)), alike, watch)
+        seconds[rows] = _all_s(_Shared(model, framed(model, cluster, alike)), alike, watch)
     return seconds
 
 
-def framed(cluster: Cluster, plans: Sequence[ParallelPlan]) -> Cluster:
+def framed(model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]) -> Cluster:
     """Return the cluster with the numbers of the framework that all plans have in common."""
-    return framework_of(plans[0], cluster).on(cluster) if plans else cluster
+    return framework_of(plans[0], cluster).on(cluster, model) if plans else cluster
 
 
 def best_estimates(
@@ -91,7 +91,7 @@ def best_estimates(
     watch : function of (sequence, str)
         Function that wraps a sequence to show progress, with a word for the work.
     """
-    shared = _Shared(model, framed(cluster, plans))
+    shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):
         return _all_s(shared, plans, watch)
     bound_s = np.array([shared.least_s(plan) for plan in watch(plans, "estimated")])

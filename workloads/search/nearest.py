@@ -13,7 +13,7 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.grid import divisors
 from workloads.training.frameworks.framework import framework_of
-from workloads.training.memory.memory import worst
+from workloads.training.memory.memory import likely
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.expert_exchange import routing_mistake
@@ -73,8 +73,10 @@ def nearest_plan(
     for changes in proposals:
         plan = _plan({**fixed, **changes}, model, cluster, lnc)
         if plan is not None:
-            catalogue = framework_of(plan, cluster).on(cluster).catalogue or shipped_catalogue()
-            needed = worst(model, plan, catalogue, cluster.chip)
+            catalogue = (
+                framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+            )
+            needed = likely(model, plan, catalogue, cluster.chip)
             if needed.total <= needed.capacity:
                 return changes
     return None

@@ -55,10 +55,8 @@ def complete(
     ------
     InputError
     """
-    plan_fields = {
-        name: field_value(name, value) for name, value in stated.items() if value is not None
-    }
-    stated_names = set(plan_fields)
+    named = {name: value for name, value in stated.items() if value is not None}
+    plan_fields = {name: field_value(name, value) for name, value in named.items()}
     stack = framework(plan_fields.get("framework") or usual_framework(cluster, plan_fields))
     plan_fields = {**stack.plan, **_recomputation(plan_fields, stack)}
     room = cluster.chips if chips is None else chips
@@ -84,13 +82,13 @@ def complete(
     plan_fields |= usual_chunks(plan_fields, model, room, stack)
     # With tp 1 there is nothing to split; the default stays, so that it is not named as idle.
     plan_fields.setdefault("sequence_parallel", tp == 1 or plan_fields["seq"] % (cp * tp) == 0)
-    if pp > 1 and "zero" not in stated_names:
+    if pp > 1 and "zero" not in named:
         plan_fields["zero"] = min(plan_fields.get("zero", 1), 1)
     if stack.selective == "layers" and pp > 1:
         plan_fields.setdefault("reshard", False)  # PyTorch's FSDP keeps what it gathers there
     names = (field.name for field in fields(ParallelPlan) if field.compare)
-    assumed = tuple(name for name in names if name not in stated_names)
-    return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster))
+    assumed = tuple(name for name in names if name not in named)
+    return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster, model))
 
 
 def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
@@ -108,7 +106,7 @@ def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPl
 def _fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
     """Return whether a plan fits in the memory of the stage that needs most."""
     needed = worst(model, plan, cluster.catalogue or shipped_catalogue(), cluster.chip)
-    return needed.total <= needed.capacity
+    return needed.fits
 
 
 TUNED_CHIPS = 1024

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
-from workloads.options.fleet import FleetInputs, Question
-from workloads.options.lend import HistoryInputs, NightInputs
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from workloads.options.fleet import (
+    FleetInputs,
+    FleetOptions,
+    HistoryInputs,
+    LimitInputs,
+    NightInputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,19 +38,13 @@ def lend(
     from workloads.demand.trace import MINUTES_PER_DAY
     from workloads.fleet.from_options import notes, scenario_from
     from workloads.fleet.lending import lend_on
-    from workloads.fleet.lending.night_options import limits_only, night_from
+    from workloads.fleet.lending.night_options import for_lending, night_from
 
     question = night_from(night, fleet.slo)
-    fleet_question = Question(
-        replace(fleet, slo=limits_only(fleet.slo)),
-        replace(demand, days=math.inf if demand.days is None else demand.days),
-        PolicyInputs(policy="static"),  # not used: lending asks no policy
-        limits,
-        MoneyInputs(),
-    )
-    scenario = scenario_from(fleet_question, catalogue_inputs.read(fleet.cluster), call.seed)
+    options = for_lending(FleetOptions(fleet, demand, limits=limits))
+    scenario = scenario_from(options, catalogue_inputs.read(fleet.cluster), call.seed)
     loan = lend_on(scenario, question)
-    remarks = (loan.note, loan.short_note, *notes(scenario, fleet_question))
+    remarks = (loan.note, loan.short_note, *notes(scenario, options))
     document = {
         "cluster": fleet.cluster,
         **scenario.sizing.document(),

@@ -14,7 +14,7 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_paragraphs, print_table
+from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
@@ -157,7 +157,7 @@ def train(
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
     call.answer(
-        lambda: {**_document(step, how, call), **_filed_document(filed)},
+        lambda: {**_document(step, how, call), **(filed.document() if filed else {})},
         show=lambda: _print(step, how.explain, filed),
         write=lambda directory: write(directory, step, call.engine),
         rankings=rankings,
@@ -203,13 +203,9 @@ def _filed(path: Path | None) -> OtherPlan | None:
     return read_any_plan(path) if path else None
 
 
-def _filed_document(filed: OtherPlan | None) -> dict[str, Any]:
-    return {"plan_file": {"tool": filed.tool, "ignored": filed.ignored}} if filed else {}
-
-
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
-    if filed and filed.ignored:
-        click.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
+    if filed and filed.sentence:
+        click.echo(filed.sentence)
     if step.model.left_out:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 
@@ -268,6 +264,7 @@ def _run(
 
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
+    from experiments.reports.assumed import assumed_sentences
     from experiments.reports.training import breakdown_rows, headline, results
     from workloads.training.plan.without_effect import idle_fields
 
@@ -275,6 +272,8 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     for line in idle_sentences(idle_fields(run.plan, run.model)):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
+    for line in assumed_sentences(run):
+        print_text(line)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

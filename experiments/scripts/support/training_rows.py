@@ -100,6 +100,6 @@ class Steps:
             "tokens_per_s": step.tokens_per_s,
             "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
             "mfu": step.mfu,
-            "fits": step.memory.total <= step.memory.capacity,
+            "fits": step.memory.fits,
             **{f"{part}_s": value for part, value in step.breakdown_s.items()},
         }

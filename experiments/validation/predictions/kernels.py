@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.conditions.timing_tool import kernel_shown
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.columns import Value
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
+from workloads.confidence.timing_tool import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
 from workloads.kernels.runtime import seen_by_host
@@ -86,7 +86,8 @@ def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     """One product; the whole result of a call of its own leaves the chip before the next call."""
     m, n, k = (values[name] for name in ("m", "n", "k"))
     precision = values["precision"] or "bf16"
-    product = times.gemm(values["chip"], m, n, k, precision, **how)
+    casts = bool(values.get("casts"))
+    product = times.gemm(values["chip"], m, n, k, precision, casts=casts, **how)
     if (values.get("runtime") or "graph") == "graph":
         return product
     rank = rank_of(values["chip"], precision, **how)

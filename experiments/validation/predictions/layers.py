@@ -27,7 +27,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     model, machine, plan = question(row.values, catalogue)
     if plan.cp > 1 or model.experts:
         return unsupported("a layer with context parallelism or experts. Use iteration_s.")
-    machine = framework_of(plan, machine).on(machine)
+    machine = framework_of(plan, machine).on(machine, model)
     shapes = RankShapes(model, plan, machine.chip, machine.catalogue or shipped_catalogue())
     there, back = forward(shapes), backward(shapes)
     grades = {

@@ -24,7 +24,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     model, machine, plan = question(row.values, catalogue)
     # Frameworks with separate attention kernels date from when training used dropout.
     model = replace(model, dropout=plan.attention == "unfused")
-    numbers = framework_of(plan, machine).on(machine).catalogue or shipped_catalogue()
+    numbers = framework_of(plan, machine).on(machine, model).catalogue or shipped_catalogue()
     needed = worst(model, plan, numbers, machine.chip)
     grades = {"framework": f"stated: {plan.framework}" if plan.framework else "assumed"}
     if row.assumed:
@@ -35,7 +35,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
             "reserved_bytes": float(needed.reserved),
             "activation_bytes": float(needed.activations),
             "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
-            "fits": float(needed.total <= needed.capacity),
+            "fits": float(needed.fits),
         },
         provenance=grades,
     )

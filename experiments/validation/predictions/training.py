@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.validation.conditions.row_defaults import Stated, filled
-from experiments.validation.predictions.long_steps import SteadyStep, steady
 from experiments.validation.predictions.outcome import Outcome, infeasible
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.schema import TRAINING
@@ -14,10 +13,12 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Experts, Model
+from workloads.training.alternatives import alternatives, hull
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.by_value import ByValue
 from workloads.training.program.shared_parts import SharedParts
+from workloads.training.steady import SteadyStep, steady
 from workloads.training.usual_plan import complete
 
 
@@ -70,9 +71,15 @@ def _predicted(
         "memory_bytes": float(step.memory.allocated),
         "reserved_bytes": float(step.memory.reserved),
     }
-    if step.memory.total > step.memory.capacity and not ran:
+    if not step.memory.fits and not ran:
         return infeasible(_too_large(step), predicted)
-    return Outcome(predicted, provenance=_provenance(step, row, plan))
+    others = alternatives(
+        *(plan, model, machine, step.seconds),
+        times=lambda other: step_of(model, machine, other).seconds,
+    )
+    least, most = hull(others)
+    ends = (step.seconds * least, step.seconds * most) if others else None
+    return Outcome(predicted, provenance=_provenance(step, row, plan), ends=ends)
 
 
 def question(
@@ -204,6 +211,6 @@ def _provenance(step: SteadyStep, row: Stated, plan: ParallelPlan) -> dict[str, 
     if empty or left:
         grades["columns"] = f"assumed: {', '.join((*empty, *left))}"
     grades["framework"] = f"stated: {plan.framework}" if plan.framework else "assumed"
-    if step.memory.total > step.memory.capacity:
+    if not step.memory.fits:
         grades["memory"] = _too_large(step)
     return grades

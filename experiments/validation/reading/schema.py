@@ -19,11 +19,12 @@ def _spellings(**names: str) -> dict[str, str]:
 
 
 TOOLS = (
-    *("pytorch", "pytorch-waited", "pytorch-called", "nccom-first", "nvshmem"),
+    *("nccl-tests", "nccom-test", "nccom-first", "nvshmem"),
+    *("pytorch", "pytorch-waited", "pytorch-called"),
     *("deepep", "deepep-low-latency", "trtllm"),
 )
-"""Tools and libraries, other than the vendor's own test, by which a collective or kernel was timed;
-see :mod:`experiments.validation.conditions.timing_tool`."""
+"""Tools and libraries by which a collective or kernel was timed;
+see :mod:`workloads.confidence.timing_tool`."""
 SCHEDULE = Column(
     "schedule",
     "text",
@@ -196,6 +197,7 @@ KERNEL = Kind(
         *_counts("m", "n", "k", "batch", "seq", "kv_seq", "heads", "kv_heads", "head_dim"),
         Column("direction", "text", choices=("forward", "backward", "forward+backward")),
         Column("writes_cache", "flag"),
+        Column("casts", "flag"),
         *_counts("size_bytes", "rows"),
         Column("tool", "text", choices=TOOLS),
         Column("source", "text"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -27,7 +26,6 @@ from cluster_sim.engine.compiler.jit import (
     trailing_zeros,
 )
 from cluster_sim.engine.compiler.machine_code import Code, ingredients
-from cluster_sim.engine.compiler.object_file import Unsuited, place
 from topologies.files import kept_files
 
 ROOT = Path(__file__).parents[3]
@@ -112,29 +110,6 @@ def code_of(function: Callable[..., Any], *arguments: Any) -> Code:
     words: list[Any] = []
     _flatten(arguments, [], words, function.plain)
     return Code(*function._compile(arguments, len(words)))
-
-
-@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="LLVM loads")
-def test_code_is_laid_out_without_llvm_and_computes_the_same() -> None:
-    values = np.arange(5.0)
-    code = code_of(total, Pair(values, 0.5), (1, 4))
-    words: list[Any] = []
-    _flatten((Pair(values, 0.5), (1, 4)), [], words, total.plain)
-    passed = [ctypes.c_double if isinstance(word, float) else ctypes.c_int64 for word in words]
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *passed)
-    placed = place(code.binary, code.symbol)
-    for address in (placed.address, machine_code.address_by_llvm(code)):
-        result, unused = ctypes.c_double(), ctypes.c_void_p()
-        assert kind(address)(ctypes.byref(result), ctypes.byref(unused), *words) == 0
-        assert result.value == 3.0
-
-
-def test_object_files_that_need_a_linker_are_left_to_llvm() -> None:
-    code = code_of(total, Pair(np.arange(5.0), 0.5), (1, 4))
-    for_another_processor = code.binary[:18] + b"\xb7\0" + code.binary[20:]
-    for binary in (b"", b"\x7fELF", code.binary[:100], for_another_processor):
-        with pytest.raises(Unsuited):
-            place(binary, code.symbol)
 
 
 def picked(values: np.ndarray[Any, Any], at: int) -> int:

@@ -1,10 +1,9 @@
-"""The Perfetto JSON file: structure, exact times, every op, and the same bytes each time."""
+"""The Perfetto protobuf, read back by Perfetto's own schema: every op once, with exact times."""
 
 from __future__ import annotations
 
 import gzip
-import json
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,134 +11,270 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from cluster_sim.collectives import CollectiveCall, build, whole
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.plot.perfetto import write_timeline
+from cluster_sim.plot.perfetto_counters import MOST_POINTS, counter
+from cluster_sim.plot.protobuf_columns import plain_varint, rows_of, varint
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, FLOW, Codes, Edges, Flows, Resources, Schedule
+from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
-from tests.support.random_schedules import ended, on_one_link, schedules, spans
+from tests.support.random_schedules import on_one_link, schedules, spans
+from topologies import cluster
+from workloads.training.front import train
+
+schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+BEGIN, END, COUNTER = 1, 2, 4
 
 
-def _written(trace: Trace, folder: Path, **options: Any) -> dict[str, Any]:
-    path = folder / "timeline.json.gz"
+def read(trace: Trace, folder: Path, **options: Any) -> Any:
+    """The file of a trace, by Perfetto's schema."""
+    path = folder / "timeline.pftrace.gz"
     write_timeline(trace, path, **options)
-    return json.loads(gzip.decompress(path.read_bytes()))
+    document = schema.Trace()
+    document.ParseFromString(gzip.decompress(path.read_bytes()))
+    return document
 
 
-def _phase(document: dict[str, Any], phase: str) -> list[dict[str, Any]]:
-    return [event for event in document["traceEvents"] if event["ph"] == phase]
+def events(document: Any, kind: int) -> list[Any]:
+    """Packets with events of a kind."""
+    return [one for one in document.packet if one.track_event.type == kind]
 
 
-def test_an_op_is_a_slice_of_its_rank_and_resource(tmp_path: Path) -> None:
-    trace = spans([3], ["tp"], [2_500_000], [4_000_001])
-    document = _written(trace, tmp_path)
-    assert _phase(document, "X") == [
-        {
-            "name": "tp",
-            "cat": "tp",
-            "pid": 3,
-            "tid": 1,
-            "ph": "X",
-            "ts": 2.5,
-            "dur": 1.500001,
-            "args": {"op": 0, "size_bytes": 0, "waited_us": 0.0, "rank": 3, "what": "tp"},
-        }
+def tracks(document: Any) -> dict[int, Any]:
+    """Descriptors of tracks by their number."""
+    described = [packet for packet in document.packet if packet.HasField("track_descriptor")]
+    return {packet.track_descriptor.uuid: packet.track_descriptor for packet in described}
+
+
+@pytest.fixture(scope="module")
+def ring() -> Trace:
+    four = whole(cluster("trn2.48xlarge"))
+    return run(build(CollectiveCall("all-reduce", four, 2**20), "ring"))
+
+
+def test_every_op_that_takes_time_is_a_slice_once(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    notes = [
+        {note.name_iid: note.uint_value for note in one.track_event.debug_annotations}
+        for one in events(document, BEGIN)
     ]
-    named = {(e["name"], e["pid"], e["tid"]): e["args"] for e in _phase(document, "M")}
-    assert named["process_name", 3, 0] == {"name": "rank 3"}
-    assert named["thread_name", 3, 1] == {"name": "engine:0"}
-    assert document["displayTimeUnit"] == "ns"
-    assert document["otherData"]["shown"] == "1 ops that take time"
+    lasts = np.flatnonzero(ring.times.end_ps > ring.times.start_ps)
+    assert sorted(note[1] for note in notes) == lasts.tolist()
+    assert all(note[4] == ring.times.start_ps[note[1]] for note in notes)
+    assert len(events(document, END)) == len(notes)
 
 
-def test_times_are_exact_to_the_picosecond(tmp_path: Path) -> None:
-    path = tmp_path / "t.json.gz"
-    write_timeline(spans([0], ["tp"], [123_456_789_000_001], [123_456_789_000_002]), path)
-    text = gzip.decompress(path.read_bytes()).decode()
-    assert '"ts":123456789.000001,"dur":0.000001' in text
+def test_slices_of_a_track_follow_each_other(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    depth: Counter[int] = Counter()
+    packets = [one for one in document.packet if one.track_event.type in (BEGIN, END)]
+    for one in sorted(packets, key=lambda packet: packet.timestamp):
+        depth[one.track_event.track_uuid] += 1 if one.track_event.type == BEGIN else -1
+        assert 0 <= depth[one.track_event.track_uuid] <= 1
+    assert not any(depth.values())
 
 
-def test_ops_that_may_overlap_are_begin_and_end_pairs(tmp_path: Path) -> None:
-    ops = schedule(
-        OpColumns(kind=[FIXED, FLOW], resource=[0, -1], duration_ps=[5, 0], size_bytes=[0, 9]),
-        edges=Edges.from_pairs(2, [], []),
-        resources=Resources.table("dma", [0, 4], slots=[2, 0], capacity=[0, 10]),
-        flows=Flows(*(np.array(c, np.int64) for c in ([1], [10], [0, 1], [1], [1]))),
+def test_chips_own_engines_and_each_link_stands_once(ring: Trace, tmp_path: Path) -> None:
+    by_number = tracks(read(ring, tmp_path))
+    names = Counter(one.name for one in by_number.values())
+    assert {count for name, count in names.items() if name.startswith("link:")} == {1}
+    parents = {
+        one.name: by_number[one.parent_uuid].name for one in by_number.values() if one.parent_uuid
+    }
+    links = {parent for name, parent in parents.items() if name.startswith("link:")}
+    assert links == {"links"}
+    assert {parent for name, parent in parents.items() if name.startswith("cc:3")} == {"chip 3"}
+
+
+def test_arrows_lead_from_one_track_to_another(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    sent = {flow: one for one in events(document, BEGIN) for flow in one.track_event.flow_ids}
+    taken = {
+        flow: one
+        for one in events(document, BEGIN)
+        for flow in one.track_event.terminating_flow_ids
+    }
+    assert sent
+    assert set(sent) == set(taken)
+    for flow, leaves in sent.items():
+        assert leaves.track_event.track_uuid != taken[flow].track_event.track_uuid
+        assert leaves.timestamp <= taken[flow].timestamp
+    assert not any(
+        one.track_event.flow_ids for one in events(read(ring, tmp_path, arrows=False), BEGIN)
     )
-    document = _written(Trace(ops, ended(np.array([0, 1]), np.array([5, 3]))), tmp_path)
-    assert _phase(document, "X") == []
-    begun, finished = _phase(document, "b"), _phase(document, "e")
-    assert [(e["id"], e["pid"], e["tid"]) for e in begun] == [(0, 0, 1), (1, 4, 2)]
-    assert [e["id"] for e in finished] == [0, 1]
-    names = {e["args"].get("name") for e in _phase(document, "M")}
-    assert {"chip 0", "chip 4", "dma:0", "dma:4"} <= names
+
+
+def test_counters_are_tracks_with_units(ring: Trace, tmp_path: Path) -> None:
+    document = read(ring, tmp_path)
+    by_number = tracks(document)
+    counted = {one.uuid: one for one in by_number.values() if one.HasField("counter")}
+    units = {one.name: one.counter.unit_name for one in counted.values()}
+    assert units == {"links busy": "links", "links, load": "B/s"}
+    for track in counted:
+        values = [
+            one.track_event.double_counter_value
+            for one in events(document, COUNTER)
+            if one.track_event.track_uuid == track
+        ]
+        assert values[-1] == 0
+        assert max(values) > 1
+
+
+def test_a_thinned_counter_keeps_its_integral() -> None:
+    rng = np.random.default_rng(0)
+    start = np.sort(rng.integers(0, 10**9, 20_000))
+    end = start + rng.integers(1, 10**6, len(start))
+    by = rng.random(len(start))
+    thin = counter("load", "B/s", start, end, by)
+    assert len(thin.value) == MOST_POINTS
+    whole = float(((end - start) * by).sum())
+    assert float((np.diff(thin.at_ps) * thin.value[:-1]).sum()) == pytest.approx(whole, rel=1e-9)
+    few = counter("load", "B/s", start[:9], end[:9], by[:9])
+    assert float((np.diff(few.at_ps) * few.value[:-1]).sum()) == pytest.approx(
+        float(((end - start) * by)[:9].sum()), rel=1e-12
+    )
+
+
+def test_counters_of_the_caller_stand_below_their_chip(ring: Trace, tmp_path: Path) -> None:
+    span = np.array([0]), np.array([5_000_000])
+    mine = counter("memory in use, rank 3", "B", *span, np.array([7e9]), chip=300)
+    by_number = tracks(read(ring, tmp_path, more=[mine]))
+    (track,) = (one for one in by_number.values() if one.name == mine.name)
+    assert by_number[track.parent_uuid].name == "chip 300"
+
+
+@pytest.fixture(scope="module")
+def step() -> Trace:
+    traced = train("gpt2", "trn2.48xlarge", pp=2, global_batch=16).trace
+    assert isinstance(traced, Trace)
+    return traced
+
+
+def test_each_chip_has_the_rate_of_its_memory(step: Trace, tmp_path: Path) -> None:
+    by_number = tracks(read(step, tmp_path))
+    rates = [one for one in by_number.values() if one.name == "memory rate"]
+    assert {by_number[one.parent_uuid].name for one in rates} == {"chip 0", "chip 8"}
+    assert {one.counter.unit_name for one in rates} == {"B/s"}
+
+
+def test_a_send_points_to_its_receive(step: Trace, tmp_path: Path) -> None:
+    document = read(step, tmp_path)
+    names = {one.iid: one.name for one in document.packet[0].interned_data.event_names}
+    sent, taken = (
+        {flow: names[one.track_event.name_iid] for one in events(document, BEGIN)
+         for flow in getattr(one.track_event, field)}
+        for field in ("flow_ids", "terminating_flow_ids")
+    )  # fmt: skip
+    pairs = Counter((sent[flow], taken[flow]) for flow in sent)
+    assert set(sent) == set(taken)
+    both = {(f"{way}.send", f"{way}.receive") for way in ("forward", "backward")}
+    assert {pair: count for pair, count in pairs.items() if "receive" in pair[1]} == (
+        dict.fromkeys(both, 2)  # microbatches
+    )
+
+
+def test_names_and_categories_are_those_of_the_trace(tmp_path: Path) -> None:
+    ops = schedule(
+        OpColumns([FIXED] * 2, resource=[0, 1], duration_ps=5_000_000, size_bytes=7),
+        edges=Edges.from_pairs(2, [0], [1]), resources=Resources.table("engine", [0, 1]),
+        labels={
+            "rank": np.array([0, 1]),
+            "what": Codes(np.array([0, 1]), ("compute", "tp")),
+            "name": Codes(np.array([1, 0]), ("mlp.reduce", "attention.qkv")),
+        },
+    )  # fmt: skip
+    document = read(run(ops), tmp_path)
+    interned = document.packet[0].interned_data
+    names = {one.iid: one.name for one in interned.event_names}
+    categories = {one.iid: one.name for one in interned.event_categories}
+    shown = [
+        (names[one.track_event.name_iid], categories[one.track_event.category_iids[0]],
+         one.timestamp)
+        for one in events(document, BEGIN)
+    ]  # fmt: skip
+    assert shown == [("attention.qkv", "compute", 0), ("mlp.reduce", "tp", 5000)]
+
+
+def test_ranks_are_sampled(ring: Trace, tmp_path: Path) -> None:
+    some, all_of_them = read(ring, tmp_path, ranks=[0, 1]), read(ring, tmp_path)
+    assert 0 < len(events(some, BEGIN)) < len(events(all_of_them, BEGIN))
+    assert events(read(ring, tmp_path, ranks=99), BEGIN) == []
+
+
+def test_the_same_trace_gives_the_same_bytes(ring: Trace, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.gz", "b.gz")]
+    for path in paths:
+        write_timeline(ring, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def _shown(document: Any) -> list[tuple[int, str, int]]:
+    """Op, category and start of every slice, in nanoseconds."""
+    categories = {one.iid: one.name for one in document.packet[0].interned_data.event_categories}
+    return [
+        (one.track_event.debug_annotations[0].uint_value,
+         categories[one.track_event.category_iids[0]], one.timestamp)
+        for one in events(document, BEGIN)
+    ]  # fmt: skip
 
 
 def test_lost_attempts_and_ops_cut_short_are_shown(tmp_path: Path) -> None:
     times = Times(
-        *(np.array(c, np.int64) for c in ([0, 14], [9, 14], [14, -1])),
+        *(np.array(c, np.int64) * 1000 for c in ([0, 14], [9, 14], [14, -1])),
         status=np.array([DONE, RUNNING], np.uint8),
-        attempts=Attempts(np.array([0]), np.array([0]), np.array([3])),
+        attempts=Attempts(np.array([0]), np.array([0]), np.array([3000])),
         dead=np.empty(0, np.int32),
-        stopped_ps=16,
+        stopped_ps=16_000,
     )
-    slices = _phase(_written(Trace(on_one_link(2), times), tmp_path), "X")
-    assert [(e["cat"], e["ts"], e["dur"]) for e in slices] == [
-        ("link", 9e-6, 5e-6),
-        ("link", 14e-6, 2e-6),
-        ("lost", 0.0, 3e-6),
-    ]
-
-
-def test_arrows_lead_from_inside_one_slice_to_the_start_of_another(tmp_path: Path) -> None:
-    ops = schedule(
-        OpColumns(kind=[FIXED] * 3, resource=[0, 1, 1], duration_ps=4),
-        edges=Edges.from_pairs(3, [0, 1], [1, 2]),
-        resources=Resources.table("link", [0, 1], [1, 2]),
-    )
-    document = _written(run(ops), tmp_path, arrows=True)
-    (leaves,), (arrives,) = _phase(document, "s"), _phase(document, "f")
-    assert (leaves["id"], leaves["tid"], leaves["ts"]) == (arrives["id"], 1, 3e-6)
-    assert (arrives["tid"], arrives["ts"], arrives["bp"]) == (2, 4e-6, "e")
-
-
-def test_names_from_strangers_stay_names(tmp_path: Path) -> None:
-    name = '"},{"ph":"X\\'
-    schedule = replace(on_one_link(1), labels={"what": Codes(np.array([0]), (name,))})
-    (event,) = _phase(_written(run(schedule), tmp_path), "X")
-    assert event["name"] == name
+    times.end_ps[1] = -1
+    document = read(Trace(on_one_link(2), times), tmp_path)
+    assert _shown(document) == [(0, "lost", 0), (0, "link", 9), (1, "link", 14)]
+    assert sorted(one.timestamp for one in events(document, END)) == [3, 14, 16]
 
 
 def test_too_many_ops_are_cut_by_whole_ranks_and_reported(tmp_path: Path) -> None:
     trace = spans([0, 1, 1, 2], ["tp"] * 4, [0] * 4, [5] * 4)
-    document = _written(trace, tmp_path, most_ops=3)
-    assert {event["pid"] for event in _phase(document, "X")} == {0, 1}
-    assert document["otherData"]["shown"] == "3 ops of ranks below 2, of 4"
-    first = _written(spans([0] * 3, ["tp"] * 3, [9, 0, 4], [10] * 3), tmp_path, most_ops=2)
-    assert [event["args"]["op"] for event in _phase(first, "X")] == [1, 2]
-
-
-def test_an_empty_choice_is_a_valid_file(tmp_path: Path) -> None:
-    assert _written(run(on_one_link(2)), tmp_path, ranks=5)["traceEvents"] == []
+    document = read(trace, tmp_path, most_ops=3)
+    assert {op for op, _, _ in _shown(document)} == {0, 1, 2}
+    assert "3 ops of ranks below 2, of 4" in {one.name for one in tracks(document).values()}
+    first = read(spans([0] * 3, ["tp"] * 3, [9, 0, 4], [10] * 3), tmp_path, most_ops=2)
+    assert {op for op, _, _ in _shown(first)} == {1, 2}
+    assert not any(" of " in one.name for one in tracks(read(trace, tmp_path)).values())
 
 
 @given(schedule=schedules())
 @settings(max_examples=30)
-def test_every_op_that_takes_time_is_there_once(
+def test_every_op_of_any_schedule_that_takes_time_is_there_once(
     schedule: Schedule, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("perfetto")
-    trace = run(schedule)
-    document = _written(trace, folder, arrows=True)
-    shown = _phase(document, "X") + _phase(document, "b")
-    assert (
-        sorted(event["args"]["op"] for event in shown)
-        == np.flatnonzero(schedule.duration_ps > 0).tolist()
+    document = read(run(schedule), tmp_path_factory.mktemp("perfetto"))
+    shown = sorted(op for op, _, _ in _shown(document))
+    assert shown == np.flatnonzero(schedule.duration_ps > 0).tolist()
+
+
+def test_columns_of_numbers_are_those_of_one_by_one() -> None:
+    values = np.array([0, 1, 127, 128, 300, 2**40, 2**62])
+    expected = b"".join(b"\x08" + plain_varint(value) for value in values.tolist())
+    assert rows_of([varint(1, values)]) == expected
+
+
+@pytest.mark.slow
+def test_a_million_slices_are_written_once_each(tmp_path: Path) -> None:
+    count, chips = 1_000_000, 64
+    ops = np.arange(count)
+    columns = OpColumns(
+        kind=np.full(count, FIXED, np.uint8),
+        resource=ops % chips,
+        duration_ps=np.full(count, 10**6),
+        size_bytes=np.zeros(count, np.int64),
     )
-    for event in _phase(document, "X"):
-        op = event["args"]["op"]
-        assert round(event["ts"] * 1e6) == trace.times.start_ps[op]
-        assert round(event["dur"] * 1e6) == schedule.duration_ps[op]
-    first = (folder / "timeline.json.gz").read_bytes()
-    _written(trace, folder, arrows=True)
-    assert (folder / "timeline.json.gz").read_bytes() == first
+    none = np.zeros(0, np.int64)
+    engines = Resources.table("engine", np.arange(chips))
+    trace = run(
+        schedule(columns, edges=Edges.from_pairs(count, none, none, none), resources=engines)
+    )
+    document = read(trace, tmp_path, arrows=False)
+    kinds = Counter(one.track_event.type for one in document.packet if one.HasField("track_event"))
+    assert (kinds[BEGIN], kinds[END]) == (count, count)
+    assert (tmp_path / "timeline.pftrace.gz").stat().st_size < 40 * count

@@ -11,9 +11,8 @@ from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
 from workloads.fleet import Failures, summary
 from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
-from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.processes.failures import Domain
-from workloads.fleet.scenario import Scenario, run, scenario
+from workloads.fleet.scenario import Scenario, policy_of, run, scenario
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving_settings import Serving
 

@@ -14,14 +14,14 @@ from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet import View, summary
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.policies.kind import Settings, Situation
+from workloads.fleet.policies.kind import Situation
 from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
-from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import power_w, role_units, timeline
-from workloads.fleet.scenario import Operation, Scenario, run, scenario
+from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.state.roles import Role
+from workloads.options.fleet import PolicyInputs
 
 UNITS = 100
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
@@ -55,11 +55,11 @@ def test_every_policy_is_one_entry_and_says_what_it_does() -> None:
         assert len(kind.summary) > 20
     situation = Situation(np.ones((1, 60)), 60.0, 60.0)
     with pytest.raises(InputError, match="Did you mean threshold"):
-        policy_named("treshold", Settings(), situation)
+        policy_named("treshold", PolicyInputs(), situation)
     with pytest.raises(InputError, match="add --price"):
-        policy_named("price", Settings(), situation)
+        policy_named("price", PolicyInputs(), situation)
     with pytest.raises(InputError, match="add --power-cap"):
-        policy_named("power-cap", Settings(), situation)
+        policy_named("power-cap", PolicyInputs(), situation)
 
 
 def test_price_trains_only_in_the_cheap_half() -> None:
@@ -80,7 +80,7 @@ def test_power_stays_under_its_cap_and_serving_goes_on() -> None:
     prepared = _scenario()
     free = run(prepared, policy_of("forecast", prepared))
     cap_w = 0.9 * float(power_w(free, ECONOMICS).max())
-    held = run(prepared, policy_of("power-cap", prepared, power_cap_w=cap_w))
+    held = run(prepared, policy_of("power-cap", prepared, power_cap=cap_w / 1e6))
     serving = role_units(held)[:, Role.SERVING] * 64 * 1.12 * 750
     alone = serving + (UNITS * 64 * 1.12 * 400 - serving * 400 / 750)
     over = power_w(held, ECONOMICS) > cap_w * 1.001
@@ -127,5 +127,5 @@ def test_the_documented_example_runs(tmp_path: Path) -> None:
     exec(blocks[1], names)
     kind = names["KIND"]
     assert kind.name == "half"  # type: ignore[attr-defined]
-    built = kind.build(Settings(), Situation(prepared.need, 60.0, 60.0))  # type: ignore[attr-defined]
+    built = kind.build(PolicyInputs(), Situation(prepared.need, 60.0, 60.0))  # type: ignore[attr-defined]
     assert summary(run(prepared, built), ECONOMICS)["inference_chip_hours"] > 0

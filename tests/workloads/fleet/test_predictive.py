@@ -36,8 +36,7 @@ from workloads.fleet.policies.predictive import (
 )
 from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
 from workloads.fleet.policies.view import Policy
-from workloads.fleet.policy_by_name import policy_of
-from workloads.fleet.scenario import Operation, Scenario, run, scenario
+from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving_settings import Serving
 from workloads.serving import fixed_rate
@@ -215,7 +214,7 @@ def test_prices_are_weighed_with_deadlines_and_changes(tmp_path: Path) -> None:
 
 def test_under_a_cap_more_trains_than_by_the_rule(tmp_path: Path) -> None:
     prepared = _scenario(tmp_path)
-    ruled, planned = (_done(prepared, name, power_cap_w=CAP_W) for name in ("power-cap", "mpc"))
+    ruled, planned = (_done(prepared, name, power_cap=CAP_W / 1e6) for name in ("power-cap", "mpc"))
     assert planned["training_tokens"] > 1.5 * ruled["training_tokens"]
     assert planned["slo_attainment"] == pytest.approx(ruled["slo_attainment"], abs=1e-3)
     assert planned["over"] <= ruled["over"] + 0.005

@@ -14,9 +14,8 @@ from workloads.fleet import FleetRun, summary
 from workloads.fleet.inputs.batch import BatchTier
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
-from workloads.fleet.policy_by_name import policy_of
 from workloads.fleet.results.timeline import role_units, timeline
-from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
+from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.setup.period import Period
 from workloads.fleet.setup.serving_settings import Serving
 from workloads.fleet.state.roles import Role
@@ -28,7 +27,7 @@ long,40,2,2,shrink,0,40,,
 gang,4,4,1,pause,1,4,,
 due,6,2,2,checkpoint,2,6,6e4,5
 """
-SETTINGS = {"power_cap_w": 1.4e6}
+SETTINGS = {"power_cap": 1.4}
 
 
 def _prices(_start: str, minutes: int) -> Prices:

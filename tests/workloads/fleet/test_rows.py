@@ -7,22 +7,22 @@ from topologies.catalogue.domains import is_reference
 from topologies.clusters.names import machine
 from workloads.confidence.sensitivity import noting
 from workloads.fleet import ChangeCosts, summary
-from workloads.fleet.from_options import demand_of, models_of, run_under, scenario_on
+from workloads.fleet.from_options import demand_of, models_of, scenario_on
 from workloads.fleet.inputs.costs import SOURCES
-from workloads.options.demand import DemandInputs
-from workloads.options.fleet import FleetInputs, Question
+from workloads.fleet.scenario import policy_of, run
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 
 def test_no_row_about_fleets_is_read_by_nothing() -> None:
     numbers = noting(shipped_catalogue())
     cluster = machine("trn2-ultraserver:20", catalogue=numbers)
-    question = Question(
+    question = FleetOptions(
         fleet=FleetInputs(model="llama-3.1-8b", failures="domains", post_training="lockstep"),
         demand=DemandInputs(demand=("azure-conv",), days=0.05, batch_share="20%"),
     )
     models = models_of(question.fleet.model)
     built = scenario_on(cluster, demand_of(question.demand), models, question, 0)
-    summary(run_under(built, "static", question.policy, 0), built.economics)
+    summary(run(built, policy_of("static", built), seed=0), built.economics)
     for source in SOURCES:
         ChangeCosts.of(cluster, source=source)
     rows = [row for row in shipped_catalogue().rows if row.part.startswith("fleet.")]

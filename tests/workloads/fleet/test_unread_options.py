@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import pytest
 
-from topologies.errors import InputError
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from topologies.clusters.names import cluster
+from topologies.options import described, observed
+from workloads.fleet.from_options import demand_of, models_of, scenario_on
 from workloads.fleet.policies.registry import KINDS
-from workloads.fleet.unread_options import SETTINGS, unread_options, unread_with_unit_rate
-from workloads.options.fleet import FleetInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
-
-
-class Watched:
-    """Settings that note which of their fields were read."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self.read = settings, set[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        self.read.add(name)
-        return getattr(self._settings, name)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_each_policy_states_what_it_reads(name: str) -> None:
-    watched = Watched(Settings(power_cap_w=1e6))
-    KINDS[name].build(
-        watched,  # type: ignore[arg-type]
-        Situation(need=np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=True),
-    )
-    assert watched.read == set(KINDS[name].reads)
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("hedroom", "Did you mean headroom?"), ("zebra", "There are headroom, hysteresis, hold_s, ")],
+from workloads.fleet.unread_options import unread_options, unread_with_unit_rate
+from workloads.options.fleet import (
+    DemandInputs,
+    FleetInputs,
+    FleetOptions,
+    LimitInputs,
+    PolicyInputs,
 )
-def test_a_kind_that_reads_no_such_setting_is_refused(name: str, remedy: str) -> None:
-    build = KINDS["oracle"].build
-    with pytest.raises(InputError) as caught:
-        PolicyKind("mine", "a policy of my own", build, reads=("headroom", name))
-    message = str(caught.value)
-    assert message.startswith(
-        f"policy mine reads {name!r}, which is no field of Settings. {remedy}"
-    )
 
 
-def test_every_setting_has_an_option() -> None:
-    assert set(SETTINGS.values()) == {field.name for field in dataclasses.fields(Settings)}
-    options = {field.name for field in dataclasses.fields(PolicyInputs)}
-    assert set(SETTINGS) <= options
+def test_every_option_is_read_by_the_set_up_or_by_a_policy() -> None:
+    """An option that nothing reads would change nothing, whatever a user states."""
+    stated = FleetOptions(FleetInputs(unit_rate=5.0), DemandInputs(days=0.05, batch_share="20%"))
+    groups = {each.name: observed(getattr(stated, each.name)) for each in fields(FleetOptions)}
+    options = FleetOptions(**{name: group for name, (group, _) in groups.items()})
+    requests = demand_of(options.demand)
+    scenario_on(cluster("trn2-ultraserver:8"), requests, models_of("gpt2"), options, 0)
+    read = {option for _, noted in groups.values() for option in noted}
+    read |= {option for kind in KINDS.values() for option in kind.reads}
+    every = {option for group, _ in groups.values() for option in described(type(group))}
+    assert every - read == {"cluster", "model", "policy", "compare", "what_if"}
 
 
 @pytest.mark.parametrize(

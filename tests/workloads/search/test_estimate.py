@@ -52,7 +52,8 @@ def test_estimates_follow_the_kernels_of_a_framework(name: str) -> None:
 
 def test_plans_of_several_frameworks_are_each_estimated_with_their_own() -> None:
     where = cluster("dgx-a100:2")
-    alike = [plan(dp=16, global_batch=64, framework=name) for name in ("fsdp", "megatron-core")]
+    sharded = plan(dp=16, global_batch=64, zero=3)
+    alike = [replace(sharded, framework=name) for name in ("fsdp", "megatron-core")]
     together = estimate(TOY, where, [*alike, *alike])
     alone = [estimate(TOY, where, [one])[0] for one in alike]
     assert together.tolist() == [*alone, *alone]

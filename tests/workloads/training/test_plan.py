@@ -154,6 +154,7 @@ def test_a_missing_plan_file() -> None:
         ("reshard: maybe", "reshard is 'maybe'; it must be true or false"),
         ("schedule: [1]", "it must be one of gpipe"),
         ("order: tp-tp", "rank order tp-tp does not name each of tp, cp, dp, pp once"),
+        (f"stage_layers: 8-{'9' * 5000}", "… are not numbers. Write them as"),
         ("stage_layers: [1, x]", "stage_layers is 'x'; it must be a whole number"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -390,6 +391,7 @@ def minute_of_day(text: str) -> int:
         For anything else.
     """
     hours, _, rest = text.strip().partition(":")
-    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
+    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", text.strip())
+    if not (digits and int(hours) < 24 and int(rest) < 60):
         raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
     return int(hours) * 60 + int(rest)

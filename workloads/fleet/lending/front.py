@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any
 
 import pandas as pd
 
@@ -15,6 +14,7 @@ from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
+from topologies.options import described
 from workloads.confidence.interval import Interval
 from workloads.demand import Demand
 from workloads.fleet.from_options import (
@@ -23,27 +23,17 @@ from workloads.fleet.from_options import (
     read_models,
     scenario_on,
 )
-from workloads.fleet.keywords import LendKeywords, question_of, read_options
+from workloads.fleet.keywords import fleet_options, read_options
 from workloads.fleet.lending.answer import Loan, Night
-from workloads.fleet.lending.night_options import limits_only, night_from
+from workloads.fleet.lending.night_options import for_lending, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
-from workloads.options.fleet import FleetInputs, Question
-from workloads.options.lend import NightInputs
+from workloads.options.fleet import FleetInputs, HistoryInputs, LimitInputs, NightInputs
 
-NIGHT = ("until", "begin", "confidence", "window")
-"""Keywords that describe the night."""
-
-
-class NightKeywords(LendKeywords, total=False):
-    """Options of ``cluster-sim lend`` as keywords, those of the night among them."""
-
-    until: str
-    begin: str
-    confidence: str | float
-    window: str | float
+GROUPS = (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
+"""Options of lending that are keywords."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +92,7 @@ def lend(
     model: Model | str | None = None,
     days: float | None = None,
     scale_to_peak: float | None = None,
-    **keywords: Unpack[NightKeywords],
+    **keywords: Any,
 ) -> LendResult:
     """Return how many units can be lent tonight, at a stated confidence.
 
@@ -142,32 +132,14 @@ def lend(
     >>> tonight.summary["units"], tonight.summary["confidence"]
     (40, 0.9)
     """
-    stated = _of_the_night(keywords)
-    if night is not None and stated:
-        raise InputError(f"a night and {', '.join(stated)}; give one or the other.")
-    options, slo = list(NightKeywords.__annotations__), keywords.get("slo") or FleetInputs.slo
-    every = question_of(keywords, options, days=days, scale_to_peak=scale_to_peak)
-    fleet_question = _for_the_fleet(every, slo)
-    question = night or night_from(read_options(NightInputs, stated), slo)
-    check_question(fleet_question)
-    demand = read_demand(history, fleet_question)
-    built = scenario_on(as_cluster(cluster), demand, read_models(model), fleet_question, 0)
+    of_night = {k: keywords[k] for k in described(NightInputs) if keywords.get(k) is not None}
+    if night is not None and of_night:
+        raise InputError(f"a night and {', '.join(of_night)}; give one or the other.")
+    slo = keywords.get("slo") or FleetInputs.slo
+    stated = {"days": days, "scale_to_peak": scale_to_peak}
+    options = for_lending(fleet_options(lend, GROUPS, keywords, **stated))
+    question = night or night_from(read_options(NightInputs, of_night), slo)
+    check_question(options)
+    demand = read_demand(history, options)
+    built = scenario_on(as_cluster(cluster), demand, read_models(model), options, 0)
     return LendResult(built, lend_on(built, question))
-
-
-def _of_the_night(keywords: NightKeywords) -> dict[str, Any]:
-    """Return the stated keywords of the night; None leaves one at its default."""
-    return {name: value for name, value in keywords.items() if name in NIGHT and value is not None}
-
-
-def _for_the_fleet(question: Question, slo: str) -> Question:
-    """Return the question with all days of its history and an SLO without a share.
-
-    The share counts minutes of the night, not requests of the fleet.
-    """
-    days = math.inf if question.demand.days is None else question.demand.days
-    return replace(
-        question,
-        fleet=replace(question.fleet, slo=limits_only(slo)),
-        demand=replace(question.demand, days=days),
-    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from topologies.errors import InputError
 from topologies.units import parse_seconds
 from workloads.fleet.lending.answer import Night
-from workloads.options.fleet import FleetInputs
-from workloads.options.lend import NightInputs
+from workloads.options.fleet import FleetInputs, FleetOptions, NightInputs, PolicyInputs
 from workloads.serving import parse_share, parse_slo
 
 USUAL_SHARE = 0.999
@@ -41,7 +43,17 @@ def night_from(inputs: NightInputs, slo: str) -> Night:
     )
 
 
-def limits_only(slo: str) -> str:
-    """Return the latency limits of an SLO, without its share."""
-    limits = [part for part in slo.split(",") if part.partition("=")[0].strip() in LIMIT_NAMES]
-    return ",".join(limits) or FleetInputs.slo
+def for_lending(options: FleetOptions) -> FleetOptions:
+    """Return options with all days of a history, and an SLO without its share.
+
+    The share counts minutes of the night, not requests of the fleet.
+    """
+    parts = options.fleet.slo.split(",")
+    limits = [part for part in parts if part.partition("=")[0].strip() in LIMIT_NAMES]
+    days = math.inf if options.demand.days is None else options.demand.days
+    return replace(
+        options,
+        policy=PolicyInputs(policy="static"),  # not used: lending asks no policy
+        fleet=replace(options.fleet, slo=",".join(limits) or FleetInputs.slo),
+        demand=replace(options.demand, days=days),
+    )

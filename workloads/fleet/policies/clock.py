@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.static import best_static
 from workloads.fleet.policies.view import Policy, View
+from workloads.options.fleet import PolicyInputs
 
 
 def clock(
@@ -33,13 +34,14 @@ def clock(
     return policy
 
 
-def _build(settings: Settings, situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     busiest = best_static(situation.need, headroom=settings.headroom or 0.0)
+    night_from, night_to = settings.night_hours
     return clock(
         busiest,
         busiest * settings.night_share,
-        night_from=settings.night[0],
-        night_to=settings.night[1],
+        night_from=night_from,
+        night_to=night_to,
     )
 
 
@@ -47,5 +49,4 @@ KIND = PolicyKind(
     "clock",
     "the busiest hour's need by day, a share of it at night",
     _build,
-    reads=("headroom", "night", "night_share"),
 )

@@ -8,8 +8,9 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import predict
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.view import Policy, View
+from workloads.options.fleet import PolicyInputs
 
 
 def forecast(
@@ -74,7 +75,7 @@ def with_margin(
     return float(expected[-1] * np.clip(margin, 1.0, most))
 
 
-def _build(settings: Settings, _situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, _situation: Situation) -> Policy:
     headroom = 0.05 if settings.headroom is None else settings.headroom
     return forecast(quantile=settings.quantile, headroom=headroom)
 
@@ -83,5 +84,4 @@ KIND = PolicyKind(
     "forecast",
     "the larger of now and an earlier day, by past errors",
     _build,
-    reads=("quantile", "headroom"),
 )

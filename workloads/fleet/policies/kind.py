@@ -4,48 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError, shown, suggestion
+from topologies.errors import InputError
+from topologies.options import observed
 from workloads.fleet.policies.view import Policy
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of all policies; each policy reads its own.
-
-    Attributes
-    ----------
-    headroom : float, optional
-        Capacity above the need, as a share of the need; by default the policy's own.
-    hysteresis, hold_s : float, optional
-        Slack of ``threshold``: a smaller share of idle units, or units idle for less time, are
-        kept.
-    quantile : float
-        Quantile of past errors that a forecast covers.
-    night : tuple of float
-        First and last hour (UTC) of the night of ``clock``.
-    night_share : float
-        Share of the day's units that ``clock`` keeps at night.
-    static_units : float, optional
-        Units that ``static`` keeps, instead of the need of the busiest hour.
-    price_share : float
-        Cheapest share of the coming day in which ``price`` trains; ``mpc`` takes it as a share of
-        the unit-time that serving leaves.
-    power_cap_w : float, optional
-        Limit on the draw of the site for ``power-cap`` and ``mpc`` [W].
-    """
-
-    headroom: float | None = None
-    hysteresis: float | None = None
-    hold_s: float | None = None
-    quantile: float = 0.999
-    night: tuple[float, float] = (0.0, 8.0)
-    night_share: float = 0.5
-    static_units: float | None = None
-    price_share: float = 0.5
-    power_cap_w: float | None = None
+from workloads.options.fleet import PolicyInputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,34 +53,23 @@ class PolicyKind:
     Attributes
     ----------
     name, summary : str
-    build : function of Settings and Situation
+    build : function of PolicyInputs and Situation
         Returns the policy, configured for a scenario.
-    reads : tuple of str
-        Fields of the settings that ``build`` reads; a run remarks on all others that were stated.
     bound : str
         Name of the policy with foresight that bounds this one from above.
-
-    Raises
-    ------
-    InputError
-        For a name in ``reads`` that is no field of the settings.
     """
 
     name: str
     summary: str
-    build: Callable[[Settings, Situation], Policy]
-    reads: tuple[str, ...] = ()
+    build: Callable[[PolicyInputs, Situation], Policy]
     bound: str = "oracle"
 
-    def __post_init__(self) -> None:
-        settings = [field.name for field in fields(Settings)]
-        for name in self.reads:
-            if name not in settings:
-                remedy = suggestion(name, settings) or f" There are {', '.join(settings)}."
-                raise InputError(
-                    f"policy {self.name} reads {shown(name, 40)!r}, which is no field of "
-                    f"Settings.{remedy}"
-                )
+    @cached_property
+    def reads(self) -> set[str]:
+        """Options that the policy reads, observed as it is built for an hour of one unit."""
+        options, read = observed(PolicyInputs(power_cap=1.0))
+        self.build(options, Situation(np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=True))
+        return read
 
 
 def check_not_negative(**values: float) -> None:

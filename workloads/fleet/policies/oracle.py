@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from topologies.arrays import FloatArray
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.view import Policy, View
+from workloads.options.fleet import PolicyInputs
 
 
 def oracle(
@@ -55,7 +56,7 @@ def oracle(
     return policy
 
 
-def _build(settings: Settings, situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     """Order ahead by the change time; lend no valley shorter than a change there and back."""
     lead_s = situation.lead_s
     return oracle(
@@ -66,6 +67,4 @@ def _build(settings: Settings, situation: Situation) -> Policy:
     )
 
 
-KIND = PolicyKind(
-    "oracle", "the future, ordered early enough: an upper bound", _build, reads=("headroom",)
-)
+KIND = PolicyKind("oracle", "the future, ordered early enough: an upper bound", _build)

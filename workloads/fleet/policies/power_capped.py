@@ -6,8 +6,9 @@ import math
 
 from topologies.errors import InputError
 from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
+from workloads.options.fleet import PolicyInputs
 
 
 def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
@@ -43,7 +44,7 @@ def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
     return policy
 
 
-def _build(settings: Settings, _situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, _situation: Situation) -> Policy:
     if settings.power_cap_w is None:
         raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
     headroom = 0.05 if settings.headroom is None else settings.headroom
@@ -55,6 +56,5 @@ KIND = PolicyKind(
     "power-cap",
     "serves by forecast, trains within the site's power",
     _build,
-    reads=("power_cap_w", "quantile", "headroom"),
     bound="mpc-oracle",
 )

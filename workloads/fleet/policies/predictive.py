@@ -18,9 +18,10 @@ from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecast import largest_ahead
 from workloads.fleet.policies.forecasting import with_margin
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
 from workloads.fleet.policies.view import Decision, JobView, Policy, View
+from workloads.options.fleet import PolicyInputs
 
 STEP = 15
 """Minutes between two plans, and of the first steps of a plan."""
@@ -306,7 +307,7 @@ def _shared(jobs: Sequence[JobView], room: int) -> dict[str, int]:
     return limits
 
 
-def _weights(settings: Settings, situation: Situation) -> Weights:
+def _weights(settings: PolicyInputs, situation: Situation) -> Weights:
     return Weights(
         situation.lead_s,
         situation.back_s,
@@ -317,13 +318,13 @@ def _weights(settings: Settings, situation: Situation) -> Weights:
     )
 
 
-def _build(settings: Settings, situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     headroom = 0.05 if settings.headroom is None else settings.headroom
     expected = expected_by_forecast(quantile=settings.quantile, headroom=headroom)
     return predictive(expected, _weights(settings, situation))
 
 
-def _build_with_foresight(settings: Settings, situation: Situation) -> Policy:
+def _build_with_foresight(settings: PolicyInputs, situation: Situation) -> Policy:
     expected = expected_by_foresight(situation.need, headroom=settings.headroom or 0.0)
     return predictive(expected, _weights(settings, situation))
 
@@ -332,13 +333,11 @@ FORESIGHT = PolicyKind(
     "mpc-oracle",
     "the plans of mpc with the demand known: its upper bound",
     _build_with_foresight,
-    reads=("price_share", "power_cap_w", "headroom"),
     bound="mpc-oracle",
 )
 KIND = PolicyKind(
     "mpc",
     "plans the coming hours over the forecast, by price, deadline and power",
     _build,
-    reads=("price_share", "power_cap_w", "quantile", "headroom"),
     bound=FORESIGHT.name,
 )

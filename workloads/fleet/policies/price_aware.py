@@ -11,8 +11,9 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
+from workloads.options.fleet import PolicyInputs
 
 
 def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
@@ -67,7 +68,7 @@ class _Divided:
         return minute < self.train_until
 
 
-def _build(settings: Settings, situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     if not situation.priced:
         raise InputError("policy price needs prices of electricity; add --price FILE.csv.")
     headroom = 0.05 if settings.headroom is None else settings.headroom
@@ -79,6 +80,5 @@ KIND = PolicyKind(
     "price",
     "serves by forecast, trains in the cheapest hours",
     _build,
-    reads=("price_share", "quantile", "headroom"),
     bound="mpc-oracle",
 )

@@ -14,9 +14,10 @@ from workloads.fleet.policies import (
     static,
     threshold,
 )
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.user_policy import load_policy
 from workloads.fleet.policies.view import Policy
+from workloads.options.fleet import PolicyInputs
 
 KINDS: dict[str, PolicyKind] = by_name(
     "policy",
@@ -54,7 +55,7 @@ def bound_of(name: str) -> str:
     return KINDS[name].bound if name in KINDS else oracle.KIND.name
 
 
-def policy_named(name: str, settings: Settings, situation: Situation) -> Policy:
+def policy_named(name: str, settings: PolicyInputs, situation: Situation) -> Policy:
     """Return a built-in policy by its name, or a user's from a file such as ``mine.py``.
 
     Raises

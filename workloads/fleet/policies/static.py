@@ -7,8 +7,9 @@ import numpy.typing as npt
 
 from topologies.arrays import FloatArray
 from workloads.demand.trace import period_means
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation
+from workloads.fleet.policies.kind import PolicyKind, Situation
 from workloads.fleet.policies.view import Policy
+from workloads.options.fleet import PolicyInputs
 
 
 def static(units: npt.ArrayLike) -> Policy:
@@ -23,13 +24,11 @@ def best_static(need: FloatArray, *, headroom: float = 0.0) -> FloatArray:
     return result
 
 
-def _build(settings: Settings, situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, situation: Situation) -> Policy:
     busiest = best_static(situation.need, headroom=settings.headroom or 0.0)
     if settings.static_units is None:
         return static(busiest)
     return static(busiest * settings.static_units / busiest.sum())
 
 
-KIND = PolicyKind(
-    "static", "what the busiest hour needs, always", _build, reads=("headroom", "static_units")
-)
+KIND = PolicyKind("static", "what the busiest hour needs, always", _build)

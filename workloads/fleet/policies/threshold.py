@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from topologies.arrays import FloatArray
-from workloads.fleet.policies.kind import PolicyKind, Settings, Situation, check_not_negative
+from workloads.fleet.policies.kind import PolicyKind, Situation, check_not_negative
 from workloads.fleet.policies.view import Policy, View
+from workloads.options.fleet import PolicyInputs
 
 
 def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float = 900.0) -> Policy:
@@ -35,7 +36,7 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
     return policy
 
 
-def _build(settings: Settings, _situation: Situation) -> Policy:
+def _build(settings: PolicyInputs, _situation: Situation) -> Policy:
     return threshold(
         headroom=0.10 if settings.headroom is None else settings.headroom,
         hysteresis=0.05 if settings.hysteresis is None else settings.hysteresis,
@@ -47,5 +48,4 @@ KIND = PolicyKind(
     "threshold",
     "the last minute's load, and a headroom",
     _build,
-    reads=("headroom", "hysteresis", "hold_s"),
 )

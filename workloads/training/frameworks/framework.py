@@ -21,6 +21,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
+from workloads.models.model import Model
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
 
@@ -58,11 +59,16 @@ class Framework:
         those with ``experts``; without an entry a stage is one chunk.
     numbers : mapping of str to str
         Catalogue variants that describe the stack.
+    dense_numbers : mapping of str to str
+        Further variants for models without experts.
     settings : mapping of str to mapping
         Further variants by the name of a setting that a user may add.
     releases : tuple of (str, mapping)
         Ends of the periods of its releases, ascending, each with the variants of the period. The
         setting of a date chooses one; without a date none applies.
+    usual_for : tuple of str
+        Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
+        ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels.
     assumes : str
         The choices in words.
     source : str
@@ -78,8 +84,10 @@ class Framework:
     selective: str = "attention"
     layers_of_a_chunk: Mapping[str, int] = field(default_factory=dict)
     numbers: Variants = field(default_factory=dict)
+    dense_numbers: Variants = field(default_factory=dict)
     settings: Mapping[str, Variants] = field(default_factory=dict)
     releases: tuple[tuple[str, Variants], ...] = ()
+    usual_for: tuple[str, ...] = ()
     assumes: str = ""
     source: str = ""
     chosen: tuple[str, ...] = ()
@@ -89,11 +97,12 @@ class Framework:
         """Name and settings, as :func:`framework` reads them."""
         return f"{self.name}:{','.join(self.chosen)}" if self.chosen else self.name
 
-    def variants(self, chip: str, base: Catalogue) -> dict[str, str]:
+    def variants(self, chip: str, base: Catalogue, *, dense: bool) -> dict[str, str]:
         """Return the catalogue variants of the stack and its settings on a chip."""
         dates = [word for word in self.chosen if word not in self.settings]
         # A release comes first: what else was chosen holds whatever the release is.
-        layers = [self.numbers, *map(self._release, dates)]
+        layers = [self.numbers, self.dense_numbers if dense else {}]
+        layers += map(self._release, dates)
         layers += [self.settings[word] for word in self.chosen if word in self.settings]
         named = {path: name for layer in layers for path, name in layer.items()}
         kernels = f"kernels.{family(chip, base).name}"
@@ -106,12 +115,13 @@ class Framework:
     def _release(self, date: str) -> Variants:
         return next((variants for end, variants in self.releases if date < end), {})
 
-    def on(self, cluster: Cluster) -> Cluster:
-        """Return the cluster with the numbers of the stack in force.
+    def on(self, cluster: Cluster, model: Model) -> Cluster:
+        """Return the cluster with the numbers of the stack in force that trains a model.
 
         A variant that the cluster's catalogue chose already, as by ``--variant``, stays.
         """
-        return _with_numbers(self, cluster) if cluster.chip else cluster
+        dense = model.experts is None
+        return _with_numbers(self, cluster, dense) if cluster.chip else cluster
 
     def trains_on(self, cluster: Cluster) -> bool:
         """Return whether the stack trains on the chips of a cluster."""
@@ -157,10 +167,10 @@ def _on_the_chip(named: Variants, kernels: str, base: Catalogue) -> list[tuple[s
 
 
 @lru_cache(CLUSTERS_KEPT)
-def _with_numbers(stack: Framework, cluster: Cluster) -> Cluster:
+def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
     base = cluster.catalogue or shipped_catalogue()
     already = {f"{part}.{quantity}" for part, quantity, _ in base.chosen}
-    wanted = stack.variants(cluster.chip, base)
+    wanted = stack.variants(cluster.chip, base, dense=dense)
     left = {path: name for path, name in wanted.items() if path not in already}
     changed = base.with_variants(left) if left else base
     return cluster if changed == base else replace(cluster, catalogue=changed)
@@ -236,6 +246,7 @@ def _read(path: str, name: str = "") -> Framework:
     if document.get("selective", "attention") not in ("attention", "layers"):
         raise InputError(f"{path}: selective is attention or layers. Correct it.")
     document["runtimes"] = tuple(document["runtimes"])
+    document["usual_for"] = tuple(document.get("usual_for") or ())
     document["releases"] = tuple(
         (str(release["before"]), release.get("numbers") or {})
         for release in document.get("releases") or ()

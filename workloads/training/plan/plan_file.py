@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from topologies.errors import InputError, suggestion
 from topologies.files.reading import read_text
 from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
-from workloads.training.plan.fields import check_field
+from workloads.training.plan.fields import check_field, shown
 from workloads.training.plan.other_tools import OtherPlan, other_plan
 from workloads.training.plan.plan import ParallelPlan
 
@@ -125,6 +126,6 @@ def _field_name(key: str, path: Path) -> str:
 def _layers(text: str) -> tuple[int, ...]:
     """Layers of each chunk, written as 9-9-8-6."""
     parts = text.replace(",", "-").split("-")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise InputError(f"stage layers {text!r} are not numbers. Write them as 9-9-8-6.")
+    if not all(re.fullmatch(r" *[0-9]{1,9} *", part) for part in parts):
+        raise InputError(f"stage layers {shown(text)} are not numbers. Write them as 9-9-8-6.")
     return tuple(int(part) for part in parts)

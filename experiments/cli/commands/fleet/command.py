@@ -13,10 +13,14 @@ from experiments.cli.commands.fleet.tables import print_fleet
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from workloads.options.demand import DemandInputs
-from workloads.options.fleet import FleetInputs, Question
-from workloads.options.money import MoneyInputs
-from workloads.options.policy import LimitInputs, PolicyInputs
+from workloads.options.fleet import (
+    DemandInputs,
+    FleetInputs,
+    FleetOptions,
+    LimitInputs,
+    MoneyInputs,
+    PolicyInputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +50,7 @@ def fleet(
     from experiments.cli.commands.fleet.sensitivity import rank_fleet
 
     question, catalogue = (
-        Question(fleet, demand, policy, limits, money),
+        FleetOptions(fleet, demand, policy, limits, money),
         catalogue_inputs.read(fleet.cluster),
     )
     answer = _run_all(question, catalogue, call)
@@ -64,7 +68,7 @@ def fleet(
 class _Answer:
     """Scenarios with their runs, the base first."""
 
-    question: Question
+    question: FleetOptions
     scenarios: list[tuple[str, Scenario]]
     runs: list[FleetRun]
     build_s: float
@@ -82,18 +86,18 @@ class _Answer:
         return (*self.scenarios[place], self.runs[place])
 
 
-def _run_all(question: Question, catalogue: Catalogue, call: Invocation) -> _Answer:
+def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> _Answer:
     """Build and run the base scenario and all what-ifs."""
-    from workloads.fleet.from_options import run_under, scenario_from
-    from workloads.fleet.scenario import what_ifs
+    from workloads.fleet.from_options import scenario_from
+    from workloads.fleet.scenario import policy_of, run, what_ifs
 
     begun = time.perf_counter()
     with one_piece("capacity of a unit", partial(shown, quiet=call.quiet)):
         base = scenario_from(question, catalogue, call.seed)
     scenarios = what_ifs(base, question.demand.what_if)
-    built = time.perf_counter()
+    built, policy = time.perf_counter(), question.policy
     runs = [
-        run_under(scenario, question.policy.policy, question.policy, call.seed)
+        run(scenario, policy_of(policy.policy, scenario, policy), seed=call.seed)
         for _, scenario in shown(scenarios, "fleet", quiet=call.quiet)
     ]
     return _Answer(question, scenarios, runs, built - begun, time.perf_counter() - built)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from workloads.fleet.expectation import Expectation
     from workloads.fleet.scenario import Scenario
-    from workloads.options.fleet import Question
+    from workloads.options.fleet import FleetOptions
 
 
-def expectation_at(question: Question, base: Scenario, catalogue: Catalogue) -> Expectation:
+def expectation_at(question: FleetOptions, base: Scenario, catalogue: Catalogue) -> Expectation:
     """Return the expectation of a scenario under another catalogue."""
     from topologies.clusters.names import machine
     from workloads.fleet.expectation import at
@@ -29,7 +29,7 @@ def expectation_at(question: Question, base: Scenario, catalogue: Catalogue) -> 
 
 def rank_fleet(
     sure: SensitivityInputs,
-    question: Question,
+    question: FleetOptions,
     base: Scenario,
     catalogue: Catalogue,
     call: Invocation,

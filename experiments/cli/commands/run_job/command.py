@@ -135,12 +135,15 @@ def run_job(
     If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
     from workloads.job import run_job as run
+    from workloads.training.plan.plan_file import read_any_plan
 
     catalogue = catalogue_inputs.read(inputs.cluster)
+    filed = read_any_plan(plan.plan) if plan.plan else None
     cluster = inputs.read_cluster(catalogue)
     step, fields = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), **_plan_document(step, fields)}
+    document |= filed.document() if filed else {}
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
         lambda: document,
@@ -149,7 +152,7 @@ def run_job(
         rankings=sure.rank(
             lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
         ),
-        notes=(result.note,),
+        notes=(filed.sentence if filed else "", result.note),
     )
 
 

@@ -138,9 +138,9 @@ def test_launches_that_block_cost_what_ten_servers_lost() -> None:
 def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
     rows = table("mlperf_lora").rows().rows
     row = next(row.values for row in rows if row.values["cluster"] == name)
-    _, machine, plan = question(filled(row).values)
+    model, machine, plan = question(filled(row).values)
     part = f"kernels.{family(machine.chip).name}"
-    catalogue = framework_of(plan, machine).on(machine).catalogue
+    catalogue = framework_of(plan, machine).on(machine, model).catalogue
     assert catalogue is not None
     eager = shipped_catalogue().value(part, "host_dispatch")
     assert catalogue.value(part, "host_dispatch") < eager / 10
@@ -153,7 +153,8 @@ def test_rows_of_one_source_have_the_framework_of_each_row() -> None:
         for row in table(name).rows().rows:
             if "llm-analysis" in row.cells["source"]:
                 _, machine, plan = question(filled(row.values).values)
-                variants = framework_of(plan, machine).variants(machine.chip, shipped_catalogue())
+                stack = framework_of(plan, machine)
+                variants = stack.variants(machine.chip, shipped_catalogue(), dense=True)
                 sums[row.values["name"]] = variants["training.accumulation_bytes"]
     assert sums == {"GPT 174.6B": "separate", "GPT 529.6B": "separate", "MT-NLG 530B": "fp32"}
 

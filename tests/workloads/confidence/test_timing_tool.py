@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.conditions.timing_tool import collective_shown, kernel_shown
 from experiments.validation.reading.rows import read_text
 from experiments.validation.validate import validate
 from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.confidence.timing_tool import collective_shown, kernel_shown
 
 COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,tool\n"
 KERNEL = "kernel,chip,precision,size_bytes,kernel_s,tool\n"
@@ -30,9 +30,9 @@ def test_waiting_for_each_call_adds_the_wait() -> None:
 
 
 def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
-    """Of its page, rows of Trn1 alone: their ends hold the range, and one chip waits less."""
+    """The ends of rows of Trn1 hold the range, and one chip waits less."""
     rows = [f"all-reduce,trn1.32xlarge,{chips},{2 * chips},67108864,1e-3" for chips in (1, 32)]
-    text = "".join(f"{row},{tool}\n" for row in rows for tool in ("nccom-first", ""))
+    text = "".join(f"{row},{tool}\n" for row in rows for tool in ("nccom-first", "nccom-test"))
     compared = validate(read_text(COLLECTIVE + text, "rows.csv"), "rows.csv").rows
     for (through, alone), quantity in zip(
         (compared[:2], compared[2:]), ("within_server", "servers"), strict=True
@@ -54,15 +54,17 @@ def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() 
 
 def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None:
     """From the collective alone to the longest distance of two calls, each end with its error."""
-    row = "all-reduce,dgx-h100,2,2,16384,4e-5"
-    text = f"{COLLECTIVE}{row},pytorch\n{row},\n"
-    through, alone = validate(read_text(text, "rows.csv"), "rows.csv").rows
-    assert through["predicted_least"] == alone["predicted"] < through["predicted"]
-    assert through["low"] == pytest.approx(alone["low"])
-    assert through["high"] / through["predicted_most"] == pytest.approx(
-        alone["high"] / alone["predicted"]
+    row = f"{COLLECTIVE}all-reduce,dgx-h100,2,2,16384,4e-5,"
+    through, alone, bare = (
+        validate(read_text(f"{row}{tool}\n", "rows.csv"), "rows.csv").rows[0]
+        for tool in ("pytorch", "nccl-tests", "")
     )
+    assert through["predicted_least"] == alone["predicted"] < through["predicted"]
+    assert through["low"] < through["predicted_least"] < through["predicted_most"] < through["high"]
     assert "predicted_least" not in alone
+    assert bare["predicted"] == bare["predicted_least"] == alone["predicted"]
+    assert bare["predicted_most"] >= through["predicted_most"]
+    assert bare["low"] <= alone["low"] < alone["high"] < bare["high"]
 
 
 def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:

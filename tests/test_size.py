@@ -1,0 +1,21 @@
+"""Each room keeps within its budget of lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import size
+
+
+def test_no_room_is_beyond_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    assert size.main() == 0, capsys.readouterr().out
+    assert set(size.budgets()) == set(size.lines_by_room())
+
+
+def test_a_room_beyond_its_budget_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    least = dict.fromkeys(size.budgets(), 1)
+    monkeypatch.setattr(size, "budgets", lambda: least)
+    assert size.main() == 1
+    assert "too large" in capsys.readouterr().out
