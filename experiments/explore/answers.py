@@ -28,7 +28,7 @@ from workloads.training.iteration import iteration
 from workloads.training.usual_plan import complete
 
 Parts = Mapping[str, float]
-NOT_PLANNED = ("sharding",)
+NOT_PLANNED = ("sharding", "assumed")
 """Keys of a plan in results that are not fields of a plan."""
 DISTURBED = ("jitter", "straggler", "fault")
 """Options of a step whose effect is not computed again."""

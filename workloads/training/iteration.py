@@ -293,8 +293,7 @@ def iteration(
     trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
         *(model, plan, cluster, built_program, trace, memory),
-        run_start - build_start,
-        time.perf_counter() - run_start,
+        *(run_start - build_start, time.perf_counter() - run_start),
         peak_flops_per_s=peak_flops_per_s(shapes),
         iterations=detail.iterations,
         undisturbed=undisturbed,

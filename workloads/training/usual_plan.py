@@ -55,10 +55,8 @@ def complete(
     ------
     InputError
     """
-    plan_fields = {
-        name: field_value(name, value) for name, value in stated.items() if value is not None
-    }
-    known = set(plan_fields)
+    named = {name: value for name, value in stated.items() if value is not None}
+    plan_fields = {name: field_value(name, value) for name, value in named.items()}
     stack = framework(plan_fields.get("framework") or usual_framework(cluster, plan_fields))
     plan_fields = {**stack.plan, **_recomputation(plan_fields, stack)}
     room = cluster.chips if chips is None else chips
@@ -84,20 +82,25 @@ def complete(
     plan_fields |= usual_chunks(plan_fields, model, room, stack)
     # With tp 1 there is nothing to split; the default stays, so that it is not named as idle.
     plan_fields.setdefault("sequence_parallel", tp == 1 or plan_fields["seq"] % (cp * tp) == 0)
-    if pp > 1 and "zero" not in known:
+    if pp > 1 and "zero" not in named:
         plan_fields["zero"] = min(plan_fields.get("zero", 1), 1)
     if stack.selective == "layers" and pp > 1:
         plan_fields.setdefault("reshard", False)  # PyTorch's FSDP keeps what it gathers there
-    every = (field.name for field in fields(ParallelPlan) if field.compare)
-    plan = ParallelPlan(**plan_fields, assumed=tuple(name for name in every if name not in known))
-    if plan.vpp > 1 and not known & {"vpp", "schedule"}:
-        # Chunks hold more microbatches at once; who lacks the memory for them does without.
-        whole = replace(plan, vpp=1, schedule=DEFAULT)
-        if not _fits(model, plan, stack.on(cluster, model)) and _fits(
-            model, whole, stack.on(cluster, model)
-        ):
-            return whole
-    return plan
+    names = (field.name for field in fields(ParallelPlan) if field.compare)
+    assumed = tuple(name for name in names if name not in named)
+    return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster, model))
+
+
+def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
+    """Return a plan with one chunk a stage where only the chunks that nobody stated do not fit.
+
+    Chunks hold more microbatches at once; who lacks the memory for them does without.
+    """
+    if plan.vpp == 1 or not {"vpp", "schedule"} <= set(plan.assumed):
+        return plan
+    whole = replace(plan, vpp=1, schedule=DEFAULT)
+    too_large = not _fits(model, plan, cluster) and _fits(model, whole, cluster)
+    return whole if too_large else plan
 
 
 def _fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:

@@ -59,9 +59,9 @@ class PlanInputs(Conditions):
         """Return the fields of the plan that file, options and conditions state together."""
         from workloads.training.plan.plan_file import read_plan
 
-        given = {**(read_plan(self.plan) if self.plan else {}), **stated}
-        text = self.framework_text(given, cluster)
-        return {**given, **({"framework": text} if text else {})}
+        plan_fields = {**(read_plan(self.plan) if self.plan else {}), **stated}
+        text = self.framework_text(plan_fields, cluster)
+        return {**plan_fields, **({"framework": text} if text else {})}
 
 
 @dataclass(frozen=True)

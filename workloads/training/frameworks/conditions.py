@@ -82,35 +82,37 @@ class Conditions:
             return text
         name, _, more = (text or usual_framework(cluster, stated)).partition(":")
         stack, chosen = framework(name), [word for word in more.split(",") if word]
-        for word, option_name in words:
-            if word in ("compiled", "eager") and not stack.has(word):
-                other = "eager" if word == "compiled" else "compiled"
-                if stack.has(other):
-                    continue  # it is so unless the other setting is chosen
+        for word, opposite, condition in words:
+            chosen = [other for other in chosen if not re.fullmatch(opposite, other)]
+            if not word or (not stack.has(word) and stack.has(opposite)):
+                continue  # it is so where the opposite is not chosen
             if not stack.has(word):
                 raise InputError(
-                    f"{option_name} is no condition of framework {name}. Leave it out, or name "
+                    f"{condition} is no condition of framework {name}. Leave it out, or name "
                     "another framework."
                 )
             chosen.append(word)
-        return f"{name}:{','.join(dict.fromkeys(chosen))}" if chosen else name
+        return f"{name}:{','.join(dict.fromkeys(chosen))}" if chosen else text and name
 
-    def _words(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """Return settings, each with the name of the field that stands for it."""
+    def _words(self, cluster: Cluster) -> list[tuple[str, str, str]]:
+        """Return settings with the pattern of those they replace, and the fields they are from."""
         words = []
         if self.date is not None:
             if not re.fullmatch(DATE, str(self.date)):
                 raise InputError(f"date {str(self.date)[:20]!r} is no month. Write it as 2024-06.")
-            words.append((str(self.date), "date"))
+            words.append((str(self.date), DATE, "date"))
         if self.compiled is not None:
-            words.append(("compiled" if self.compiled else "eager", "compiled"))
-        if self.graphs:
-            words.append(("graphs", "graphs"))
-        if self.launch_blocking:
-            words.append(("blocking", "launch_blocking"))
-        if self.power_limit_w is not None and self.power_limit_w < LIMITED_BELOW_W:
-            _check_limit(cluster, self.power_limit_w)
-            words.append((LIMITED, "power_limit_w"))
+            pair = ("compiled", "eager") if self.compiled else ("eager", "compiled")
+            words.append((*pair, "compiled"))
+        for setting, stands in (("graphs", self.graphs), ("blocking", self.launch_blocking)):
+            if stands is not None:
+                condition = "graphs" if setting == "graphs" else "launch_blocking"
+                words.append((setting if stands else "", setting, condition))
+        if self.power_limit_w is not None:
+            low = self.power_limit_w < LIMITED_BELOW_W
+            if low:
+                _check_limit(cluster, self.power_limit_w)
+            words.append((LIMITED if low else "", LIMITED, "power_limit_w"))
         return words
 
 
@@ -118,10 +120,10 @@ def _check_limit(cluster: Cluster, limit_w: float) -> None:
     """Refuse a power limit of chips whose kernels were only measured without one."""
     catalogue = cluster.catalogue or shipped_catalogue()
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"
-    known = catalogue.has(kernels, "gemm_sustained") and any(
+    measured = catalogue.has(kernels, "gemm_sustained") and any(
         row.variant == LIMITED for row in catalogue.variants(kernels, "gemm_sustained")
     )
-    if not known:
+    if not measured:
         raise InputError(
             f"power_limit_w {limit_w:g}: kernels of {cluster.chip} were not measured under a "
             "limit, only those of h100. Leave it out."

@@ -22,6 +22,8 @@ from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
+from workloads.training.plan.fields import check_field
+from workloads.training.plan.plan import ParallelPlan
 
 LARGEST_FILE_BYTES = 2**16
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
@@ -121,35 +123,47 @@ class Framework:
         dense = model.experts is None
         return _with_numbers(self, cluster, dense) if cluster.chip else cluster
 
+    def trains_on(self, cluster: Cluster) -> bool:
+        """Return whether the stack trains on the chips of a cluster."""
+        return chip_family(cluster.chip, cluster.catalogue).runtime in self.runtimes
+
     def check_chip(self, cluster: Cluster) -> None:
-        """Refuse a cluster whose chips the stack does not train on.
+        """Refuse a cluster whose chips the stack does not train on, or has no chosen setting for.
 
         Raises
         ------
         InputError
         """
-        runtime = chip_family(cluster.chip, cluster.catalogue).runtime
-        if runtime not in self.runtimes:
+        if not self.trains_on(cluster):
+            runtime = chip_family(cluster.chip, cluster.catalogue).runtime
             others = ", ".join(name for name in names() if runtime in framework(name).runtimes)
             raise InputError(
                 f"framework {self.name} does not train on {cluster.chip} of {cluster.name}. "
                 f"Use one of {others}."
             )
+        base = cluster.catalogue or shipped_catalogue()
+        kernels = f"kernels.{family(cluster.chip, base).name}"
+        for word in self.chosen:
+            if word in self.settings and not _on_the_chip(self.settings[word], kernels, base):
+                raise InputError(
+                    f"setting {word} of framework {self.name} changes nothing on {cluster.chip}, "
+                    "whose kernels have no such numbers. Leave it out."
+                )
 
 
 def _on_the_chip(named: Variants, kernels: str, base: Catalogue) -> list[tuple[str, str]]:
     """Paths and names of variants; those of kernels only where this chip's kernels have them."""
-    found = []
+    of_chip = []
     for path, name in named.items():
         if not path.startswith(OF_THE_CHIP):
-            found.append((path, name))
+            of_chip.append((path, name))
             continue
         quantity = path.removeprefix(OF_THE_CHIP)
         if base.has(kernels, quantity) and any(
             row.variant == name for row in base.variants(kernels, quantity)
         ):
-            found.append((f"{kernels}.{quantity}", name))
-    return found
+            of_chip.append((f"{kernels}.{quantity}", name))
+    return of_chip
 
 
 @lru_cache(CLUSTERS_KEPT)
@@ -189,22 +203,22 @@ def framework(text: str) -> Framework:
     ('2020-06',)
     """
     name, _, added = text.partition(":")
-    own = name.endswith((".yaml", ".yml"))
-    if not own and name not in names():
+    is_file = name.endswith((".yaml", ".yml"))
+    if not is_file and name not in names():
         near = suggestion(name, names())
         raise InputError(
             f"framework {name[:40]!r} is none of {', '.join(names())}.{near} A file of your own "
             "ends in .yaml."
         )
-    stack = _read(name) if own else _shipped(name)
+    stack = _read(name) if is_file else _shipped(name)
     chosen = tuple(word.strip() for word in added.split(",") if word.strip())
     for setting in chosen:
         if not stack.has(setting):
-            known = ", ".join(stack.settings) or "none but a date"
+            settings = ", ".join(stack.settings) or "none but a date"
             near = suggestion(setting, stack.settings)
             raise InputError(
-                f"framework {name} has no setting {setting[:40]!r}.{near} It has {known}; a date "
-                "such as 2024-06 chooses a release."
+                f"framework {name} has no setting {setting[:40]!r}.{near} It has {settings}; a "
+                "date such as 2024-06 chooses a release."
             )
     return replace(stack, chosen=chosen) if chosen else stack
 
@@ -218,13 +232,12 @@ def _shipped(name: str) -> Framework:
 def _read(path: str, name: str = "") -> Framework:
     """Read a framework's file, whose keys are the fields of the noun."""
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content="keys of a framework")
-    known = [entry.name for entry in fields(Framework) if entry.name not in ("name", "chosen")]
+    keys = [entry.name for entry in fields(Framework) if entry.name not in ("name", "chosen")]
     for key in document:
-        if key not in known:
-            near = suggestion(str(key), known)
+        if key not in keys:
+            near = suggestion(str(key), keys)
             raise InputError(
-                f"{path}: a framework has no key {str(key)[:40]!r}.{near} It has "
-                f"{', '.join(known)}."
+                f"{path}: a framework has no key {str(key)[:40]!r}.{near} It has {', '.join(keys)}."
             )
     for key in ("title", "runtimes"):
         if not document.get(key):
@@ -242,14 +255,11 @@ def _read(path: str, name: str = "") -> Framework:
 
 
 def _check_plan(usual: Mapping[str, Any], path: str) -> None:
-    from workloads.training.plan.fields import check_field
-    from workloads.training.plan.plan import ParallelPlan
-
-    known = [entry.name for entry in fields(ParallelPlan)]
+    plan_fields = [entry.name for entry in fields(ParallelPlan) if entry.compare]
     for key, value in usual.items():
-        if key not in known:
-            near = suggestion(key, known)
-            raise InputError(f"{path}: a plan has no field {key[:40]!r}.{near} Correct it.")
+        if key not in plan_fields:
+            near = suggestion(str(key), plan_fields)
+            raise InputError(f"{path}: a plan has no field {str(key)[:40]!r}.{near} Correct it.")
         check_field(key, value)
 
 

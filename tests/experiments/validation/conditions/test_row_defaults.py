@@ -115,7 +115,7 @@ def test_pipelines_of_experts_interleave_where_a_row_states_no_chunks(cells, vpp
     assert plan_of(**MIXTURE | {"global_batch": 256, **cells}).vpp == vpp
 
 
-@pytest.mark.parametrize(("seq", "vpp"), [(2048, 7), (19456, 1)])
+@pytest.mark.parametrize(("seq", "vpp"), [(2048, 7), (33792, 1)])
 def test_who_lacks_memory_for_chunks_does_without(seq, vpp):
     cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "recompute": "none", "seq": seq}
     assert plan_of(**MIXTURE | cells).vpp == vpp
@@ -128,7 +128,7 @@ def test_chunks_stay_where_one_chunk_would_not_fit_either():
 
 
 def test_chunks_that_a_row_states_stay_whatever_they_need():
-    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "seq": 19456, "vpp": 7}
+    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "seq": 33792, "vpp": 7}
     assert plan_of(**MIXTURE | cells).vpp == 7
 
 

@@ -56,8 +56,8 @@ def test_what_a_row_states_moves_its_time(slower: dict[str, Any], faster: dict[s
 
 def test_a_variant_that_a_row_states_counts_before_its_framework() -> None:
     """FSDP has attention by flash-attention 2, which is faster than that by Triton."""
-    asked = {"variant": "kernels.h100.attention_efficiency=triton"}
-    assert seconds(framework="fsdp") < seconds(framework="fsdp", **asked)
+    triton = {"variant": "kernels.h100.attention_efficiency=triton"}
+    assert seconds(framework="fsdp") < seconds(framework="fsdp", **triton)
 
 
 def test_a_condition_adds_to_the_settings_of_the_stated_framework() -> None:
@@ -138,9 +138,9 @@ def test_launches_that_block_cost_what_ten_servers_lost() -> None:
 def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
     rows = table("mlperf_lora").rows().rows
     row = next(row.values for row in rows if row.values["cluster"] == name)
-    _, machine, plan = question(filled(row).values)
+    model, machine, plan = question(filled(row).values)
     part = f"kernels.{family(machine.chip).name}"
-    catalogue = framework_of(plan, machine).on(machine).catalogue
+    catalogue = framework_of(plan, machine).on(machine, model).catalogue
     assert catalogue is not None
     eager = shipped_catalogue().value(part, "host_dispatch")
     assert catalogue.value(part, "host_dispatch") < eager / 10
@@ -153,7 +153,8 @@ def test_rows_of_one_source_have_the_framework_of_each_row() -> None:
         for row in table(name).rows().rows:
             if "llm-analysis" in row.cells["source"]:
                 _, machine, plan = question(filled(row.values).values)
-                variants = framework_of(plan, machine).variants(machine.chip, shipped_catalogue())
+                stack = framework_of(plan, machine)
+                variants = stack.variants(machine.chip, shipped_catalogue(), dense=True)
                 sums[row.values["name"]] = variants["training.accumulation_bytes"]
     assert sums == {"GPT 174.6B": "separate", "GPT 529.6B": "separate", "MT-NLG 530B": "fp32"}
 
@@ -165,7 +166,7 @@ def renamed(row: Row) -> dict[str, Any]:
 
 def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> None:
     """A question is the model, cluster and plan, which decide everything that follows."""
-    asked = 0
+    questions = 0
     for each in tables().values():
         read = each.rows()
         if read.kind.name != "training":
@@ -175,8 +176,8 @@ def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> No
             plain, place, how = question(filled(renamed(row)).values)
             assert (plan, machine, plan.assumed) == (how, place, how.assumed), row
             assert replace(model, name="") == replace(plain, name="")
-            asked += 1
-    assert asked > 300
+            questions += 1
+    assert questions > 300
 
 
 @pytest.mark.parametrize("name", tables())
