@@ -129,7 +129,7 @@ def update(shapes: RankShapes, owned: Share) -> LayerOp:
     each += shapes.catalogue.integer("training", "update_copies_bytes")
     timing = shapes.stream(each * max(1, parameters))
     if plan.sharding:
-        overhead_s = step_overhead_s(shapes.chip, catalogue=shapes.catalogue)
+        overhead_s = step_overhead_s(shapes.chip, owned.total, catalogue=shapes.catalogue)
         timing = timing._replace(seconds=timing.seconds + overhead_s)
     return kernel("optimizer.step", timing, "optimizer")
 
