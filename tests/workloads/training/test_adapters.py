@@ -19,7 +19,9 @@ from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
 
 EIGHT = named("llama-3.1-8b")
-LORA = ParallelPlan(tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16, zero=0)
+LORA = ParallelPlan(
+    tp=4, ranks_per_chip=4, global_batch=8, seq=2048, lora_rank=16, zero=0, runtime="xla"
+)
 
 
 def step_s(plan: ParallelPlan, machine: str = "trn2.3xlarge") -> float:
