@@ -137,7 +137,11 @@ def least_bytes(model: Model, plan: ParallelPlan) -> int:
         sum(count * parameters.dense for count, parameters in pairs) // plan.pp,
         sum(count * parameters.experts for count, parameters in pairs) // plan.pp,
     )
-    sizes = ((3, layer_weight_bytes(plan)), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
+    sizes = (
+        (3, layer_weight_bytes(plan)),
+        (2, GRADIENT_BYTES),
+        (1, OPTIMIZER_BYTES[plan.optimizer]),
+    )
     return int(
         sum(
             size * sharded(plan.sharding >= level, held, plan.replicas, plan.expert_replicas)

@@ -48,6 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "lora_on": {"lora_rank": 8, "lora_on": "attention"},
     "train_only": {"train_only": "mlp"},
     "runtime": {"runtime": "eager"},
+    "optimizer": {"optimizer": "muon"},
 }
 """Changes of each field of a plan, with others that they need."""
 

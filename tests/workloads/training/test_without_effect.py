@@ -134,7 +134,15 @@ def test_every_field_of_a_plan_has_a_case() -> None:
     always = {
         *("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"),
         *("precision", "fp8_recipe", "attention", "ranks_per_chip", "capacity_factor"),
-        *("routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only", "runtime"),
+        *(
+            "routed_nodes",
+            "fp8_exchange",
+            "lora_rank",
+            "lora_on",
+            "train_only",
+            "runtime",
+            "optimizer",
+        ),
     }
     named = {name for _, _, idle, _ in EACH for name in idle}
     assert named == {name for _, _, change in WITH_EFFECT for name in change}

@@ -11,6 +11,7 @@ from workloads.training.layers.data_parallel import (
     buckets,
     clip,
     gather_parameters,
+    orthogonalized,
     reduce_gradients,
     tie,
     update,
@@ -167,4 +168,6 @@ class ReplicaExchange:
         if plan.overlap == "none" and plan.sharding < 3:
             gathered = gather_parameters(shapes, "all", owned)
         tied = tie(shapes, self.parameters.stage)
-        return [*tied, *reduced, *clip(shapes, owned), update(shapes, owned), *gathered]
+        edges = self.parameters.trained_edges
+        updated = [*orthogonalized(shapes, owned, edges), update(shapes, owned, edges)]
+        return [*tied, *reduced, *clip(shapes, owned), *updated, *gathered]

@@ -20,12 +20,12 @@ from workloads.training.memory.activations import (
 )
 from workloads.training.plan.parameters import (
     GRADIENT_BYTES,
-    OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
     edge_share,
     kind_shares,
     layer_weight_bytes,
+    optimizer_bytes,
     part,
     stage_share,
 )
@@ -118,7 +118,10 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
         for level, share in ((3, owned), (2, trained), (1, trained))
     )
     edges = Share(edge_share(model, plan, stage), 0)
-    kept_edges = sharded(plan.sharding >= 3, edges, plan.replicas, plan.expert_replicas)
+    kept_edges, updated_edges = (
+        sharded(plan.sharding >= level, edges, plan.replicas, plan.expert_replicas)
+        for level in (3, 1)
+    )
     weights = layer_weight_bytes(plan) * (parameters - kept_edges) + WEIGHT_BYTES * kept_edges
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     gated = catalogue.integer("training", "gated_kept")
@@ -129,7 +132,7 @@ def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, c
     return Memory(
         weights=math.ceil(weights) + adapters,
         gradients=GRADIENT_BYTES * gradients,
-        optimizer=OPTIMIZER_BYTES * updated,
+        optimizer=optimizer_bytes(plan, updated, min(updated, updated_edges)),
         activations=activations,
         buffers=buffers,
         fragments=int(catalogue.value("training", "fragmentation") * (activations + buffers)),
