@@ -81,10 +81,6 @@ def timeline(
     title : str, optional
         Title of the figure; by default the facts of the schedule.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-
     Raises
     ------
     InputError

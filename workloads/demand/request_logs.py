@@ -66,10 +66,6 @@ def is_json_log(path: str | Path) -> bool:
 def read_json_log(path: str | Path) -> pd.DataFrame:
     """Read a log of requests in JSON or JSON lines.
 
-    Parameters
-    ----------
-    path : path
-
     Returns
     -------
     pandas.DataFrame

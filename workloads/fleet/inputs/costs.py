@@ -9,8 +9,8 @@ from typing import Self
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
+from workloads.job.checkpoints import PeerLinks
 from workloads.job.job import Recovery
-from workloads.job.peers import PeerLinks
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
 """A recovery that takes no time."""

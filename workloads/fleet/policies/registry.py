@@ -37,12 +37,7 @@ KINDS: dict[str, PolicyKind] = by_name(
 
 
 def check_name(name: str) -> None:
-    """Check that a policy is built in or a Python file.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check that a policy is built in or a Python file."""
     if not name.endswith(".py") and name not in KINDS:
         raise InputError(
             f"unknown policy {shown(name)!r}; choose {', '.join(KINDS)} or a file such as mine.py."

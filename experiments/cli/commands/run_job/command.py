@@ -190,8 +190,7 @@ def _step(
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
     from dataclasses import asdict
 
-    from workloads.job.keywords import plan_with
-    from workloads.job.plan import JobPlan
+    from workloads.job.plan import JobPlan, plan_with
 
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 
