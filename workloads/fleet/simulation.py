@@ -153,7 +153,7 @@ def simulate(
     Examples
     --------
     >>> from workloads.demand import constant
-    >>> from workloads.fleet import Fleet, Service, static
+    >>> from workloads.fleet.policies.static import static
     >>> from workloads.serving import fixed_rate
     >>> run = simulate(constant(60.0, minutes=5), [Service("chat", fixed_rate(2.0))], Fleet(3),
     ...                static(1))
