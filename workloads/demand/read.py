@@ -126,11 +126,6 @@ WIDE = "_requests"
 def meanings(header: list[str], path: str) -> dict[str, str]:
     """Map every column of a file to its plain name; columns that are ignored have none.
 
-    Raises
-    ------
-    InputError
-        For an unknown column, and for two with the same meaning.
-
     Examples
     --------
     >>> meanings(["service", "minute_utc", "requests"], "a.csv")["minute_utc"]
@@ -218,13 +213,7 @@ def mean_tokens(
 
 
 def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
-    """Check that the mean prompt is plausible: else a sum was read as a mean, or a mean as a sum.
-
-    Raises
-    ------
-    InputError
-        For a mean below one token or above two million; names the column to use.
-    """
+    """Refuse a mean prompt that is not plausible: a sum was read as a mean, or a mean as a sum."""
     overall = float(np.average(mean, weights=requests))
     if overall < LEAST_MEAN:
         raise InputError(
@@ -363,11 +352,6 @@ def read_demand(
     prompt_tokens, output_tokens : float
         Mean tokens of a request where the file has none (the defaults are the means of Azure's
         2024 conversation service).
-
-    Raises
-    ------
-    InputError
-        For a missing or too large file, unknown columns, bad values, different spans.
     """
     file = Path(path)
     if not is_json_log(file):

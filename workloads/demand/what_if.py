@@ -50,11 +50,6 @@ def measured_noise(demand: Demand) -> FloatArray:
 
     The trend is the centred mean of 61 minutes; hours with under one request a minute are left out.
     Azure 2024: 0.116 (code) and 0.070 (conversation), against 0.032 and 0.020 of a Poisson stream.
-
-    Raises
-    ------
-    InputError
-        For a demand of less than two hours.
     """
     if demand.minutes < 2 * TREND:
         raise InputError(
@@ -116,13 +111,7 @@ def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
 
 
 def minute_from_start(demand: Demand, clock: str) -> int:
-    """Minutes from the start of a demand to the first moment with a time of day.
-
-    Raises
-    ------
-    InputError
-        For a text that is no time of day.
-    """
+    """Minutes from the start of a demand to the first moment with a time of day."""
     hours, _, rest = clock.strip().partition(":")
     if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
         raise InputError(f"spike at {clock!r} is not a time of day; write it as 02:00.")
@@ -159,11 +148,6 @@ def horizons(base: Horizon, what_ifs: Sequence[str]) -> list[tuple[str, Horizon]
     """Return the horizon, named ``base``, and one changed by each what-if, named by its text.
 
     Several changes in one what-if are joined by commas: ``growth=30%,spike@2d02:00x3/30min``.
-
-    Raises
-    ------
-    InputError
-        For an unknown kind, a text that cannot be read, a moment outside the run.
     """
     rows = [("base", base)]
     for text in what_ifs:

@@ -311,13 +311,7 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
 
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:
-    """Return a demand as it is, or read the one that names and the options describe.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, and for options of reading beside a demand that has been read.
-    """
+    """Return a demand as it is, or read the one that names and the options describe."""
     if not isinstance(demand, Demand):
         names = (demand,) if isinstance(demand, str) else tuple(demand)
         return demand_of(replace(options.demand, demand=names))

@@ -223,12 +223,6 @@ def peer_copies(
         Time from a detected failure to the first step, without reading the state [s].
     catalogue : Catalogue
         Its part ``job.peer`` is read.
-
-    Raises
-    ------
-    InputError
-        For a cluster without a fabric between its units, and for copies that need more than their
-        share of host memory.
     """
     if cluster.scale_out is None or cluster.domains < 2:
         raise InputError(

@@ -116,11 +116,6 @@ def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chip
     cluster : Cluster
     chips : int
         Chips of the job.
-
-    Raises
-    ------
-    InputError
-        For a keyword that is neither, and a value that its option refuses.
     """
     names = [*(field.name for field in fields(JobPlan)), *KEYWORDS]
     changes: dict[str, Any] = {}

@@ -88,13 +88,7 @@ class ChangeCosts:
         catalogue: Catalogue | None = None,
         peers: PeerLinks = UNLIMITED_PEERS,
     ) -> Self:
-        """Read the costs for units of ``servers`` servers, each of which loads its own weights.
-
-        Raises
-        ------
-        InputError
-            For an unknown source.
-        """
+        """Read the costs for units of ``servers`` servers, each of which loads its own weights."""
         if source not in SOURCES:
             raise InputError(
                 f"unknown weight source {source!r}; choose from {', '.join(SOURCES)}."

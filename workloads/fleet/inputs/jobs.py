@@ -258,11 +258,6 @@ def read_jobs(path: str | Path) -> tuple[TrainingJob, ...]:
     ``warm``; ``peer_recovery`` 1 is an older way to write ``peer`` and ``warm``. ``post_training``
     is empty, ``lockstep`` or ``one-behind``. ``arrives_h`` and ``deadline_h`` are hours from the
     start of the run. A job ends after ``work_tokens`` tokens.
-
-    Raises
-    ------
-    InputError
-        For a missing file, unknown columns, bad values; names the row.
     """
     file = Path(path)
     table = read_table(

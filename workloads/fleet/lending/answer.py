@@ -534,13 +534,7 @@ def free_units(terms: Terms, kept: FloatArray) -> IntArray:
 
 
 def minute_of_day(text: str) -> int:
-    """Read a time of day such as ``06:00`` as minutes since midnight.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Read a time of day such as ``06:00`` as minutes since midnight."""
     hours, _, rest = text.strip().partition(":")
     if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
         raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")

@@ -80,11 +80,6 @@ def cut_nights(
         Length of the night, at most a day.
     window : int
         Length of the windows of the night [minutes]; the last window may be shorter.
-
-    Raises
-    ------
-    InputError
-        For a night that is empty or longer than a day, and a history without a whole night.
     """
     if not 1 <= minutes <= MINUTES_PER_DAY or lead < 0 or window < 1:
         raise InputError(
@@ -304,13 +299,7 @@ class NightErrors:
 
 
 def night_errors(nights: Nights, share: float) -> NightErrors:
-    """Return every night's expectation from the nights before it, and its error.
-
-    Raises
-    ------
-    InputError
-        For a history with too few nights to learn a margin from.
-    """
+    """Return every night's expectation from the nights before it, and its error."""
     first = int(np.argmax(nights.ended >= 1))
     if len(nights) < first + FEWEST + 1 or not nights.ended[first]:
         raise InputError(

@@ -107,11 +107,6 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
         Cluster, services, night work and the costs of changes; see
         :func:`workloads.fleet.scenario.scenario`. Its demand ends now.
     question : Night
-
-    Raises
-    ------
-    InputError
-        For a history with too few nights.
     """
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)

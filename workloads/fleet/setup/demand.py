@@ -91,11 +91,6 @@ def scale_factor(
     scale_to_peak : float, optional
         Share of the fleet that the busiest hour shall need. By default it is 0.9 for a demand that
         is only a shape, and one with counts of requests is not scaled.
-
-    Raises
-    ------
-    InputError
-        For a share that is not above 0, and a demand without requests.
     """
     if scale_to_peak is None:
         if demand.absolute:
@@ -295,11 +290,6 @@ def batch_work(
         Services of one model, whose weights the batch work uses as well.
     tier : BatchTier, optional
         None for a fleet without batch work.
-
-    Raises
-    ------
-    InputError
-        For services of several models, and a stated demand that is shorter than the run.
     """
     if tier is None:
         return None

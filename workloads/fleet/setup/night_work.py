@@ -138,11 +138,6 @@ def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") ->
     on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
     the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
     file, from which the next call with equal inputs reads it.
-
-    Raises
-    ------
-    InputError
-        For a cluster without chips.
     """
     name = rate_name(model, cluster, precision)
     rate = load_rate(name)
@@ -279,11 +274,6 @@ def night_work(
     post_training : str
         Mode, ``lockstep`` or ``one-behind``, in which the default jobs named post-training run
         rollouts and updates; empty for plain training.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     jobs = (

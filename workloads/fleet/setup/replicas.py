@@ -84,11 +84,6 @@ def fitting_replicas(
         Chips of the replica, instead of the fewest.
     precision : str
         ``auto``, or a precision of the chip.
-
-    Raises
-    ------
-    InputError
-        When no size fits; the message is that of the first size.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     precisions = IN_TURN if precision == AUTO else (precision,)
@@ -262,12 +257,6 @@ def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
     served : Profile
         One replica; both kinds are alike.
 
-    Raises
-    ------
-    InputError
-        For a group that neither divides the replicas of a unit nor fills whole units, and for one
-        that is larger than the cluster.
-
     Examples
     --------
     >>> from topologies.clusters.names import cluster
@@ -293,13 +282,7 @@ def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
 
 
 def block_of(services: Sequence[Service]) -> int:
-    """Return the number of units that change role together so that every group stays whole.
-
-    Raises
-    ------
-    InputError
-        For groups of several units where the fleet serves several models.
-    """
+    """Return the number of units that change role together so that every group stays whole."""
     block = max((service.units_together for service in services), default=1)
     if block > 1 and len(pools_from(services)) > 1:
         raise InputError(
@@ -339,11 +322,6 @@ def prompts_of(serving: Serving, model: Model, cluster: Cluster, served: Profile
     The usual way is in pieces beside decoding. On Neuron machines it is groups of as many prefill
     replicas to one decode replica as fill units of a cluster, 3:1 at most; where a unit holds a
     single replica, decoding waits for whole prompts.
-
-    Raises
-    ------
-    InputError
-        For groups that do not fill units.
     """
     split = serving.disaggregate or _usual_split(serving, cluster, served)
     if split:

@@ -68,11 +68,6 @@ def services_from(
     serving : Serving
     requests : int
         Requests of each run behind a capacity table.
-
-    Raises
-    ------
-    InputError
-        For a model that does not fit, and an SLO that an idle replica of every size misses.
     """
     if not models or serving.unit_rate_per_s is not None:
         rate = serving.unit_rate_per_s
