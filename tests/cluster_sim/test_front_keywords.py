@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.commands.run_job.command import JobInputs
 from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
 from workloads.fleet.front import GROUPS
@@ -22,6 +21,7 @@ from workloads.options.fleet import (
     FleetInputs,
     PolicyInputs,
 )
+from workloads.options.job import JobInputs
 from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"

@@ -9,9 +9,11 @@ from typing import Any
 
 from topologies.arguments import Seed, check_fields, check_names
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
+from topologies.errors import InputError
+from topologies.options import described
 from topologies.units import parse_count, parse_seconds
 from workloads.job.causes import FailureRates, read_failures
+from workloads.options.job import AUTO, CHECKPOINTS, STANDBYS, JobInputs, check_choice
 
 DAYS = 90.0
 """Default length of a run [d]."""
@@ -94,11 +96,10 @@ class JobPlan:
             )
 
 
-AUTO = "auto"
-CHECKPOINTS = ("async", "blocking", "peer")
-STANDBYS = ("cold", "warm")
 LARGEST_SPARES = 10**6
-KEYWORDS = ("checkpoint_interval", "checkpoint", "standby", "failures", "repair", "restart")
+
+
+KEYWORDS = tuple(sorted(described(JobInputs).keys() - {field.name for field in fields(JobPlan)}))
 """Options that are not fields of a plan."""
 
 
@@ -148,13 +149,6 @@ def _read(name: str, value: Any, cluster: Cluster, chips: int) -> dict[str, Any]
     if name == "failures":
         return {"rates": read_failures(text, cluster, chips)}
     return {f"{name}_s": _seconds(text, f"--{name}")}
-
-
-def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is among an option's choices."""
-    if value not in choices:
-        near = suggestion(value, choices)
-        raise InputError(f"{option} {value!r} is none of {', '.join(choices)}.{near}")
 
 
 def _seconds(text: str, name: str, least: float = 0.0) -> float:
