@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from cluster_sim.analysis.stretches import end_of_run_ps
-from cluster_sim.plot.bars import MOST_NAMED_LANES, Bars, trace_bars
+from cluster_sim.plot.bars import MOST_NAMED_LANES, PIXELS, Bars, busy_share, smoothed, trace_bars
 from cluster_sim.plot.palette import colors
-from cluster_sim.plot.pixel_shares import PIXELS, busy_share, smoothed
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arguments import checked
@@ -80,10 +79,6 @@ def timeline(
         Colours and words instead of the usual ones.
     title : str, optional
         Title of the figure; by default the facts of the schedule.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from topologies.units import format_seconds
-from workloads.job.closed_form import daly_interval_s
+from workloads.job.goodput import daly_interval_s
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from workloads.fleet.lending import Loan
+    from workloads.fleet.lending.answer import Loan
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Confidences that are drawn, the lowest first."""
@@ -84,7 +84,7 @@ def lead_figure(leads: pd.DataFrame) -> Figure:
     Parameters
     ----------
     leads : DataFrame
-        Table of :func:`workloads.fleet.lending.lead_times.lead_times`.
+        Table of :func:`workloads.fleet.lending.on_cluster.lead_times`.
     """
     from matplotlib.figure import Figure
 

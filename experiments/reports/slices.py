@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.analysis.stretches import end_of_run_ps
-from cluster_sim.plot.bars import Bars, trace_bars
+from cluster_sim.plot.bars import Bars, busy_share, trace_bars
 from cluster_sim.plot.palette import colors
-from cluster_sim.plot.pixel_shares import busy_share
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 

@@ -51,7 +51,7 @@ def run(
     from workloads.fleet.results.timeline import timeline
     from workloads.fleet.scenario import policy_of, scenario
     from workloads.fleet.scenario import run as run_scenario
-    from workloads.fleet.setup.period import Period
+    from workloads.fleet.setup.demand import Period
     from workloads.models.huggingface import model as read_model
 
     machine = named_cluster(cluster)

@@ -65,8 +65,8 @@ def run(
     from workloads.demand import demand_from
     from workloads.fleet.policies.headroom import lendable
     from workloads.fleet.scenario import Operation, scenario
-    from workloads.fleet.setup.period import Period
-    from workloads.fleet.setup.serving_settings import Serving
+    from workloads.fleet.setup.demand import Period
+    from workloads.fleet.setup.replicas import Serving
 
     machine = named(cluster)
     built = scenario(

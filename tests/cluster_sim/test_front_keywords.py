@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 import cluster_sim as cs
-from experiments.cli.commands.run_job.command import JobInputs
 from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
 from workloads.fleet.front import GROUPS
 from workloads.fleet.keywords import keywords_of, read_options
 from workloads.fleet.lending.front import GROUPS as LENDING
-from workloads.job.keywords import KEYWORDS, plan_with
-from workloads.job.plan import JobPlan
+from workloads.job.plan import KEYWORDS, JobPlan, plan_with
 from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,
     PolicyInputs,
 )
+from workloads.options.job import JobInputs
 from workloads.serving.options import ServeKeywords
 
 FLEET = "trn2-ultraserver:20"
@@ -75,7 +74,7 @@ def test_a_keyword_means_what_the_option_means(
 
 
 def test_a_night_in_words_is_a_night() -> None:
-    from workloads.fleet.lending import Night
+    from workloads.fleet.lending.answer import Night
 
     result = cs.lend(FLEET, "burstgpt", unit_rate=9.0, until="07:00", confidence=0.9, window=1800)
     night = cs.lend(

@@ -17,8 +17,7 @@ import cluster_sim as cs
 from workloads.fleet.front import GROUPS
 from workloads.fleet.keywords import keywords_of
 from workloads.fleet.lending.front import GROUPS as LENDING
-from workloads.job.keywords import KEYWORDS
-from workloads.job.plan import JobPlan
+from workloads.job.plan import KEYWORDS, JobPlan
 from workloads.serving.options import ServeKeywords
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration

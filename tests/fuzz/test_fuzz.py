@@ -78,7 +78,7 @@ READERS = {
     "topologies/clusters/yaml_file.py": "cluster.yaml",
     "workloads/demand/read.py": "demand.csv",
     "workloads/demand/request_logs.py": "mooncake.jsonl",
-    "workloads/fleet/inputs/job_file.py": "jobs.csv",
+    "workloads/fleet/inputs/jobs.py": "jobs.csv",
     "workloads/fleet/inputs/prices.py": "prices.csv",
     "workloads/fleet/policy_by_name.py": "policy.py",
     "workloads/job/causes.py": "causes.csv",

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from workloads.demand import constant
-from workloads.fleet import ChangeCosts, Economics, FleetRun, Role, Service, summary
+from workloads.economics import Economics
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.simulation import FleetRun
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 
 WEIGHTS_BYTES = 4 * 0.75e12

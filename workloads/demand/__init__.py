@@ -9,10 +9,10 @@ from workloads.demand.bundled import (
     deepseek_day,
     deepseek_nodes,
     demand,
+    demand_from,
     servegen,
 )
 from workloads.demand.read import read_demand
-from workloads.demand.selection import demand_from
 from workloads.demand.trace import (
     Demand,
     constant,
@@ -21,10 +21,12 @@ from workloads.demand.trace import (
     period_means,
     whole_requests,
 )
-from workloads.demand.what_if_text import KINDS, Horizon, horizons
-from workloads.demand.whatif import (
+from workloads.demand.what_if import (
+    KINDS,
+    Horizon,
     busiest_hour,
     failover,
+    horizons,
     measured_noise,
     spike,
     with_noise,

@@ -1,7 +1,6 @@
 """Reader of demand files: counts per period, load shares, or one row a request.
 
-Columns, in any order (spellings of public traces are understood, see
-:mod:`workloads.demand.columns`):
+Columns, in any order (``ALIASES`` has the spellings of public traces):
 
 ==================================  ==========================================================
 ``time`` / ``minute_utc`` / …       ISO time, UTC, of the start of the row's period
@@ -25,7 +24,7 @@ A file with times and neither requests nor load is read as a log: one row a requ
 request's tokens. Logs in JSON (:mod:`workloads.demand.request_logs`) are read in the same way. The
 period is the smallest distance between two rows; each period's requests are spread evenly over its
 minutes. Periods without a row have no requests where their neighbours have few, and are filled
-where they have many (:mod:`workloads.demand.gaps`).
+where they have many (:mod:`workloads.demand.read`).
 """
 
 from __future__ import annotations
@@ -35,18 +34,290 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from topologies.arrays import FloatArray
-from topologies.errors import InputError, shown
+from topologies.arrays import BoolArray, FloatArray
+from topologies.errors import InputError, shown, suggestion
 from topologies.files.frame import read_table
-from workloads.demand.columns import CLOCK, LOAD, TIME_S, WIDE, meanings
-from workloads.demand.gaps import filled
 from workloads.demand.request_logs import is_json_log, read_json_log
-from workloads.demand.token_columns import check_plausible, mean_tokens
-from workloads.demand.trace import MINUTES_PER_WEEK, Demand
+from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand
 
 if TYPE_CHECKING:
     import pandas as pd
+
+TIME_S = {
+    "time_s": 1.0,
+    "timestamp_s": 1.0,
+    "window_start_s": 1.0,
+    "timestamp_ms": 1e-3,
+    "minute": 60.0,
+    "minute_from_start": 60.0,
+    "hour_index": 3600.0,
+}
+"""Columns of relative times, with the seconds in one unit of each."""
+
+CLOCK = ("time", "timestamp", "minute_utc", "hour_utc", "time_utc")
+"""Columns of absolute times in ISO 8601, UTC; a bare number counts as seconds."""
+
+ALIASES = {
+    "model": "service",
+    "contexttokens": "prompt_tokens",
+    "generatedtokens": "output_tokens",
+    "request tokens": "prompt_tokens",
+    "response tokens": "output_tokens",
+    "input_tokens": "prompt_tokens",
+    "num_prefill_tokens": "prompt_tokens",
+    "num_decode_tokens": "output_tokens",
+    "arrived_at": "time_s",
+    "prompt_tokens_est": "prompt_tokens",
+    "output_tokens_est": "output_tokens",
+    "load_share_of_peak": "load_share",
+    "load": "load_share",
+    "rate": "load_share",
+    "rps": "requests_per_s",
+    "qps": "requests_per_s",
+    "input_tokens_mean": "prompt_tokens_mean",
+    "input_tokens_sum": "prompt_tokens_sum",
+    "datetime": "time",
+    "date": "time",
+}
+"""Spellings of public traces, in lower case, and the columns that they stand for."""
+
+LOAD = (
+    "requests",
+    "requests_per_s",
+    "load_share",
+    "prompt_tokens",
+    "output_tokens",
+    "prompt_tokens_mean",
+    "output_tokens_mean",
+    "prompt_tokens_sum",
+    "output_tokens_sum",
+    "requests_with_lengths",
+    "input_tokens_covered",
+    "output_tokens_covered",
+)
+"""Columns of requests, loads and tokens."""
+
+IGNORED = (
+    "clock_utc8",
+    "inference_nodes",
+    "inference_nodes_mean",
+    "theoretical_income_usd",
+    "active_clients",
+    "mean_client_cv",
+    "prefix_blocks",
+    "reused_prefix_blocks",
+    "total tokens",
+    "log type",
+    "session id",
+    "elapsed time",
+    "request_id",
+    "client_id",
+    "num_total_tokens",
+    "pd_ratio",
+)
+"""Columns of public traces that are not read."""
+
+WIDE = "_requests"
+"""Ending of a column with the requests of one service: ``chat_requests`` for service ``chat``."""
+
+
+def meanings(header: list[str], path: str) -> dict[str, str]:
+    """Map every column of a file to its plain name; columns that are ignored have none.
+
+    Examples
+    --------
+    >>> meanings(["service", "minute_utc", "requests"], "a.csv")["minute_utc"]
+    'minute_utc'
+    >>> meanings(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], "a.csv")["ContextTokens"]
+    'prompt_tokens'
+    """
+    columns = {*TIME_S, *CLOCK, *LOAD, "service", "day", "hour"}
+    result: dict[str, str] = {}
+    for column in header:
+        plain = column.strip().lower()
+        plain = ALIASES.get(plain, plain)
+        if plain in IGNORED:
+            continue
+        if plain not in columns and not plain.endswith(WIDE):
+            raise InputError(
+                f"{path}: unknown column {column!r}; a demand file has a time ({', '.join(CLOCK)}, "
+                f"{', '.join(TIME_S)}), optionally service, and requests, requests_per_s, "
+                f"load_share or one row a request, with prompt_tokens_mean or prompt_tokens_sum "
+                f"and the same of output_tokens."
+                + suggestion(plain, sorted(columns | set(ALIASES)))
+            )
+        if plain in result.values():
+            raise InputError(f"{path}: two columns mean {plain}; keep one of them.")
+        result[column] = plain
+    return result
+
+
+LEAST_MEAN, MOST_MEAN = 1.0, 2e6
+"""Least and most mean prompt tokens of a request that are plausible."""
+COVERED = {"prompt": "input_tokens_covered", "output": "output_tokens_covered"}
+"""Columns with sums over only those requests whose lengths the source publishes."""
+
+
+def mean_tokens(
+    rows: pd.DataFrame,
+    slot: npt.NDArray[np.int64],
+    requests: FloatArray,
+    *,
+    which: str,
+    default: float,
+    sums: bool,
+) -> FloatArray:
+    """Mean tokens of a request in each period; periods without tokens take the overall mean.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Rows of one service.
+    slot : int array (rows,)
+        Period of each row.
+    requests : float array (periods,)
+        Requests of each period.
+    which : {"prompt", "output"}
+        Kind of tokens.
+    default : float
+        Mean tokens where the file has no column of this kind.
+    sums : bool
+        Whether a column without a suffix holds the tokens of all requests of the row.
+
+    Returns
+    -------
+    float array (periods,)
+    """
+    periods = len(requests)
+    mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
+    column = next((name for name in (COVERED[which], total, mean, plain) if name in rows), None)
+    if column is None or rows[column].isna().all():
+        return np.full(periods, default)
+    has_tokens = rows[column].notna().to_numpy()
+    values = rows[column].fillna(0.0).to_numpy(float)
+    if column == COVERED[which] and "requests_with_lengths" in rows:
+        counts = rows["requests_with_lengths"].fillna(0.0).to_numpy(float)
+    elif column == mean or (column == plain and not sums):
+        # A row's mean is weighted by its requests; a row of a log is one request.
+        counts = _row_requests(rows)
+        values = values * counts
+    else:
+        counts = requests[slot] / np.bincount(slot, minlength=periods)[slot]
+    tokens = np.bincount(slot, values * has_tokens, periods)
+    counted = np.bincount(slot, counts * has_tokens, periods)
+    stated = (tokens > 0) & (counted > 0)
+    overall = tokens[stated].sum() / counted[stated].sum() if stated.any() else default
+    return np.where(stated, tokens / np.where(stated, counted, 1.0), overall)
+
+
+def check_plausible(mean: FloatArray, requests: FloatArray, file: str) -> None:
+    """Refuse a mean prompt that is not plausible: a sum was read as a mean, or a mean as a sum."""
+    overall = float(np.average(mean, weights=requests))
+    if overall < LEAST_MEAN:
+        raise InputError(
+            f"{file}: {overall:.3g} prompt tokens a request, at least 1 is expected; a column of "
+            "means is called prompt_tokens_mean."
+        )
+    if overall > MOST_MEAN:
+        raise InputError(
+            f"{file}: {overall:,.0f} prompt tokens a request, at most {MOST_MEAN:,.0f} are "
+            "expected; a column of sums is called prompt_tokens_sum."
+        )
+
+
+def _row_requests(rows: pd.DataFrame) -> npt.NDArray[Any]:
+    """Weights of the rows: their requests or load, 1 for each row of a log."""
+    for name in ("requests", "requests_per_s", "load_share"):
+        if name in rows:
+            return rows[name].to_numpy(float)
+    return np.ones(len(rows))
+
+
+SURE = 20.0
+"""Mean requests of the neighbours from which an empty period is a gap. A Poisson period of that
+mean is empty by chance once in 5e8."""
+SHORT = 120
+"""Longest gap that is bridged by a line [minutes]; a longer one takes the same hours of another
+day."""
+
+
+def filled(
+    requests: FloatArray, present: BoolArray, minutes: int, *, counts: bool
+) -> tuple[FloatArray, BoolArray]:
+    """Fill the gaps of a series, and return their places.
+
+    Periods without a row stay without requests if their neighbours have so few that chance explains
+    it. Otherwise they are a gap, in which nobody counted: a short gap is bridged by a line, a
+    longer one takes the same hours of the nearest day that has them.
+
+    Parameters
+    ----------
+    requests : float array (periods,)
+        Requests of each period; 0 where it has no row.
+    present : bool array (periods,)
+        Whether the period has a row.
+    minutes : int
+        Length of a period.
+    counts : bool
+        Whether ``requests`` counts requests; every period of a shape without a row is a gap.
+
+    Returns
+    -------
+    requests : float array (periods,)
+        Requests with the gaps filled.
+    gaps : bool array (periods,)
+        Whether the period was filled.
+
+    Examples
+    --------
+    >>> present = np.array([True, False, True])
+    >>> values, gaps = filled(np.array([100.0, 0.0, 140.0]), present, 1, counts=True)
+    >>> values.tolist(), gaps.tolist()
+    ([100.0, 120.0, 140.0], [False, True, False])
+    >>> filled(np.array([3.0, 0.0, 2.0]), present, 1, counts=True)[0].tolist()
+    [3.0, 0.0, 2.0]
+    """
+    gaps = np.zeros(len(present), bool)
+    result = requests.copy()
+    day = max(1, MINUTES_PER_DAY // minutes)
+    for first, last in _stretches(~present):
+        before, after = requests[first - 1], requests[last]
+        if counts and (before + after) / 2 < SURE:
+            continue
+        gaps[first:last] = True
+        line = np.linspace(before, after, last - first + 2)[1:-1]
+        long = (last - first) * minutes > SHORT
+        result[first:last] = _other_day(requests, present, first, last, day, line) if long else line
+    return result, gaps
+
+
+def _stretches(absent: BoolArray) -> list[tuple[int, int]]:
+    """Begin and end (exclusive) of every run of absent periods."""
+    # The first and the last period always have a row, so changes come in pairs.
+    change = np.flatnonzero(np.diff(absent.astype(np.int8)))
+    return [(int(first) + 1, int(last) + 1) for first, last in change.reshape(-1, 2)]
+
+
+def _other_day(
+    requests: FloatArray, present: BoolArray, first: int, last: int, day: int, line: FloatArray
+) -> FloatArray:
+    """Requests of the same hours of the nearest day that has them, an earlier day first.
+
+    ``day`` are the periods of a day. Periods that no day has keep the values of ``line``.
+    """
+    values = line.copy()
+    is_open = np.ones(last - first, bool)
+    place = np.arange(first, last)
+    for days in sorted(range(-len(present) // day, len(present) // day + 1), key=abs):
+        other = place + days * day
+        fills = is_open & (other >= 0) & (other < len(present))
+        fills[fills] = present[other[fills]]
+        values[fills] = requests[other[fills]]
+        is_open &= ~fills
+    return values
+
 
 MAX_BYTES = 512 * 10**6
 """Largest file that is read [B]; a longer log has to be summed up to minutes first."""
@@ -81,11 +352,6 @@ def read_demand(
     prompt_tokens, output_tokens : float
         Mean tokens of a request where the file has none (the defaults are the means of Azure's
         2024 conversation service).
-
-    Raises
-    ------
-    InputError
-        For a missing or too large file, unknown columns, bad values, different spans.
     """
     file = Path(path)
     if not is_json_log(file):

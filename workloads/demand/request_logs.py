@@ -66,10 +66,6 @@ def is_json_log(path: str | Path) -> bool:
 def read_json_log(path: str | Path) -> pd.DataFrame:
     """Read a log of requests in JSON or JSON lines.
 
-    Parameters
-    ----------
-    path : path
-
     Returns
     -------
     pandas.DataFrame
@@ -77,11 +73,6 @@ def read_json_log(path: str | Path) -> pd.DataFrame:
         none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks
         of its prompt (a list for each request, empty for one without). Requests without any text or
         tokens, such as conversations of one turn, are left out.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is no JSON or no log; names the entry.
     """
     import pandas as pd
 

@@ -10,27 +10,22 @@ from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import machine
 from topologies.errors import InputError, suggestion
+from topologies.options import described
 from workloads.demand import Demand, demand_from
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.demand.what_if_text import check_texts
+from workloads.demand.what_if import check_texts
 from workloads.economics import Economics
-from workloads.fleet import ChangeCosts, Limits
 from workloads.fleet.inputs.batch import BatchTier
+from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.post_training import MODES
 from workloads.fleet.inputs.prices import Prices, check_prices, read_prices
-from workloads.fleet.policies.registry import check_name
+from workloads.fleet.policies.registry import KINDS, bound_of, check_name
+from workloads.fleet.policies.view import Limits
 from workloads.fleet.scenario import Operation, Scenario, scenario
-from workloads.fleet.setup.mixture import Share
+from workloads.fleet.setup.demand import Period, Share
 from workloads.fleet.setup.night_work import host_memory_note
-from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.prompts import is_usual
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.replicas import Serving, is_usual
 from workloads.fleet.setup.sureness import serving_notes
-from workloads.fleet.unread_options import (
-    unread_discount,
-    unread_options,
-    unread_with_unit_rate,
-)
 from workloads.models.huggingface import model
 from workloads.models.model import Model
 from workloads.options.fleet import (
@@ -44,16 +39,113 @@ from workloads.options.fleet import (
 )
 from workloads.serving import parse_share, parse_slo
 
+
+def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
+    """Return a sentence for each option of policies that was stated and that no policy reads.
+
+    With ``compare`` the policy with foresight and ``static`` run as well, so what these read counts
+    as read. An option with its default value counts as not stated.
+
+    Parameters
+    ----------
+    stated : PolicyInputs
+    priced : bool
+        Whether prices of electricity are known, without which no policy reads ``price_share``.
+
+    Examples
+    --------
+    >>> unread_options(PolicyInputs(policy="oracle", night="1-5", compare=False), priced=False)
+    ['--night 1-5 changes nothing under policy oracle; clock reads it.']
+    """
+    names = {stated.policy}
+    if stated.compare:
+        names |= {"static", bound_of(stated.policy)}
+    read = {option for name in names if name in KINDS for option in KINDS[name].reads}
+    if not priced:
+        read.discard("price_share")
+    default, remarks = PolicyInputs(), []
+    for option in described(PolicyInputs):
+        value = getattr(stated, option)
+        readers = [kind.name for kind in KINDS.values() if option in kind.reads]
+        if value == getattr(default, option) or option in read or not readers:
+            continue
+        written = f"--{option.replace('_', '-')} {value}"
+        if option == "price_share" and stated.policy in readers:
+            remarks.append(f"{written} changes nothing without prices; add --price FILE.csv.")
+            continue
+        remarks.append(
+            f"{written} changes nothing under policy {stated.policy}; {_listed(readers)} it."
+        )
+    return remarks
+
+
+def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
+    """Return a sentence for each option that a stated rate or time of a change leaves unread.
+
+    Settings of replicas beside a stated rate are refused before
+    (:class:`workloads.fleet.setup.replicas.Serving`).
+
+    Examples
+    --------
+    >>> unread_with_unit_rate(FleetInputs(), LimitInputs(weights="host", change_time="0s"))
+    ['--weights host changes nothing beside --change-time, which states what a change takes.']
+    """
+    remarks = []
+    if fleet.unit_rate is not None and _latencies(fleet.slo) != _latencies(FleetInputs.slo):
+        remarks.append(
+            f"--slo {fleet.slo} changes nothing by its limits of latency beside --unit-rate, "
+            "which states what a unit serves."
+        )
+    if limits.weights != LimitInputs().weights:
+        if limits.change_time is not None:
+            remarks.append(
+                f"--weights {limits.weights} changes nothing beside --change-time, which states "
+                "what a change takes."
+            )
+        elif fleet.unit_rate is not None:
+            remarks.append(
+                f"--weights {limits.weights} changes nothing beside --unit-rate, with which a "
+                "unit has no weights to load."
+            )
+    return remarks
+
+
+def unread_discount(money: MoneyInputs, *, batch: bool) -> list[str]:
+    """Return a sentence for a discount of batch requests that no request gets.
+
+    Examples
+    --------
+    >>> unread_discount(MoneyInputs(batch_discount=0.3, token_price=2.0), batch=False)
+    ['--batch-discount 0.3 changes nothing without a batch tier; add --batch-share 20%.']
+    """
+    if money.batch_discount is None or (batch and money.token_price):
+        return []
+    missing = (
+        "a price of tokens; add --token-price 2"
+        if batch
+        else ("a batch tier; add --batch-share 20%")
+    )
+    return [f"--batch-discount {money.batch_discount:g} changes nothing without {missing}."]
+
+
+def _latencies(slo: str) -> tuple[float, float]:
+    """Limits of latency of an SLO [s], without the share of requests that keep them."""
+    limits = parse_slo(slo)
+    return limits.ttft_s, limits.tpot_s
+
+
+def _listed(readers: list[str]) -> str:
+    """Names of policies and the verb that belongs to their number."""
+    if len(readers) == 1:
+        return f"{readers[0]} reads"
+    return f"{', '.join(readers[:-1])} and {readers[-1]} read"
+
+
 FAILURES = ("on", "off", "domains")
 
 
 def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Scenario:
-    """Build the scenario that the options describe: everything about the fleet but its policy.
-
-    Raises
-    ------
-    InputError
-    """
+    """Build the scenario that the options describe: everything about the fleet but its policy."""
     check_question(options)
     cluster = machine(options.fleet.cluster, catalogue=catalogue)
     return scenario_on(
@@ -62,12 +154,7 @@ def scenario_from(options: FleetOptions, catalogue: Catalogue, seed: int) -> Sce
 
 
 def check_question(options: FleetOptions) -> None:
-    """Check the options that can be judged before the cluster and the demand are read.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check the options that can be judged before the cluster and the demand are read."""
     if options.fleet.failures not in FAILURES:
         raise InputError(f"--failures {options.fleet.failures!r}; write {', '.join(FAILURES)}.")
     _check_post_training(options.fleet)
@@ -94,12 +181,7 @@ def _check_post_training(fleet: FleetInputs) -> None:
 def scenario_on(
     cluster: Cluster, demand: Demand, models: Sequence[Share], options: FleetOptions, seed: int
 ) -> Scenario:
-    """Build a scenario of a cluster, a demand and models that have been read.
-
-    Raises
-    ------
-    InputError
-    """
+    """Build a scenario of a cluster, a demand and models that have been read."""
     fleet = options.fleet
     return scenario(
         cluster,
@@ -229,13 +311,7 @@ def _tariff(money: MoneyInputs) -> Callable[[str, int], Prices] | None:
 
 
 def read_demand(demand: Demand | str | Sequence[str], options: FleetOptions) -> Demand:
-    """Return a demand as it is, or read the one that names and the options describe.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, and for options of reading beside a demand that has been read.
-    """
+    """Return a demand as it is, or read the one that names and the options describe."""
     if not isinstance(demand, Demand):
         names = (demand,) if isinstance(demand, str) else tuple(demand)
         return demand_of(replace(options.demand, demand=names))

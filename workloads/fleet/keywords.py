@@ -50,11 +50,6 @@ def fleet_options(
         Keywords that were stated; one whose value is None keeps its default.
     **parameters
         Options that are parameters of the function.
-
-    Raises
-    ------
-    InputError
-        For a keyword that is not among the names, and a value that its option refuses.
     """
     names = [*signature(function).parameters, *keywords_of(function, *kinds)]
     check_names(function.__name__, words, names)

@@ -24,16 +24,24 @@ from workloads.fleet.policies.kind import Situation
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
-from workloads.fleet.processes.machines import Fleet
-from workloads.fleet.setup.batch import batch_work, interactive
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.setup.demand import (
+    Period,
+    Share,
+    Sizing,
+    batch_work,
+    cut_to_period,
+    divided,
+    draw_noise,
+    interactive,
+    scale_note,
+    scaled_to_fleet,
+    sizing,
+)
 from workloads.fleet.setup.failure_domains import failures_from
-from workloads.fleet.setup.mixture import Share, divided
 from workloads.fleet.setup.night_work import night_work
-from workloads.fleet.setup.period import Period, cut_to_period, draw_noise, scaled_to_fleet
+from workloads.fleet.setup.replicas import Serving, block_of
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.setup.serving_settings import Serving
-from workloads.fleet.setup.sizing import Sizing, scale_note, sizing
-from workloads.fleet.setup.split import block_of
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
@@ -183,11 +191,11 @@ def scenario(
         Counts of requests, which are kept, or a shape, which is scaled; see :class:`Period`.
     model : Model, or sequence of Share, optional
         The model that is served and trained. Several models divide the demand, see
-        :func:`workloads.fleet.setup.mixture.divided`; the default jobs train the largest.
+        :func:`workloads.fleet.setup.demand.divided`; the default jobs train the largest.
     serving : Serving, optional
     period : Period, optional
     training : path, optional
-        File of training jobs, see :func:`workloads.fleet.inputs.job_file.read_jobs`.
+        File of training jobs, see :func:`workloads.fleet.inputs.jobs.read_jobs`.
     operation : Operation, optional
 
     Examples
@@ -268,7 +276,7 @@ def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]
     base : Scenario
         It comes first in the list.
     texts : sequence of str
-        What-ifs, see :mod:`workloads.demand.what_if_text`.
+        What-ifs, see :mod:`workloads.demand.what_if`.
     """
     return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
 
@@ -328,10 +336,6 @@ def policy_of(
     settings : PolicyInputs, optional
     **changes
         Other options of policies, such as ``headroom=0.2``.
-
-    Raises
-    ------
-    InputError
     """
     costs = scenario.fleet.change_costs
     situation = Situation(

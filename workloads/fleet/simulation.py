@@ -16,19 +16,23 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.static import best_static, static
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.control import Inputs, Record, Signals, controlling
-from workloads.fleet.processes.failures import Failures, failing, failing_together, interrupting
-from workloads.fleet.processes.machines import Fleet
+from workloads.fleet.processes.failures import (
+    Failures,
+    Fleet,
+    failing,
+    failing_together,
+    interrupting,
+)
 from workloads.fleet.processes.opening import (
     in_whole_requests,
     inputs_of,
     never_changes,
     opened,
 )
-from workloads.fleet.state.batch import BatchQueue
 from workloads.fleet.state.gangs import Tally
 from workloads.fleet.state.ledger import MS
 from workloads.fleet.state.needs import units_needed
-from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.queues import BatchQueue, Queue
 from workloads.fleet.state.services import Pool, Service
 from workloads.fleet.state.world import Change, World
 
@@ -149,7 +153,7 @@ def simulate(
     Examples
     --------
     >>> from workloads.demand import constant
-    >>> from workloads.fleet import Fleet, Service, static
+    >>> from workloads.fleet.policies.static import static
     >>> from workloads.serving import fixed_rate
     >>> run = simulate(constant(60.0, minutes=5), [Service("chat", fixed_rate(2.0))], Fleet(3),
     ...                static(1))

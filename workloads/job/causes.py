@@ -191,11 +191,6 @@ def read_failures(text: str, cluster: Cluster, chips: int) -> FailureRates:
     ``cause, per, mtbf, replaces``: ``per`` is one of ``PER``, ``mtbf`` the mean time between
     failures of one such unit, such as ``50000h``; ``replaces`` is 1 where a spare takes the unit's
     place, else 0.
-
-    Raises
-    ------
-    InputError
-        For a text that is neither a number nor a file of causes.
     """
     try:
         yearly = float(text)

@@ -43,11 +43,6 @@ def job_plan(
     cluster, with one sequence a chip unless a batch is stated. No step is simulated for the choice:
     on half a million chips one simulation takes as long as all estimates, and the job needs one of
     its own anyway.
-
-    Raises
-    ------
-    InputError
-        When no plan fits in memory.
     """
     fields = {name: value for name, value in stated.items() if value is not None}
     if chips is not None or any(name in fields for name in DEGREES):

@@ -12,8 +12,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.frame import read_table
 from workloads.demand.bundled import data_file
-from workloads.demand.columns import CLOCK, TIME_S, meanings
-from workloads.demand.read import MAX_BYTES
+from workloads.demand.read import CLOCK, MAX_BYTES, TIME_S, meanings
 from workloads.demand.request_logs import is_json_log, read_json_log
 
 if TYPE_CHECKING:

@@ -2,30 +2,248 @@
 
 Rates change at many instants, so that updating every flow at each change would be slow. Flows that
 agree in path, weights, cap and slot form a class with one rate, whose work is counted once.
+
+Flows of equal size that started one after the other have their work left in this order. So most are
+appended to a line, and one that comes out of order goes into a pairing heap beside it, as in the
+queues of resources. The smaller of the two heads ends next.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from cluster_sim.engine.compiler.jit import inlined, internal
-from cluster_sim.engine.fast.columns import FRESH, NO_OP, State
-from cluster_sim.engine.fast.ends import (
-    MICROBYTES,
-    end_of,
-    list_due,
-    moved,
-    remove,
-    set_end,
-)
+from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
 from cluster_sim.engine.fast.in_flight import Streams
-from cluster_sim.engine.fast.in_step import (
-    fall_in_step,
-    first_in_step,
-    take_first,
-    take_out,
-)
 from cluster_sim.engine.shared_rates import components
 from cluster_sim.engine.shared_rates.groups import touch_group
 from cluster_sim.engine.times import UNKNOWN_PS
+from cluster_sim.schedule.table import HORIZON_PS
+
+MICROBYTES = 10**6
+"""Microbytes in a byte."""
+PER_MICROBYTE = 10**6
+"""Rate [B/s] times duration [ps] that moves one microbyte."""
+NEARLY_EXACT = 2.0**50
+"""Durations [ps] up to which two roundings of a float are less than 1 ps."""
+
+
+@inlined
+def moved(rate: int, duration: int) -> int:
+    """Work ``rate · duration // PER_MICROBYTE`` [microbytes], computed without passing 64 bits."""
+    whole, part = duration // PER_MICROBYTE, duration % PER_MICROBYTE
+    high, low = rate // PER_MICROBYTE, rate % PER_MICROBYTE
+    return rate * whole + high * part + low * part // PER_MICROBYTE
+
+
+@inlined
+def time_for(left: int, rate: int) -> int:
+    """``ceil(left · PER_MICROBYTE / rate)`` for rates under 2⁵³, UNKNOWN_PS past the horizon [ps].
+
+    For short times, floating point gives the result to within 1 ps. The remainder corrects it: it
+    is exact although the products pass 64 bits, as their difference does not. Longer times are
+    divided three digits at a time.
+    """
+    guess = float(left) / float(rate) * PER_MICROBYTE
+    if guess < NEARLY_EXACT:
+        duration = np.int64(guess)
+        rest = left * PER_MICROBYTE - duration * rate
+        while rest > 0:
+            duration += 1
+            rest -= rate
+        while rest <= -rate:
+            duration -= 1
+            rest += rate
+        return duration  # type: ignore[return-value]
+    whole, part = left // rate, left % rate
+    if whole >= HORIZON_PS // PER_MICROBYTE:
+        return UNKNOWN_PS
+    thousands, part = part * 1000 // rate, part * 1000 % rate
+    ones, part = part * 1000 // rate, part * 1000 % rate
+    return whole * PER_MICROBYTE + thousands * 1000 + ones + (part > 0)
+
+
+@inlined
+def end_of(left: int, rate: int, since: int) -> int:
+    """Instant at which work is done [ps]; UNKNOWN_PS without a rate or past the horizon."""
+    duration = UNKNOWN_PS if rate == 0 else time_for(left, rate)
+    return UNKNOWN_PS if duration > HORIZON_PS - since else since + duration
+
+
+@inlined
+def list_due(streams: Streams, state: State, now: int) -> int:
+    """List the items of the heap that end at this instant, the earliest; return their number.
+
+    Below an item that ends later, all do.
+    """
+    streams.due[0] = 0
+    due, index = 1, 0
+    while index < due:
+        place = streams.due[index]
+        for child in range(2 * place + 1, min(2 * place + 3, state.notes[STREAMS])):
+            if streams.ends[child] == now:
+                streams.due[due] = child
+                due += 1
+        streams.due[index] = streams.heap[place]
+        index += 1
+    return due
+
+
+@inlined
+def set_end(streams: Streams, state: State, item: int, end: int) -> None:
+    """Set the end of an item of the heap: of a group's next flow, or of a loose flow."""
+    place = streams.place[item]
+    if place == NO_OP:
+        place = state.notes[STREAMS]
+        state.notes[STREAMS] += 1
+    _settle(streams, state, item, place, end)
+
+
+@internal
+def remove(streams: Streams, state: State, item: int) -> None:
+    """Take an item, which is a group or a loose flow, out of the heap of ends."""
+    place = streams.place[item]
+    streams.place[item] = NO_OP
+    state.notes[STREAMS] -= 1
+    last, end = streams.heap[state.notes[STREAMS]], streams.ends[state.notes[STREAMS]]
+    if last != item:
+        _settle(streams, state, last, place, end)
+
+
+@internal
+def _settle(streams: Streams, state: State, item: int, place: int, end: int) -> None:
+    """Move an item up or down in the heap from this place to where its end belongs."""
+    heap, ends = streams.heap, streams.ends
+    while place:
+        parent = (place - 1) >> 1
+        if ends[parent] <= end:
+            break
+        heap[place], ends[place] = heap[parent], ends[parent]
+        streams.place[heap[place]] = place
+        place = parent
+    while True:
+        child = 2 * place + 1
+        if child >= state.notes[STREAMS]:
+            break
+        if child + 1 < state.notes[STREAMS] and ends[child + 1] < ends[child]:
+            child += 1
+        if ends[child] >= end:
+            break
+        heap[place], ends[place] = heap[child], ends[child]
+        streams.place[heap[place]] = place
+        place = child
+    heap[place], ends[place] = item, end
+    streams.place[item] = place
+
+
+@inlined
+def first_in_step(streams: Streams, number: int) -> int:
+    """Return the flow in step with the least work left, NO_OP for none."""
+    head: int = streams.head[number]
+    root: int = streams.root[number]
+    if root == NO_OP or (head != NO_OP and streams.left[head] - streams.left[root] <= 0):
+        return head
+    return root
+
+
+@inlined
+def fall_in_step(streams: Streams, berth: int) -> None:
+    """Put a flow that is up to date among the flows in step of its class.
+
+    Flows of equal size that started one after the other have their work left in the same order. So
+    most are appended to the line; one that comes out of order goes into the heap beside it.
+    """
+    number = streams.number[berth]
+    streams.left[berth] += streams.work[number]  # may pass 64 bits: only differences are used
+    streams.stale[number] = 1
+    tail = streams.tail[number]
+    if streams.head[number] == NO_OP:
+        streams.head[number] = berth
+    elif streams.left[berth] - streams.left[tail] >= 0:
+        streams.after[tail] = berth
+    else:
+        streams.child[berth] = NO_OP
+        streams.root[number] = _meld(streams, streams.root[number], berth)
+        return
+    streams.tail[number] = berth
+    streams.after[berth] = NO_OP
+
+
+@inlined
+def take_first(streams: Streams, number: int, berth: int) -> None:
+    """Take out the flow in step with the least work left, which is in this berth."""
+    if berth == streams.head[number]:
+        streams.head[number] = streams.after[berth]
+    else:
+        streams.root[number] = _without_root(streams, berth)
+
+
+@internal
+def take_out(streams: Streams, number: int, berth: int) -> None:
+    """Take out a flow in step, wherever it is."""
+    if _leave_line(streams, number, berth):
+        return
+    kept, item = NO_OP, streams.root[number]
+    while item != NO_OP:
+        rest = _without_root(streams, item)
+        if item != berth:
+            kept = _meld(streams, kept, item)
+        item = rest
+    streams.root[number] = kept
+
+
+@inlined
+def _leave_line(streams: Streams, number: int, berth: int) -> bool:
+    """Take a flow out of the line of its class, if it is there."""
+    before, item = NO_OP, streams.head[number]
+    while item != berth:
+        if item == NO_OP:
+            return False
+        before, item = item, streams.after[item]
+    if before == NO_OP:
+        streams.head[number] = streams.after[berth]
+    else:
+        streams.after[before] = streams.after[berth]
+    if streams.tail[number] == berth:
+        streams.tail[number] = before
+    return True
+
+
+@inlined
+def _meld(streams: Streams, one: int, other: int) -> int:
+    """Merge two heaps of a class, whose siblings are linked by ``after``; return the root."""
+    if one == NO_OP:
+        return other
+    if other == NO_OP:
+        return one
+    if streams.left[other] - streams.left[one] < 0:
+        one, other = other, one
+    streams.after[other] = streams.child[one]
+    streams.child[one] = other
+    return one
+
+
+@internal
+def _without_root(streams: Streams, root: int) -> int:
+    """Merge the children of a root to one heap: by pairs, then the pairs from last to first."""
+    pairs = NO_OP
+    child = streams.child[root]
+    streams.child[root] = NO_OP
+    while child != NO_OP:
+        other = streams.after[child]
+        following = NO_OP
+        if other != NO_OP:
+            following = streams.after[other]
+            child = _meld(streams, child, other)
+        streams.after[child] = pairs
+        pairs = child
+        child = following
+    heap = NO_OP
+    while pairs != NO_OP:
+        following = streams.after[pairs]
+        heap = _meld(streams, heap, pairs)
+        pairs = following
+    return heap
 
 
 @internal

@@ -9,9 +9,7 @@ from heapq import heapify
 import simpy
 
 from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.reference.phases import FAULTS, Phase, scaled
-from cluster_sim.engine.reference.run import Run
-from cluster_sim.engine.reference.server import LOST, Server
+from cluster_sim.engine.reference.run import FAULTS, LOST, Phase, Run, Server, scaled
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER, HorizonError
 from cluster_sim.schedule.table import HORIZON_PS
 

@@ -3,18 +3,333 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from fractions import Fraction
+from heapq import heappop, heappush
+from typing import Any, Protocol
 
 import numpy as np
 import simpy
 from simpy.core import StopSimulation
 
-from cluster_sim.engine.reference.phases import READINESS, STARTS, Phase, Picoseconds, scaled
-from cluster_sim.engine.reference.server import NOMINAL, Server
-from cluster_sim.engine.reference.sharing import Sharing
+from cluster_sim.engine.reference.max_min import Demand, max_min_rates
 from cluster_sim.engine.times import NEVER, UNKNOWN_PS, HorizonError
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, IntArray, Schedule
+
+ENDS, FAULTS, READINESS, STARTS = 1, 2, 3, 4
+"""Phases of one instant, in their order; events of ``env.timeout`` are in the first.
+
+The starts on resource r are in phase ``STARTS + r``, so resources come in number order. With R
+resources, ops that hold none start in ``STARTS + R``, rates are solved in ``STARTS + R + 1``, and
+a run that is to stop at the instant does so in ``STARTS + R + 2``.
+"""
+
+
+class Picoseconds(simpy.Environment):
+    """SimPy's environment with a clock in whole picoseconds."""
+
+    @property
+    def now(self) -> int:
+        """The present instant [ps]."""
+        return self._now  # type: ignore[return-value]
+
+
+class Phase(simpy.Event):
+    """An event in a chosen phase of a chosen instant."""
+
+    def plan(self, phase: int, delay: int, callback: Callable[[Any], None] | None = None) -> None:
+        """Schedule the event in a phase of the instant ``delay`` from now [ps]."""
+        self._ok, self._value = True, None
+        if callback is not None:
+            self.callbacks.append(callback)
+        self.env.schedule(self, phase, delay)  # type: ignore[arg-type]
+
+
+def scaled(duration_ps: int, factor: Fraction) -> int:
+    """Multiply a duration by a fraction, rounded up [ps] (rule 8)."""
+    return -(-duration_ps * factor.numerator // factor.denominator)
+
+
+NO_OP = -1
+NO_TURN = HORIZON_PS + 1
+"""Time of the next turn of a slot for which no op is queued [ps]."""
+LOST = "lost"
+"""Cause of an interrupt when the op in flight is lost; any other cause is its new end [ps]."""
+
+NOMINAL = Fraction(1)
+"""Speed of a resource without faults."""
+
+
+class Ops(Protocol):
+    """The part of a run that a server needs: columns that order ops, and their start and end."""
+
+    env: Picoseconds
+    kind: list[int]
+    priority: list[int]
+
+    def can_start(self, op: int) -> bool:
+        """Return whether all resources that a flow crosses are alive."""
+
+    def begin(self, op: int) -> simpy.Event:
+        """Start an op; returns the event of its end."""
+
+    def finish(self, op: int) -> None:
+        """End an op."""
+
+
+class Slot:
+    """One slot of a resource: a process that takes ops from the queue and holds each to its end.
+
+    An idle slot waits for its *turn*, the event at which it takes the next op.
+    """
+
+    def __init__(self, server: Server, name: str):
+        self.server = server
+        self.op = NO_OP
+        self.when = NO_TURN  # instant of the next turn, while idle [ps]
+        self.turn = Phase(server.run.env)
+        generator = self.serve()
+        generator.__name__ = name  # type: ignore[attr-defined]
+        self.process = server.run.env.process(generator)
+
+    def serve(self) -> Generator[simpy.Event, Any, None]:
+        """Wait for a turn, take an op, hold it to its end, and begin again."""
+        server, run = self.server, self.server.run
+        while True:
+            server.wait(self)
+            try:
+                yield self.turn
+            except simpy.Interrupt:  # an op comes earlier, or the speed has changed: plan anew
+                server.idle.remove(self)
+                continue
+            server.idle.remove(self)
+            self.op = op = server.take()
+            if op == NO_OP:  # another slot was faster, or what was queued cannot start
+                continue
+            try:
+                yield run.begin(op)
+            except simpy.Interrupt as fault:
+                yield from self.go_on(fault.cause)
+            if self.op == op:
+                self.op = NO_OP
+                run.finish(op)
+
+    def go_on(self, cause: Any) -> Generator[simpy.Event, Any, None]:
+        """Hold the op to its new end, which may change again, unless it is lost."""
+        env = self.server.run.env
+        while cause is not LOST:
+            try:
+                yield env.timeout(cause - env.now)
+                return
+            except simpy.Interrupt as fault:
+                cause = fault.cause
+        self.op = NO_OP
+
+
+class Server:
+    """A resource: its speed, and the queue from which its slots take ops."""
+
+    def __init__(self, run: Ops, number: int, name: str, slots: int):
+        self.run = run
+        self.phase = STARTS + number
+        self.speed = NOMINAL
+        self.coming: list[tuple[int, int, int]] = []  # heap of (ready, priority, op), ready later
+        self.waiting: list[tuple[int, int, int]] = []  # heap of (priority, ready, op), by rule 4
+        self.idle: list[Slot] = []
+        self.slots = [Slot(self, name) for _ in range(slots)]
+
+    def expect(self, op: int, ready: int) -> None:
+        """Queue an op that is ready at ``ready`` [ps], now or later, and wake a slot in time."""
+        heappush(self.coming, (ready, self.run.priority[op], op))
+        if not self.idle:
+            return
+        # The slot whose turn is latest: the others have their turns for ops that come before.
+        slot = max(self.idle, key=_turn_ps) if len(self.idle) > 1 else self.idle[0]
+        if slot.when == NO_TURN:
+            slot.when = ready
+            slot.turn.plan(self.phase, max(0, ready - self.run.env.now))
+        elif slot.when > ready:
+            slot.when = ready
+            slot.process.interrupt()
+
+    def wait(self, slot: Slot) -> None:
+        """Make a slot idle, with its next turn when the next queued op is ready."""
+        slot.turn = turn = Phase(self.run.env)
+        slot.when = NO_TURN
+        if (self.waiting or self.coming) and self.speed:
+            now = self.run.env.now
+            slot.when = now if self.waiting else max(now, self.coming[0][0])
+            turn.plan(self.phase, slot.when - now)
+        self.idle.append(slot)
+
+    def take(self) -> int:
+        """Take the op with the smallest (priority, ready time, number) that can start (rule 4)."""
+        run, coming, waiting = self.run, self.coming, self.waiting
+        now = run.env.now
+        while coming and coming[0][0] <= now:
+            ready, priority, op = heappop(coming)
+            heappush(waiting, (priority, ready, op))
+        while waiting and (self.speed is NOMINAL or self.speed):
+            op = heappop(waiting)[2]
+            if run.kind[op] != FLOW or run.can_start(op):
+                return op
+        return NO_OP
+
+    def set_speed(self, speed: Fraction) -> None:
+        """Change the speed; idle slots plan their turns anew, for a dead resource none."""
+        self.speed = speed
+        for slot in self.idle:
+            slot.process.interrupt()
+
+
+def _turn_ps(slot: Slot) -> int:
+    return slot.when
+
+
+MICROBYTES = 10**6
+"""Microbytes in a byte; the work that is left of a flow is an integer of microbytes."""
+PER_MICROBYTE = 10**6
+"""Rate [B/s] times duration [ps] that moves one microbyte."""
+
+
+class Flow:
+    """A flow in flight: its work left, its rate, and the event of its end."""
+
+    def __init__(self, op: int, size_bytes: int, now: int, ended: simpy.Event):
+        self.op = op
+        self.left = size_bytes * MICROBYTES  # as of the instant ``since``
+        self.since = now
+        self.rate: int | None = None  # [B/s], None until it is solved for the first time
+        self.ended = ended
+        self.timer: Phase | None = None
+
+
+class Sharing:
+    """All flows in flight, and their rates.
+
+    Parameters
+    ----------
+    env : Picoseconds
+    schedule : Schedule
+    faulty : int array
+        Resources whose speed may change: a flow that holds a slot of one has its cap scaled.
+    solve_phase : int
+        Phase of an instant in which the rates are solved.
+    """
+
+    def __init__(self, env: Picoseconds, schedule: Schedule, faulty: IntArray, solve_phase: int):
+        self.env = env
+        self.solve_phase = solve_phase
+        self.demand = dict(_demands(schedule))
+        self.size = {op: int(schedule.size_bytes[op]) for op in self.demand}
+        self.capacity = dict(enumerate(schedule.resources.capacity.tolist()))
+        self.speed: dict[int, Fraction] = {}  # of resources that a fault has changed
+        slots = {op: int(schedule.resource[op]) for op in self.demand}
+        self.slot = {op: slot for op, slot in slots.items() if slot in faulty}
+        self.in_flight: dict[int, Flow] = {}
+        self.flows_on: dict[int, set[int]] = defaultdict(set)  # those in flight, by resource
+        self.touched: set[int] = set()  # resources on which something changed at this instant
+
+    def path(self, op: int) -> list[int]:
+        """Return the shared resources that a flow crosses; none for any other op."""
+        return [resource for resource, _ in self.demand[op].weights] if op in self.demand else []
+
+    def flows_across(self, resource: int) -> set[int]:
+        """Return the flows in flight that cross a resource."""
+        return set(self.flows_on[resource])
+
+    def enter(self, op: int) -> simpy.Event:
+        """Start a flow; returns the event of its end."""
+        flow = Flow(op, self.size[op], self.env.now, simpy.Event(self.env))
+        self.in_flight[op] = flow
+        for resource in self.path(op):
+            self.flows_on[resource].add(op)
+        self._touch(self.path(op))
+        return flow.ended
+
+    def remove(self, op: int) -> None:
+        """Remove a flow that is done or lost."""
+        self.in_flight.pop(op).timer = None  # its planned event, if any, finds it has no timer
+        for resource in self.path(op):
+            self.flows_on[resource].discard(op)
+        self._touch(self.path(op))
+
+    def set_speed(self, resource: int, speed: Fraction) -> None:
+        """Scale the capacity of a resource, and the caps of the flows that hold a slot of it."""
+        if not self.demand:
+            return
+        self.speed[resource] = speed
+        holders = [op for op in self.in_flight if self.slot.get(op) == resource]
+        self._touch([resource, *(crossed for op in holders for crossed in self.path(op))])
+
+    def _touch(self, resources: Iterable[int]) -> None:
+        """Note that flows on these resources changed; rates are solved once, after all starts."""
+        if not self.touched:
+            Phase(self.env).plan(self.solve_phase, 0, lambda _: self._solve())
+        self.touched.update(resources)
+
+    def _solve(self) -> None:
+        """Solve the rates in the components where something changed."""
+        flows, resources = self._component()
+        self.touched.clear()
+        capacity = {number: self._scaled(self.capacity[number], number) for number in resources}
+        rates = max_min_rates({op: self._demand(op) for op in flows}, capacity)
+        for op, rate in rates.items():
+            if rate != self.in_flight[op].rate:
+                self._change_rate(self.in_flight[op], rate)
+
+    def _component(self) -> tuple[list[int], set[int]]:
+        """Return the flows and resources connected with the touched resources through flows."""
+        flows: set[int] = set()
+        resources, todo = set(self.touched), list(self.touched)
+        while todo:
+            for op in self.flows_on[todo.pop()] - flows:
+                flows.add(op)
+                further = set(self.path(op)) - resources
+                resources |= further
+                todo += further
+        return sorted(flows), resources
+
+    def _demand(self, op: int) -> Demand:
+        """Return the demand of a flow, its cap scaled by the speed of the slot that it holds."""
+        nominal = self.demand[op]
+        if op not in self.slot:
+            return nominal
+        return Demand(self._scaled(nominal.cap, self.slot[op]), nominal.weights)
+
+    def _scaled(self, rate: int, resource: int) -> int:
+        speed = self.speed.get(resource)
+        return rate if speed is None else rate * speed.numerator // speed.denominator
+
+    def _change_rate(self, flow: Flow, rate: int) -> None:
+        """Take the work moved so far off a flow, and plan its end at the new rate."""
+        now = self.env.now
+        flow.left -= (flow.rate or 0) * (now - flow.since) // PER_MICROBYTE
+        flow.rate, flow.since, flow.timer = rate, now, None
+        if rate:
+            duration = -(-flow.left * PER_MICROBYTE // rate)
+            if now + duration <= HORIZON_PS:
+                flow.timer = Phase(self.env)
+                flow.timer.plan(ENDS, duration, lambda timer: self._end(flow, timer))
+
+    def _end(self, flow: Flow, timer: simpy.Event) -> None:
+        if flow.timer is timer:
+            self.remove(flow.op)
+            flow.ended.succeed()
+
+    @property
+    def moving(self) -> list[int]:
+        """Flows in flight that have a rate."""
+        return [op for op, flow in self.in_flight.items() if flow.rate]
+
+
+def _demands(schedule: Schedule) -> Iterable[tuple[int, Demand]]:
+    flows = schedule.flows
+    shares = list(zip(flows.resource.tolist(), flows.weight.tolist(), strict=True))
+    ptr, caps = flows.ptr.tolist(), flows.cap_bytes_per_s.tolist()
+    for row, op in enumerate(flows.op.tolist()):
+        yield op, Demand(caps[row], tuple(shares[ptr[row] : ptr[row + 1]]))
+
 
 NO_RESOURCES = np.empty(0, np.int32)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
-    from workloads.fleet.lending import Loan
+    from workloads.fleet.lending.answer import Loan
     from workloads.fleet.scenario import Scenario
 
 
@@ -37,8 +37,8 @@ def lend(
     """
     from workloads.demand.trace import MINUTES_PER_DAY
     from workloads.fleet.from_options import notes, scenario_from
-    from workloads.fleet.lending import lend_on
-    from workloads.fleet.lending.night_options import for_lending, night_from
+    from workloads.fleet.lending.front import for_lending, night_from
+    from workloads.fleet.lending.on_cluster import lend_on
 
     question = night_from(night, fleet.slo)
     options = for_lending(FleetOptions(fleet, demand, limits=limits))
@@ -123,7 +123,7 @@ def _ends(ends: Mapping[str, float]) -> str:
 
 def _write(run: Run, loan: Loan, scenario: Scenario) -> None:
     from experiments.figures.lending import lead_figure, loan_figure
-    from workloads.fleet.lending import lead_times_on
+    from workloads.fleet.lending.on_cluster import lead_times_on
 
     run.json("summary", loan.summary(), title="Results")
     run.figure("lend", loan_figure(loan), title="Units that can be lent")

@@ -13,9 +13,9 @@ from experiments.validation.reading.machines import machines_for
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.job.causes import FailureRates, failure_rates
-from workloads.job.closed_form import daly_interval_s
+from workloads.job.checkpoints import PeerCopies
+from workloads.job.goodput import daly_interval_s
 from workloads.job.job import Job, Recovery
-from workloads.job.peers import PeerCopies
 from workloads.job.simulate import simulate
 
 DAY_S = 86400.0

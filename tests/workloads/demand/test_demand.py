@@ -31,7 +31,7 @@ from workloads.demand import (
     whole_requests,
     with_noise,
 )
-from workloads.demand.whatif import first_monday
+from workloads.demand.what_if import first_monday
 
 
 def _file(folder: Path, text: str) -> Path:

@@ -9,7 +9,7 @@ import pytest
 
 from topologies.errors import InputError
 from workloads.demand import Horizon, constant, horizons, read_demand
-from workloads.demand.what_if_text import changed
+from workloads.demand.what_if import changed
 
 FLAT = Horizon(constant(10.0, minutes=4 * 1440))
 

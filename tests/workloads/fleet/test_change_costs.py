@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 
 from workloads.demand import constant
-from workloads.fleet import (
-    ChangeCosts,
-    Fleet,
-    FleetRun,
-    Role,
-    Service,
-    TrainingJob,
-    evaluation_job,
-    simulate,
-)
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 
 WEIGHTS_BYTES, STATE_BYTES, MORE_S = 3e12, 2e13, 7.0

@@ -17,14 +17,18 @@ from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, constant
-from workloads.fleet import ChangeCosts, Fleet, Limits, Role, Service, simulate
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.policies.view import Limits
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_units
 from workloads.fleet.scenario import Operation, run, scenario
 from workloads.fleet.setup.failure_domains import failures_from
+from workloads.fleet.setup.replicas import Serving, block_of
 from workloads.fleet.setup.serving import cold_cache_s, services_from
-from workloads.fleet.setup.serving_settings import Serving
-from workloads.fleet.setup.split import block_of
 from workloads.fleet.setup.sureness import replicas_document
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.serving import (
     BUCKETS,

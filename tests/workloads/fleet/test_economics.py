@@ -6,7 +6,11 @@ import pytest
 
 from tests.support.toy_fleet import FLAT_DAY, PRICES, SERVICE
 from topologies.clusters.names import cluster
-from workloads.fleet import Economics, Fleet, regret, simulate, static, summary
+from workloads.economics import Economics
+from workloads.fleet.policies.static import static
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results.summary import regret, summary
+from workloads.fleet.simulation import simulate
 
 
 def test_regret_is_zero_for_the_oracle_itself() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from topologies.clusters.names import cluster
 from workloads.demand.bundled import demand
-from workloads.fleet import Failures, summary
 from workloads.fleet.expectation import at, broken_share, expected, lendable_share, lent_units
-from workloads.fleet.processes.failures import Domain
+from workloads.fleet.processes.failures import Domain, Failures
+from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
-from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.demand import Period
+from workloads.fleet.setup.replicas import Serving
 
 UNITS = 200
 

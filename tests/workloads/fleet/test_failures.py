@@ -13,21 +13,15 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from topologies.views.measures import measure
 from workloads.demand import constant
-from workloads.fleet import (
-    Economics,
-    Failures,
-    Fleet,
-    FleetRun,
-    Role,
-    Service,
-    TrainingJob,
-    default_jobs,
-    simulate,
-    static,
-)
-from workloads.fleet.processes.failures import Domain, Interruption
+from workloads.economics import Economics
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.policies.static import static
+from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.setup.failure_domains import failures_from
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.job.causes import failure_rates
 from workloads.serving.capacity import fixed_rate
 

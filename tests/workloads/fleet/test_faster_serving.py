@@ -10,12 +10,14 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, constant
-from workloads.fleet import ChangeCosts, Fleet, Role, Service, simulate
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_units
-from workloads.fleet.setup.prompts import prompts_of
+from workloads.fleet.setup.replicas import Serving, prompts_of
 from workloads.fleet.setup.serving import cold_cache_s, services_from
-from workloads.fleet.setup.serving_settings import Serving
-from workloads.fleet.state.services import lead_s
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service, lead_s
 from workloads.models.huggingface import named
 from workloads.serving import (
     Batching,

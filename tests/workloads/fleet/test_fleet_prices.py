@@ -10,23 +10,18 @@ import pytest
 import cluster_sim as cs
 from topologies.errors import InputError
 from workloads.demand import constant
-from workloads.fleet import (
-    ChangeCosts,
-    Economics,
-    Fleet,
-    FleetRun,
-    Prices,
-    Service,
-    Signals,
-    TrainingJob,
-    evaluation_job,
-    read_prices,
-    simulate,
-    static,
-    summary,
-)
+from workloads.economics import Economics
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
+from workloads.fleet.inputs.prices import Prices, read_prices
+from workloads.fleet.policies.static import static
+from workloads.fleet.processes.control import Signals
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import power_w, role_units
+from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 
 SERVICE = Service("service", fixed_rate(10.0))

@@ -8,8 +8,7 @@ import pytest
 
 from topologies.errors import InputError
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.job_file import read_jobs
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 
 
 def test_sizes_and_rates_of_jobs() -> None:

@@ -13,9 +13,14 @@ import pytest
 
 from topologies.clusters.names import cluster
 from topologies.files import kept_files
-from workloads.fleet.setup import progress
-from workloads.fleet.setup.kept_rates import TrainingRate, keep_rate, load_rate, rate_name
-from workloads.fleet.setup.progress import training_rate
+from workloads.fleet.setup import night_work
+from workloads.fleet.setup.night_work import (
+    TrainingRate,
+    keep_rate,
+    load_rate,
+    rate_name,
+    training_rate,
+)
 from workloads.models.huggingface import named
 from workloads.training.plan.plan import ParallelPlan
 
@@ -32,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_rate_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = iter([TrainingRate(1, 5.0)])
-    monkeypatch.setattr(progress, "_searched", lambda *inputs: next(searched))
+    monkeypatch.setattr(night_work, "_searched", lambda *inputs: next(searched))
     rates = [training_rate(MODEL, cluster("trn2.48xlarge")) for _ in range(2)]
     assert rates == [TrainingRate(1, 5.0)] * 2
 
@@ -48,7 +53,7 @@ def test_a_kept_rate_is_exactly_what_it_was(plan: ParallelPlan | None) -> None:
 def test_every_process_names_a_rate_alike() -> None:
     code = (
         "from topologies.clusters.names import cluster;"
-        "from workloads.fleet.setup.kept_rates import rate_name;"
+        "from workloads.fleet.setup.night_work import rate_name;"
         "from workloads.models.huggingface import named;"
         "print(rate_name(named('llama-3.1-8b'), cluster('trn2.48xlarge'), 'bf16'))"
     )

@@ -19,10 +19,16 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.confidence.poisson import fewest_of_sizes
 from workloads.demand import burstgpt
-from workloads.fleet.lending import Night, Terms, lend
-from workloads.fleet.lending.answer import at_confidence
+from workloads.fleet.lending.answer import (
+    Night,
+    Terms,
+    at_confidence,
+    largest_return,
+    lend,
+    whole_loans,
+    without_short_loans,
+)
 from workloads.fleet.lending.on_cluster import with_shared_return
-from workloads.fleet.lending.windows import largest_return, whole_loans, without_short_loans
 from workloads.fleet.setup.failure_domains import failures_from
 
 FloatArray = npt.NDArray[np.float64]

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from workloads.demand import azure_code, azure_conv, burstgpt, period_means, servegen
-from workloads.fleet.lending import Night, Terms, lead_times, lend
+from workloads.fleet.lending.answer import Night, Terms, lend
+from workloads.fleet.lending.on_cluster import lead_times
 
 FloatArray = npt.NDArray[np.float64]
 DAY = 1440

@@ -7,12 +7,10 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import constant
-from workloads.fleet.setup.mixture import Share, divided
-from workloads.fleet.setup.night_work import night_work
-from workloads.fleet.setup.progress import training_rate
-from workloads.fleet.setup.replica import fitting_replicas
+from workloads.fleet.setup.demand import Share, divided
+from workloads.fleet.setup.night_work import night_work, training_rate
+from workloads.fleet.setup.replicas import Serving, fitting_replicas
 from workloads.fleet.setup.serving import services_from
-from workloads.fleet.setup.serving_settings import Serving
 from workloads.models.huggingface import named
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from workloads.demand import Demand, constant
-from workloads.fleet import ChangeCosts, Fleet, FleetRun, Service, simulate
+from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import evaluation_job
 from workloads.fleet.policies.threshold import threshold
-from workloads.fleet.results.missed import missed_note, missed_quarters
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results.remarks import missed_note, missed_quarters
 from workloads.fleet.results.timeline import attainment, service_minutes
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.services import Service
 from workloads.serving import fixed_rate
 
 LEAD_S = 600.0

@@ -8,19 +8,14 @@ import pytest
 
 from topologies.errors import InputError
 from workloads.demand import constant
-from workloads.fleet import (
-    ChangeCosts,
-    Economics,
-    Fleet,
-    FleetRun,
-    Service,
-    TrainingJob,
-    jobs_frame,
-    read_jobs,
-    simulate,
-    static,
-    summary,
-)
+from workloads.economics import Economics
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
+from workloads.fleet.policies.static import static
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results.summary import jobs_frame, summary
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 
 PRICES = Economics(750.0, 400.0, usd_per_chip_s=0.001, usd_per_million_tokens=2.0)

@@ -14,17 +14,15 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.inputs.job_file import read_jobs
-from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.setup.night_work import host_memory_note
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.replicas import Serving
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import Ledger
 from workloads.fleet.state.roles import Role
+from workloads.job.checkpoints import State, peer_copies
 from workloads.job.job import Recovery
-from workloads.job.peers import peer_copies
-from workloads.job.state import State
 from workloads.models.huggingface import named
 
 

@@ -12,14 +12,15 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
-from workloads.fleet import View, summary
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.kind import Situation
 from workloads.fleet.policies.registry import KINDS, bound_of, policy_named
+from workloads.fleet.policies.view import View
+from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import power_w, role_units, timeline
 from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
-from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.demand import Period
+from workloads.fleet.setup.replicas import Serving
 from workloads.fleet.state.roles import Role
 from workloads.options.fleet import PolicyInputs
 

@@ -13,21 +13,9 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import azure_code, constant
 from workloads.economics import Economics
-from workloads.fleet import (
-    ChangeCosts,
-    Decision,
-    Fleet,
-    FleetRun,
-    Prices,
-    Service,
-    Signals,
-    View,
-    power_w,
-    regret,
-    simulate,
-    summary,
-)
+from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
+from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.forecasting import forecast
 from workloads.fleet.policies.predictive import (
     Weights,
@@ -35,10 +23,16 @@ from workloads.fleet.policies.predictive import (
     predictive,
 )
 from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
-from workloads.fleet.policies.view import Policy
+from workloads.fleet.policies.view import Decision, Policy, View
+from workloads.fleet.processes.control import Signals
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results.summary import regret, summary
+from workloads.fleet.results.timeline import power_w
 from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
-from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.demand import Period
+from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.services import Service
 from workloads.serving import fixed_rate
 
 DAY = 1440

@@ -20,28 +20,19 @@ from workloads.demand import (
     demand,
     period_means,
 )
-from workloads.fleet import (
-    ChangeCosts,
-    Fleet,
-    FleetRun,
-    Limits,
-    Policy,
-    Role,
-    Service,
-    TrainingJob,
-    View,
-    changes_frame,
-    default_jobs,
-    evaluation_job,
-    lendable,
-    oracle,
-    scaled_to_fleet,
-    simulate,
-    summary,
-    threshold,
-    units_needed,
-)
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.policies.headroom import lendable
+from workloads.fleet.policies.oracle import oracle
+from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.view import Limits, Policy, View
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.results.summary import changes_frame, summary
 from workloads.fleet.results.timeline import role_server_ms
+from workloads.fleet.simulation import FleetRun, simulate
+from workloads.fleet.state.needs import scaled_to_fleet, units_needed
+from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812

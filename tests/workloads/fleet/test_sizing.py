@@ -10,8 +10,8 @@ from workloads.demand import Demand, azure_code, constant
 from workloads.fleet.policies.threshold import threshold
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
-from workloads.fleet.setup.period import Period
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.demand import Period
+from workloads.fleet.setup.replicas import Serving
 
 FLEET = cluster("trn2-ultraserver:50")
 

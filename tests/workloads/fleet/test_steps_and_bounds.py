@@ -10,26 +10,20 @@ from hypothesis import strategies as st
 from tests.support.toy_fleet import PRICES, check_conserved
 from topologies.arrays import FloatArray
 from workloads.demand import Demand
-from workloads.fleet import (
-    ChangeCosts,
-    Failures,
-    Fleet,
-    Limits,
-    Service,
-    TrainingJob,
-    View,
-    default_jobs,
-    evaluation_job,
-    oracle,
-    simulate,
-    summary,
-    threshold,
-    units_needed,
-)
 from workloads.fleet.expectation import lent_units
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
+from workloads.fleet.policies.oracle import oracle
+from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.view import Limits, View
+from workloads.fleet.processes.failures import Failures, Fleet
+from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_units
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.queues import Queue
 from workloads.fleet.state.roles import Role
+from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 
 UNITS, DAY = 40, 1440

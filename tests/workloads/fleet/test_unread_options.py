@@ -10,9 +10,14 @@ import pytest
 
 from topologies.clusters.names import cluster
 from topologies.options import described, observed
-from workloads.fleet.from_options import demand_of, models_of, scenario_on
+from workloads.fleet.from_options import (
+    demand_of,
+    models_of,
+    scenario_on,
+    unread_options,
+    unread_with_unit_rate,
+)
 from workloads.fleet.policies.registry import KINDS
-from workloads.fleet.unread_options import unread_options, unread_with_unit_rate
 from workloads.options.fleet import (
     DemandInputs,
     FleetInputs,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies.clusters.names import cluster
-from workloads.fleet.setup.prompts import MIXTURE_PIECE_TOKENS, prompts_of
-from workloads.fleet.setup.serving_settings import Serving
+from workloads.fleet.setup.replicas import MIXTURE_PIECE_TOKENS, Serving, prompts_of
 from workloads.models.huggingface import named
 from workloads.serving import profile
 

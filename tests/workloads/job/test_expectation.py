@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workloads.job import Cause, FailureRates, Job, Recovery, Stragglers, simulate
-from workloads.job.expectation import smooth_goodput
+from workloads.job.goodput import smooth_goodput
 
 DAY_S = 86400.0
 

@@ -14,10 +14,9 @@ from topologies.clusters.machines import host_bytes_per_server, machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.job import PARTS, Cause, FailureRates, Job, Recovery, expected_goodput, simulate
-from workloads.job.expectation import smooth_goodput
-from workloads.job.peers import PeerCopies, peer_copies
+from workloads.job.checkpoints import PeerCopies, State, peer_copies
+from workloads.job.goodput import smooth_goodput
 from workloads.job.plan import JobPlan
-from workloads.job.state import State
 
 COPIES = PeerCopies(every_s=10.0, copy_s=4.0, restart_s=60.0, bytes_per_server=1e9)
 

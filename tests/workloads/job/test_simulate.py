@@ -25,8 +25,8 @@ from workloads.job import (
     expected_goodput,
     simulate,
 )
-from workloads.job.intervals import search_interval
-from workloads.job.peers import PeerCopies
+from workloads.job.checkpoints import PeerCopies
+from workloads.job.goodput import search_interval
 from workloads.job.simulate import _Run
 
 NEVER = FailureRates(())

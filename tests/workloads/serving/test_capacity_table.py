@@ -11,8 +11,11 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand
-from workloads.fleet import Fleet, Service, simulate, static
+from workloads.fleet.policies.static import static
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import service_minutes
+from workloads.fleet.simulation import simulate
+from workloads.fleet.state.services import Service
 from workloads.serving import (
     Batching,
     Profile,

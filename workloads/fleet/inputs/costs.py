@@ -9,8 +9,8 @@ from typing import Self
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
+from workloads.job.checkpoints import PeerLinks
 from workloads.job.job import Recovery
-from workloads.job.peers import PeerLinks
 
 AT_ONCE = Recovery(restart_s=0.0, explicit_s=0.0, timeout_s=0.0, hang_share=0.0, repair_s=0.0)
 """A recovery that takes no time."""
@@ -88,13 +88,7 @@ class ChangeCosts:
         catalogue: Catalogue | None = None,
         peers: PeerLinks = UNLIMITED_PEERS,
     ) -> Self:
-        """Read the costs for units of ``servers`` servers, each of which loads its own weights.
-
-        Raises
-        ------
-        InputError
-            For an unknown source.
-        """
+        """Read the costs for units of ``servers`` servers, each of which loads its own weights."""
         if source not in SOURCES:
             raise InputError(
                 f"unknown weight source {source!r}; choose from {', '.join(SOURCES)}."

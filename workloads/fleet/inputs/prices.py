@@ -53,12 +53,6 @@ def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math
     The file has a column ``usd_per_mwh`` and one of two others. ``hour`` counts 0 to 23 in a day or
     0 to 167 in a week from Monday 00:00 UTC, which then repeats; ``time`` is the moment from which
     a price holds until the next.
-
-    Raises
-    ------
-    InputError
-        For a missing file, other columns, prices that are no numbers, hours or times that do not
-        cover the run.
     """
     table, price = _read(Path(path))
     run = pd.date_range(start, periods=minutes, freq="min")
@@ -67,13 +61,7 @@ def read_prices(path: str | Path, start: str, minutes: int, *, cap: float = math
 
 
 def check_prices(path: str | Path) -> None:
-    """Check what can be checked of a price file before the time of the run is known.
-
-    Raises
-    ------
-    InputError
-        As :func:`read_prices`, but for prices that do not cover the run.
-    """
+    """Check what can be checked of a price file before the time of the run is known."""
     table, _ = _read(Path(path))
     if "hour" in table:
         _hours(table, Path(path))

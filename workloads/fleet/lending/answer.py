@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,11 +17,165 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.lending.backtest import Backtest, NightErrors, backtest, night_errors
-from workloads.fleet.lending.batch import BatchNeed
-from workloads.fleet.lending.calibration import surest
-from workloads.fleet.lending.nights import Nights, cut_nights
-from workloads.fleet.lending.windows import Window, merged, whole_loans, without_short_loans
+from workloads.fleet.inputs.batch import BatchWork
+from workloads.fleet.lending.backtest import (
+    Backtest,
+    NightErrors,
+    Nights,
+    backtest,
+    cut_nights,
+    night_errors,
+    surest,
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Units that are lent from minute ``first`` to minute ``last`` of the night."""
+
+    first: int
+    last: int
+    units: int
+
+
+def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
+    """Join neighbouring windows with the same number of units.
+
+    Examples
+    --------
+    >>> merged([0, 60, 120, 180], [5, 5, 3])
+    [Window(first=0, last=120, units=5), Window(first=120, last=180, units=3)]
+    """
+    result: list[Window] = []
+    for first, last, count in zip(edges[:-1], edges[1:], units, strict=True):
+        if result and result[-1].units == count:
+            result[-1] = Window(result[-1].first, last, count)
+        else:
+            result.append(Window(first, last, count))
+    return result
+
+
+def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
+    """Divide a changing number of units into loans without a break, the longest first.
+
+    Units that were lent last are given back first.
+
+    Examples
+    --------
+    >>> whole_loans([0, 60, 120, 180], [2, 5, 3])
+    [Window(first=0, last=180, units=2), Window(first=60, last=180, units=1), \
+Window(first=60, last=120, units=2)]
+    """
+    result: list[Window] = []
+    open_loans: list[tuple[int, int]] = []  # begin and size, the last begun on top
+    level = 0
+    for moment, count in zip(edges, [*units, 0], strict=True):
+        while level > count:
+            first, size = open_loans.pop()
+            back = min(size, level - count)
+            result.append(Window(first, moment, back))
+            level -= back
+            if size > back:
+                open_loans.append((first, size - back))
+        if count > level:
+            open_loans.append((moment, count - level))
+            level = count
+    return sorted(result, key=lambda window: (window.first, -window.last))
+
+
+def without_short_loans(edges: Sequence[int], units: IntArray, least_minutes: float) -> IntArray:
+    """Keep units that would be lent for ``least_minutes`` or less without a break.
+
+    Examples
+    --------
+    >>> without_short_loans([0, 60, 120, 180], np.array([2, 5, 3]), 90).tolist()
+    [2, 3, 3]
+    """
+    if least_minutes < min(np.diff(edges)):
+        return units
+    begins = np.asarray(edges[:-1])
+    lent: IntArray = np.zeros_like(units)
+    for loan in whole_loans(edges, units.tolist()):
+        if loan.last - loan.first > least_minutes:
+            lent[(begins >= loan.first) & (begins < loan.last)] += loan.units
+    return lent
+
+
+def largest_return(loans: Sequence[Window]) -> int:
+    """Most units that come back at the same time.
+
+    Examples
+    --------
+    >>> largest_return([Window(0, 180, 2), Window(60, 180, 1), Window(60, 120, 2)])
+    3
+    """
+    back: Counter[int] = Counter()
+    for loan in loans:
+        back[loan.last] += loan.units
+    return max(back.values(), default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNeed:
+    """Unit-hours that a batch tier needs in the coming night, and in those of the backtest.
+
+    Requests that arrived within one deadline before the decision are known by then, and are due
+    within one deadline after it.
+
+    Attributes
+    ----------
+    tonight : float
+        Need of the coming night [unit-hours].
+    before : float array (answered,)
+        Needs of the nights of the backtest [unit-hours].
+    lent_before : float array (answered,)
+        Unit-hours that the answer lent on those nights.
+    """
+
+    tonight: float
+    before: FloatArray
+    lent_before: FloatArray
+
+    def document(self, lent: float) -> dict[str, Any]:
+        """Return the need by its keys in the command line's JSON.
+
+        ``lent`` are the unit-hours that are lent tonight.
+        """
+        return {
+            "unit_hours": self.tonight,
+            "fits": self.tonight <= lent,
+            "nights_too_short": int((self.before > self.lent_before).sum()),
+        }
+
+
+def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArray) -> BatchNeed:
+    """Return the need of a batch tier in the coming night and in the nights of the backtest.
+
+    Parameters
+    ----------
+    work : BatchWork
+        Batch requests, with the history as their demand, which ends now.
+    days_back : int64 array (answered,)
+        Days from each night of the backtest to the coming night.
+    lent : float array (answered,)
+        Unit-hours lent on each night of the backtest.
+
+    Examples
+    --------
+    A tier that keeps one unit busy all day needs 24 unit-hours of every night:
+
+    >>> from workloads.demand import constant
+    >>> work = BatchWork(constant(120.0, minutes=4320), np.full(4320, 2.0))
+    >>> need = batch_need(work, np.array([1]), np.array([20.0]))
+    >>> round(need.tonight, 6), need.document(30.0)["nights_too_short"]
+    (24.0, 1)
+    """
+    unit_hours = work.demand.requests[0] / (work.rate_per_s * 60.0) / 60.0
+    sums = np.concatenate([[0.0], np.cumsum(unit_hours)])
+    ends = len(unit_hours) - MINUTES_PER_DAY * np.concatenate([[0], days_back])
+    need = sums[np.maximum(ends, 0)] - sums[np.maximum(ends - work.deadline_minutes, 0)]
+    return BatchNeed(float(need[0]), need[1:], lent)
+
 
 HOUR_S = 3600.0
 
@@ -363,10 +519,6 @@ def lendable_units(terms: Terms, kept: FloatArray, edges: IntArray) -> IntArray:
         Units kept for serving.
     edges : int array (windows + 1,)
         Minutes of the night at which its windows begin and end.
-
-    Returns
-    -------
-    int64 array of the same shape
     """
     free = free_units(terms, kept)
     rows = free.reshape(-1, free.shape[-1])
@@ -383,13 +535,7 @@ def free_units(terms: Terms, kept: FloatArray) -> IntArray:
 
 
 def minute_of_day(text: str) -> int:
-    """Read a time of day such as ``06:00`` as minutes since midnight.
-
-    Raises
-    ------
-    InputError
-        For anything else.
-    """
+    """Read a time of day such as ``06:00`` as minutes since midnight."""
     hours, _, rest = text.strip().partition(":")
     digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", text.strip())
     if not (digits and int(hours) < 24 and int(rest) < 60):

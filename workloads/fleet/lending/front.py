@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
 from topologies.options import described
+from topologies.units import parse_seconds
 from workloads.confidence.interval import Interval
 from workloads.demand import Demand
 from workloads.fleet.from_options import (
@@ -25,12 +27,63 @@ from workloads.fleet.from_options import (
 )
 from workloads.fleet.keywords import fleet_options, read_options
 from workloads.fleet.lending.answer import Loan, Night
-from workloads.fleet.lending.night_options import for_lending, night_from
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario
 from workloads.models.huggingface import MODEL_REMEDY
 from workloads.models.model import Model
-from workloads.options.fleet import FleetInputs, HistoryInputs, LimitInputs, NightInputs
+from workloads.options.fleet import (
+    FleetInputs,
+    FleetOptions,
+    HistoryInputs,
+    LimitInputs,
+    NightInputs,
+    PolicyInputs,
+)
+from workloads.serving import parse_share, parse_slo
+
+USUAL_SHARE = 0.999
+"""Default share of a night's minutes in which demand stays within the kept units."""
+LIMIT_NAMES = ("ttft", "tpot")
+
+
+def night_from(inputs: NightInputs, slo: str) -> Night:
+    """Return the night question from the options of a night.
+
+    Parameters
+    ----------
+    inputs : NightInputs
+    slo : str
+        Text of the SLO; only its share is read here, as a share of the night's minutes.
+    """
+    window_s = parse_seconds(inputs.window, "--window")
+    if window_s % 60 or window_s < 60:
+        raise InputError(
+            f"--window {inputs.window} is not a whole number of minutes; write 30min or 1h."
+        )
+    return Night(
+        until=inputs.until,
+        begin=inputs.begin or "",
+        share=parse_slo(slo, share=USUAL_SHARE).share,
+        confidence=parse_share(inputs.confidence, "--confidence"),
+        window_minutes=int(window_s // 60),
+    )
+
+
+def for_lending(options: FleetOptions) -> FleetOptions:
+    """Return options with all days of a history, and an SLO without its share.
+
+    The share counts minutes of the night, not requests of the fleet.
+    """
+    parts = options.fleet.slo.split(",")
+    limits = [part for part in parts if part.partition("=")[0].strip() in LIMIT_NAMES]
+    days = math.inf if options.demand.days is None else options.demand.days
+    return replace(
+        options,
+        policy=PolicyInputs(policy="static"),  # not used: lending asks no policy
+        fleet=replace(options.fleet, slo=",".join(limits) or FleetInputs.slo),
+        demand=replace(options.demand, days=days),
+    )
+
 
 GROUPS = (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
 """Options of lending that are keywords."""
@@ -135,10 +188,9 @@ def lend(
     of_night = {k: keywords[k] for k in described(NightInputs) if keywords.get(k) is not None}
     if night is not None and of_night:
         raise InputError(f"a night and {', '.join(of_night)}; give one or the other.")
-    slo = keywords.get("slo") or FleetInputs.slo
-    stated = {"days": days, "scale_to_peak": scale_to_peak}
-    options = for_lending(fleet_options(lend, GROUPS, keywords, **stated))
-    question = night or night_from(read_options(NightInputs, of_night), slo)
+    every = fleet_options(lend, GROUPS, keywords, days=days, scale_to_peak=scale_to_peak)
+    question = night or night_from(read_options(NightInputs, of_night), every.fleet.slo)
+    options = for_lending(every)
     check_question(options)
     demand = read_demand(history, options)
     built = scenario_on(as_cluster(cluster), demand, read_models(model), options, 0)

@@ -4,22 +4,98 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from topologies.errors import InputError
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest_of_sizes
-from workloads.fleet.lending.answer import Loan, Night, Terms, at_capacity, lend
-from workloads.fleet.lending.batch import batch_need
-from workloads.fleet.lending.lead_times import lead_times
-from workloads.fleet.lending.windows import largest_return
+from workloads.demand.trace import MINUTES_PER_DAY
+from workloads.fleet.lending.answer import (
+    Loan,
+    Night,
+    Terms,
+    at_capacity,
+    batch_need,
+    largest_return,
+    lend,
+    lendable_units,
+)
+from workloads.fleet.lending.backtest import backtest, cut_nights, night_errors
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.setup.sureness import capacity_interval
 from workloads.fleet.state.needs import units_needed
 from workloads.fleet.state.services import to_serving_s
+
+HOURS = (0, 1, 3, 6, 12, 24, 48)
+"""Lead times that are compared [h]."""
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Confidences that are compared."""
+
+
+def lead_times(
+    need: npt.ArrayLike,
+    start: str,
+    question: Night,
+    terms: Terms,
+    *,
+    hours: Sequence[int] = HOURS,
+    levels: Sequence[float] = LEVELS,
+) -> pd.DataFrame:
+    """Answer every night of the history several hours before it begins, at several confidences.
+
+    Parameters
+    ----------
+    need, start, question, terms
+        As in :func:`workloads.fleet.lending.answer.lend`.
+    hours : sequence of int
+        Hours from the decision to the beginning of the night.
+    levels : sequence of float
+        Confidences.
+
+    Returns
+    -------
+    DataFrame
+        ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over the
+        night, and over the nights that every lead time could answer. Lead times for which the
+        history is too short are left out.
+    """
+    history = np.asarray(need, float)
+    moment = pd.Timestamp(start)
+    begin = moment + pd.Timedelta(minutes=len(history))
+    ahead, length = question.span(begin)
+    tests = []
+    for lead in hours:
+        # Cutting the last hours off the history puts the same night further ahead.
+        cut = (lead * 60 - ahead) % MINUTES_PER_DAY
+        try:
+            nights = cut_nights(
+                history[: len(history) - cut],
+                first_minute_of_week=moment.weekday() * MINUTES_PER_DAY
+                + moment.hour * 60
+                + moment.minute,
+                lead=lead * 60,
+                minutes=length,
+                window=question.window_minutes,
+            )
+            errors = night_errors(nights, question.share)
+        except InputError:
+            continue
+        for level in levels:
+            tested = backtest(errors, level, terms.fewest_units, terms.most_units)
+            tests.append((lead, level, nights.edges, tested))
+    fewest = min((len(tested) for *_, tested in tests), default=0)
+    rows = []
+    for lead, level, edges, tested in tests:
+        lent = lendable_units(terms, tested.capacity[-fewest:], edges) @ (np.diff(edges) / length)
+        chips = float(lent.mean()) * terms.chips_per_unit
+        rows.append((lead, level, chips, float(tested.violated[-fewest:].mean()), fewest))
+    columns = ["lead_hours", "confidence", "chips", "violated_share", "nights"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def lend_on(scenario: Scenario, question: Night) -> Loan:
@@ -31,11 +107,6 @@ def lend_on(scenario: Scenario, question: Night) -> Loan:
         Cluster, services, night work and the costs of changes; see
         :func:`workloads.fleet.scenario.scenario`. Its demand ends now.
     question : Night
-
-    Raises
-    ------
-    InputError
-        For a history with too few nights.
     """
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
@@ -109,7 +180,7 @@ def lent_interval(loan: Loan, scenario: Scenario) -> Interval:
 def lead_times_on(scenario: Scenario, loan: Loan) -> pd.DataFrame:
     """Chips that can be lent on a scenario's fleet by lead time and confidence, on a loan's terms.
 
-    See :func:`workloads.fleet.lending.lead_times.lead_times`.
+    See :func:`workloads.fleet.lending.on_cluster.lead_times`.
     """
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
     return lead_times(need, scenario.demand.start, loan.question, loan.terms)

@@ -32,11 +32,6 @@ def lendable(
     -------
     DataFrame
         ``lead_minutes, controller, headroom, freed`` (share of the peak capacity).
-
-    Raises
-    ------
-    InputError
-        For a load that ends before the first capacity after the first day takes effect.
     """
     smooth = smoothed(np.asarray(load, float))
     longest = max(lead_minutes, default=0)

@@ -37,12 +37,7 @@ KINDS: dict[str, PolicyKind] = by_name(
 
 
 def check_name(name: str) -> None:
-    """Check that a policy is built in or a Python file.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check that a policy is built in or a Python file."""
     if not name.endswith(".py") and name not in KINDS:
         raise InputError(
             f"unknown policy {shown(name)!r}; choose {', '.join(KINDS)} or a file such as mine.py."
@@ -56,13 +51,7 @@ def bound_of(name: str) -> str:
 
 
 def policy_named(name: str, settings: PolicyInputs, situation: Situation) -> Policy:
-    """Return a built-in policy by its name, or a user's from a file such as ``mine.py``.
-
-    Raises
-    ------
-    InputError
-        For an unknown name, and settings that a policy needs and does not have.
-    """
+    """Return a built-in policy by its name, or a user's from a file such as ``mine.py``."""
     if name.endswith(".py"):
         return load_policy(name)
     check_name(name)

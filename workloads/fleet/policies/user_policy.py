@@ -25,11 +25,6 @@ def load_policy(path: str | Path) -> Policy:
 
         def policy(view):
             return 1.2 * view.load[:, -15:].max(axis=1)
-
-    Raises
-    ------
-    InputError
-        For a missing file, a file that does not load, or one without the function.
     """
     file = Path(path)
     if file.suffix != ".py":

@@ -24,8 +24,8 @@ from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.moves import Phase, Process, load_phases, release, walk
 from workloads.fleet.processes.reclaim import Part, from_training
-from workloads.fleet.state.batch import Batch
 from workloads.fleet.state.ledger import NOBODY
+from workloads.fleet.state.queues import Batch
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
 

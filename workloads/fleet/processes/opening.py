@@ -15,13 +15,12 @@ from workloads.demand.trace import MINUTES_PER_DAY, Demand, whole_requests
 from workloads.fleet.inputs.batch import BatchWork
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.processes.control import MINUTE_MS, Inputs, Signals
-from workloads.fleet.processes.machines import Fleet
+from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.processes.moves import Process, dispatch
-from workloads.fleet.state.batch import Batch, BatchQueue
 from workloads.fleet.state.gangs import Gang
 from workloads.fleet.state.ledger import NOBODY, Ledger, milliseconds
 from workloads.fleet.state.needs import rates_max, units_needed
-from workloads.fleet.state.queues import Queue
+from workloads.fleet.state.queues import Batch, BatchQueue, Queue
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
 from workloads.fleet.state.store import Store

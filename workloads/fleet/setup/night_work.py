@@ -1,24 +1,250 @@
-"""Night work: jobs of a file, or default ones, with their throughput, state and checkpoints."""
+"""Night work: jobs of a file, or default ones, with their throughput, state and checkpoints.
+
+The search of a training plan takes half of the time of ``lend``, so its rate is kept in a file. A
+rate follows from the model, the cluster with its catalogue, and the code and data of the simulator;
+a digest of all of these is part of the name of the file, so a change of any of them leads to a new
+search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.files import kept_files
+from topologies.shapes.basic import Torus
 from workloads.demand import Demand
-from workloads.fleet.inputs.job_file import read_jobs
-from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob, default_jobs
-from workloads.fleet.setup.post_training_rates import transfer_s, with_phases
-from workloads.fleet.setup.progress import training_rate
+from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob, default_jobs, read_jobs
+from workloads.fleet.inputs.post_training import PostTraining
 from workloads.fleet.state.services import Service
-from workloads.job.peers import held_bytes, room_for_copies
+from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.models.model import Model
+from workloads.search import search
+from workloads.serving.profile import forward_s
+from workloads.training.plan.plan import ParallelPlan
+
+PACKAGES = ("cluster_sim", "topologies", "workloads")
+READ = (".py", ".csv", ".json", ".yaml", ".toml")
+"""Suffixes of the files that results depend on."""
+CACHE = "__pycache__"
+"""Folder whose files follow from the others."""
+MOST_KEPT = 1000
+"""Files that are kept, of about 700 bytes each; the oldest are removed first."""
+
+
+@dataclass(frozen=True)
+class TrainingRate:
+    """Throughput of a training job.
+
+    Attributes
+    ----------
+    units : int
+        Scale-up domains of the simulated job.
+    tokens_per_s : float
+        Throughput on these units [1/s]. On other numbers of units it is taken in proportion,
+        because the batch grows with the job.
+    plan : ParallelPlan, optional
+        None where no plan fits, and the throughput is that of the roofline.
+    """
+
+    units: int
+    tokens_per_s: float
+    plan: ParallelPlan | None = None
+
+
+def load_rate(name: str) -> TrainingRate | None:
+    """Read the rate of this name, exactly as it was; None where there is none."""
+    return kept_files.read_json(name, _rate)
+
+
+def _rate(document: dict[str, Any]) -> TrainingRate:
+    plan = document.pop("plan")
+    return TrainingRate(**document, plan=None if plan is None else _plan(plan))
+
+
+def _plan(document: dict[str, Any]) -> ParallelPlan:
+    """Return a plan from the JSON of its fields, in which tuples are lists."""
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
+    }
+    return ParallelPlan(**values)
+
+
+def keep_rate(name: str, rate: TrainingRate) -> None:
+    """Keep a rate under its name."""
+    content = json.dumps(asdict(rate)).encode()
+    kept_files.keep(name, content, "training-rate-*.json", most=MOST_KEPT)
+
+
+def rate_name(model: Model, cluster: Cluster, precision: str) -> str:
+    """Return the name of the file of a rate, with a digest of its inputs and of all code."""
+    inputs = (model, cluster, cluster.catalogue or shipped_catalogue(), precision, np.__version__)
+    return f"training-rate-{kept_files.digest(kept_files.exact_text(inputs), _program())}.json"
+
+
+@cache
+def _program() -> str:
+    return kept_files.digest(*(path.read_bytes() for path in _sources()))
+
+
+def _sources() -> Iterator[Path]:
+    root = Path(__file__).parents[3]
+    for package in PACKAGES:
+        paths = sorted((root / package).rglob("*.*"))
+        yield from (path for path in paths if path.suffix in READ and CACHE not in path.parts)
+
+
+SEQUENCE = 8192
+"""Tokens of a training sequence: Llama 3's (arXiv 2407.21783)."""
+UNITS = (1, 2, 4, 8, 16, 32)
+"""Numbers of scale-up domains on which a plan is searched, the fewest first."""
+LEAST_CHIPS = 128
+"""Chips of the smallest job that is simulated, so that its gradients cross domains."""
+MOST_CHIPS = 1024
+"""Chips of the largest torus on which a plan is searched without cutting a slice."""
+PASSES = 3.0
+"""Time of a step in forward passes: a backward pass takes two."""
+SETTLED: Mapping[str, Any] = {
+    "seq": SEQUENCE,
+    "cp": 1,
+    "microbatch": 1,
+    "overlap": "dp",
+    "schedule": ParallelPlan.schedule,
+    "order": ("tp", "cp", "dp", "pp"),
+}
+"""Fields of a plan that are fixed, so that a search takes a second. The searched fields (degrees of
+tensor, pipeline, data and expert parallelism, and recomputation) decide nearly all of the speed."""
+NARROWED: tuple[Mapping[str, Any], ...] = (
+    {"zero": 3, "recompute": "selective"},
+    {"recompute": "full"},
+)
+"""Further fixed fields of each search; the next is tried where no plan of one fits in memory."""
+
+
+def training_rate(model: Model, cluster: Cluster, *, precision: str = "bf16") -> TrainingRate:
+    """Return the throughput of a job that trains a model on units of a cluster.
+
+    The plan is the fastest that the plan search finds on the fewest units (of at least 128 chips)
+    on which any fits; every chip adds one sequence of 8,192 tokens to a step. Where no plan fits
+    the fleet, a step takes three times the roofline of a forward pass. The result is kept in a
+    file, from which the next call with equal inputs reads it.
+    """
+    name = rate_name(model, cluster, precision)
+    rate = load_rate(name)
+    if rate is None:
+        rate = _searched(model, cluster, precision)
+        keep_rate(name, rate)
+    return rate
+
+
+def _searched(model: Model, cluster: Cluster, precision: str) -> TrainingRate:
+    slice_, slices = _priced_slice(cluster)
+    if slices > 1:
+        priced = _searched(model, slice_, precision)
+        return replace(priced, tokens_per_s=priced.tokens_per_s * slices)
+    for units in UNITS:
+        if units > cluster.domains:
+            break
+        chips = units * cluster.chips_per_domain
+        if chips < LEAST_CHIPS and units * 2 <= cluster.domains:
+            continue
+        part = replace(cluster, domains=units)
+        for narrowed in NARROWED:
+            stated = {**SETTLED, **narrowed, "precision": precision}
+            if model.experts:
+                stated["etp"] = 1
+            try:
+                best = search(model, part, chips, stated=stated, finalists=1).finalists[0]
+            except InputError:
+                continue
+            return TrainingRate(units, best.tokens_per_s, best.plan)
+    return TrainingRate(1, _roofline_tokens_per_s(model, cluster))
+
+
+def _priced_slice(cluster: Cluster) -> tuple[Cluster, float]:
+    """Return a slice of a large torus on which plans are timed, and the slices in a unit.
+
+    Axes are halved, the longest first, as pods are cut into the slices that jobs get. A whole torus
+    is not timed, because a ring of thousands of chips takes minutes and gigabytes.
+    """
+    shape = cluster.shape
+    if not isinstance(shape, Torus) or shape.chips <= MOST_CHIPS:
+        return cluster, 1.0
+    axes = list(shape.axes)
+    while math.prod(axis.size for axis in axes) > MOST_CHIPS:
+        longest = max(range(len(axes)), key=lambda number: axes[number].size)
+        axes[longest] = replace(axes[longest], size=axes[longest].size // 2)
+    part = replace(cluster, shape=replace(shape, axes=tuple(axes)), domains=1)
+    return part, shape.chips / part.shape.chips
+
+
+def _roofline_tokens_per_s(model: Model, cluster: Cluster) -> float:
+    """Training throughput of a unit by the roofline of a forward pass on each server [1/s]."""
+    servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)
+    return servers * SEQUENCE / (PASSES * forward_s(model, cluster, SEQUENCE))
+
+
+BYTES = 2.0
+"""Bytes of a parameter on its way to the rollout units: BF16."""
+STEP = STEP_TOKENS / 8
+"""Default tokens of a post-training step: an eighth of a pre-training step."""
+
+
+def transfer_s(cluster: Cluster, parameters: float) -> float:
+    """Time until every rollout unit holds new weights, 0 on a fleet of one unit [s].
+
+    Every unit receives one copy through all its adapters and passes it on while it arrives (a
+    pipelined broadcast), so the time is that of one copy whatever the number of units.
+    """
+    if cluster.domains == 1 or cluster.scale_out is None:
+        return 0.0
+    rate = cluster.scale_out.bandwidth_bytes_per_s * cluster.chips_per_domain
+    return parameters * BYTES / rate
+
+
+def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: float) -> TrainingJob:
+    """Return a post-training job with the rates of its rollouts, updates and transfers.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        Its throughput is taken for that of the updates.
+    rollout_tokens_per_s : float
+        Rate of one unit that serves at saturation [1/s].
+    transfer_s : float
+        Time until all rollout units hold new weights [s].
+    """
+    step_tokens = job.step_tokens if job.step_tokens > 1 else STEP
+    phases = PostTraining(
+        rollout_tokens_per_s,
+        job.rate(job.units) / job.units,
+        transfer_s,
+        step_tokens,
+        job.post_training,
+    )
+    return replace(job, phases=phases, step_tokens=step_tokens)
+
+
+def post_training_document(jobs: Sequence[TrainingJob]) -> list[dict[str, Any]]:
+    """Return the steady state of every post-training job at full size, for JSON."""
+    rows = []
+    for job in jobs:
+        if job.phases is not None:
+            split = job.phases.best(job.units)
+            row = {"job": job.name, "units": job.units, "mode": job.post_training}
+            rows.append({**row, **asdict(split), "bound": split.bound})
+    return rows
+
 
 POST = "post-training"
 """Beginning of the names of default jobs that may be post-training by reinforcement learning."""
@@ -48,11 +274,6 @@ def night_work(
     post_training : str
         Mode, ``lockstep`` or ``one-behind``, in which the default jobs named post-training run
         rollouts and updates; empty for plain training.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     jobs = (

@@ -12,10 +12,13 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.confidence.features import serving_features
 from workloads.demand import Demand
-from workloads.fleet.setup.prompts import prompts_of
-from workloads.fleet.setup.replica import Replica, fitting_replicas
-from workloads.fleet.setup.serving_settings import Serving
-from workloads.fleet.setup.split import groups_in_units
+from workloads.fleet.setup.replicas import (
+    Replica,
+    Serving,
+    fitting_replicas,
+    groups_in_units,
+    prompts_of,
+)
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
@@ -65,11 +68,6 @@ def services_from(
     serving : Serving
     requests : int
         Requests of each run behind a capacity table.
-
-    Raises
-    ------
-    InputError
-        For a model that does not fit, and an SLO that an idle replica of every size misses.
     """
     if not models or serving.unit_rate_per_s is not None:
         rate = serving.unit_rate_per_s

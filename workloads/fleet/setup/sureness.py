@@ -10,7 +10,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
-from workloads.fleet.setup.prompts import USUAL_GROUP
+from workloads.fleet.setup.replicas import USUAL_GROUP
 from workloads.fleet.state.services import Service
 
 GIVEN = "rate of a unit as given"

@@ -14,7 +14,7 @@ from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.state.ledger import MS, Ledger, milliseconds
 from workloads.fleet.state.roles import Role
 from workloads.fleet.state.store import Store
-from workloads.job.peers import PeerCopies
+from workloads.job.checkpoints import PeerCopies
 
 if TYPE_CHECKING:
     from workloads.fleet.inputs.costs import ChangeCosts

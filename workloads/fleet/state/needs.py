@@ -9,7 +9,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import Demand
-from workloads.demand.whatif import busiest_hour
+from workloads.demand.what_if import busiest_hour
 from workloads.fleet.state.services import Service
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
-    from workloads.fleet import FleetRun
     from workloads.fleet.scenario import Scenario
+    from workloads.fleet.simulation import FleetRun
 
 
 def fleet(
@@ -105,10 +105,10 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
 
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     """Return the results by their keys in the command line's JSON."""
-    from workloads.fleet import summary
     from workloads.fleet.comparison import compared
     from workloads.fleet.from_options import notes
-    from workloads.fleet.setup.post_training_rates import post_training_document
+    from workloads.fleet.results.summary import summary
+    from workloads.fleet.setup.night_work import post_training_document
     from workloads.fleet.setup.sureness import replicas_document
 
     name, scenario, run = answer.main
@@ -145,7 +145,7 @@ def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
 
 def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> list[str]:
     """Remark on when requests missed the SLO, with the option that would meet it."""
-    from workloads.fleet.results.missed import missed_note
+    from workloads.fleet.results.remarks import missed_note
 
     attained, wanted = results["slo_attainment"], scenario.serving.slo.share
     note = missed_note(run, scenario.lead_s, attained=attained, wanted=wanted)
@@ -154,7 +154,7 @@ def _missed(scenario: Scenario, run: FleetRun, results: Mapping[str, Any]) -> li
 
 def _over_cap(cap_mw: float | None, scenario: Scenario, run: FleetRun) -> list[str]:
     """Remark on minutes in which the site drew more than its cap."""
-    from workloads.fleet.results.over_cap import over_cap_note
+    from workloads.fleet.results.remarks import over_cap_note
     from workloads.fleet.results.timeline import power_w
 
     if cap_mw is None:
@@ -196,7 +196,8 @@ def _row(name: str, scenario: Scenario, results: Mapping[str, Any]) -> dict[str,
 
 def _write(run: Run, document: Mapping[str, Any], answer: _Answer) -> None:
     from experiments.figures.fleet import power_figure, roles_figure, scenarios_figure
-    from workloads.fleet import changes_frame, jobs_frame, timeline
+    from workloads.fleet.results.summary import changes_frame, jobs_frame
+    from workloads.fleet.results.timeline import timeline
 
     name, scenario, result = answer.main
     frame: pd.DataFrame = timeline(result, scenario.economics)

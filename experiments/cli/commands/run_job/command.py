@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from experiments.cli.commands.run_job.tables import print_job
@@ -12,7 +11,7 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from topologies.options import option
+from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -23,100 +22,8 @@ if TYPE_CHECKING:
     from workloads.job.plan import JobPlan
     from workloads.training.iteration import Iteration
 
-AUTO = "auto"
-CHECKPOINTS = ("async", "blocking", "peer")
-STANDBYS = ("cold", "warm")
 LISTED = ("curve", "plan", "without_effect", "notes")
 """Keys of the document that are no numbers of the table of results."""
-
-
-@dataclass(frozen=True)
-class JobInputs:
-    """Length of the job, its checkpoints, spares and failures."""
-
-    days: float | None = field(
-        default=None,
-        metadata=option("Length of the run", unit="d", default="90, or as long as --tokens take"),
-    )
-    tokens: str | None = field(
-        default=None,
-        metadata=option(
-            "Tokens that the job trains on, such as 15T or 300B, in place of a length",
-            default="as many as the length allows",
-        ),
-    )
-    checkpoint_interval: str = field(
-        default=AUTO,
-        metadata=option(
-            "Computing time between checkpoints, such as 30min; auto searches for the best",
-            metavar="auto|TIME",
-        ),
-    )
-    checkpoint: str = field(
-        default="async",
-        metadata=option(
-            "Checkpoints: the job stops until the state is copied to host memory (async) or "
-            "written to the store (blocking), or units keep copies of each other's state (peer)",
-            choices=CHECKPOINTS,
-        ),
-    )
-    spares: str = field(
-        default=AUTO,
-        metadata=option(
-            "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
-            "of the time",
-            metavar="auto|N",
-        ),
-    )
-    standby: str = field(
-        default="cold",
-        metadata=option(
-            "Whether spares start their processes when needed (cold), or have started them (warm)",
-            choices=STANDBYS,
-        ),
-    )
-    failures: str | None = field(
-        default=None,
-        metadata=option(
-            "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
-            "replaces",
-            metavar="NUMBER|FILE.csv",
-            default="the catalogue's causes",
-        ),
-    )
-    repair: str | None = field(
-        default=None,
-        metadata=option("Mean time of a repair, such as 4h", default="the catalogue's"),
-    )
-    restart: str | None = field(
-        default=None,
-        metadata=option(
-            "Time from a detected failure to the first step, such as 10min",
-            default="the catalogue's start and the time to read the checkpoint",
-        ),
-    )
-    stragglers: bool = field(
-        default=True,
-        metadata=option("Simulate servers that turn slow and stay so until they are replaced"),
-    )
-    runs: int = field(
-        default=8,
-        metadata=option(
-            "Number of runs with different seeds; as many more with drawn failure rates join them "
-            "for the interval",
-            least=1,
-            most=1000,
-        ),
-    )
-
-    def __post_init__(self) -> None:
-        from topologies.errors import InputError, suggestion
-
-        if self.checkpoint not in CHECKPOINTS:
-            near = suggestion(self.checkpoint, CHECKPOINTS)
-            raise InputError(
-                f"--checkpoint {self.checkpoint!r} is none of async, blocking, peer.{near}"
-            )
 
 
 def run_job(
@@ -200,8 +107,7 @@ def _step(
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
     from dataclasses import asdict
 
-    from workloads.job.keywords import plan_with
-    from workloads.job.plan import JobPlan
+    from workloads.job.plan import JobPlan, plan_with
 
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 

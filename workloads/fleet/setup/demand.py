@@ -1,0 +1,323 @@
+"""The demand on a fleet: its models, its batch tier, the part that is run, and its scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from workloads.demand import Demand, Horizon, with_noise
+from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
+from workloads.fleet.inputs.batch import BatchTier, BatchWork
+from workloads.fleet.state.needs import units_needed
+from workloads.fleet.state.services import Service, pools_from
+from workloads.models.model import Model
+
+USUAL_PEAK_SHARE = 0.9
+"""Share of the fleet that the busiest hour needs by default, for a demand that is only a shape."""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """A demand compared with a fleet, in its busiest hour.
+
+    Attributes
+    ----------
+    demand_scale : float
+        Factor on the demand as it was read; 1 where it was not scaled.
+    demand_peak_requests_per_s, demand_peak_tokens_per_s : float
+        Mean rates of all services in the busiest clock hour, the one that needs most units.
+    capacity_requests_per_s, capacity_tokens_per_s : float
+        Rates that the whole fleet sustains under the SLO, with requests like those of that hour.
+    unit_capacity_requests_per_s, unit_capacity_tokens_per_s : float
+        The same rates of one unit.
+    units_needed_peak : float
+        Units that the busiest hour needs, not rounded.
+    """
+
+    demand_scale: float
+    demand_peak_requests_per_s: float
+    demand_peak_tokens_per_s: float
+    capacity_requests_per_s: float
+    capacity_tokens_per_s: float
+    unit_capacity_requests_per_s: float
+    unit_capacity_tokens_per_s: float
+    units_needed_peak: float
+
+    def document(self) -> dict[str, float]:
+        """Every number by its key in the command line's JSON."""
+        return asdict(self)
+
+
+def sizing(
+    demand: Demand, services: Sequence[Service], units: int, *, scale: float = 1.0
+) -> Sizing:
+    """Compare a demand with a fleet of ``units`` units.
+
+    Raises
+    ------
+    InputError
+        For a demand without requests.
+    """
+    need = period_means(units_needed(demand, services).sum(axis=0), 60)
+    hour = int(np.argmax(need))
+    if need[hour] <= 0:
+        raise InputError("the demand has no requests; check its columns.")
+    requests = _hourly(demand.requests, hour)
+    tokens = _hourly(demand.requests * (demand.prompt_tokens + demand.output_tokens), hour)
+    return Sizing(
+        demand_scale=scale,
+        demand_peak_requests_per_s=requests,
+        demand_peak_tokens_per_s=tokens,
+        capacity_requests_per_s=requests / need[hour] * units,
+        capacity_tokens_per_s=tokens / need[hour] * units,
+        unit_capacity_requests_per_s=requests / float(need[hour]),
+        unit_capacity_tokens_per_s=tokens / float(need[hour]),
+        units_needed_peak=float(need[hour]),
+    )
+
+
+def scale_factor(
+    demand: Demand, services: Sequence[Service], units: int, *, scale_to_peak: float | None
+) -> float:
+    """Return the factor by which a demand is scaled to a fleet.
+
+    Parameters
+    ----------
+    scale_to_peak : float, optional
+        Share of the fleet that the busiest hour shall need. By default it is 0.9 for a demand that
+        is only a shape, and one with counts of requests is not scaled.
+    """
+    if scale_to_peak is None:
+        if demand.absolute:
+            return 1.0
+        scale_to_peak = USUAL_PEAK_SHARE
+    if not 0 < scale_to_peak < 100:
+        raise InputError(
+            f"a peak share of {scale_to_peak:g} is not in (0, 100); 1 fills the fleet."
+        )
+    return scale_to_peak * units / sizing(demand, services, units).units_needed_peak
+
+
+def scale_note(sized: Sizing, *, absolute: bool, units: int) -> str:
+    """Sentence that says how a demand was scaled; empty where it was not."""
+    if sized.demand_scale == 1.0:
+        return ""
+    what = "demand" if absolute else "demand, a shape without a size for this fleet,"
+    return (
+        f"{what} was scaled by {sized.demand_scale:.6g}: its busiest hour needs "
+        f"{sized.units_needed_peak / units:.0%} of the fleet; --scale-to-peak sets another share."
+    )
+
+
+def _hourly(by_minute: FloatArray, minute: int) -> float:
+    """Mean rate, from amounts by the minute, in the hour of the run that holds a minute [1/s]."""
+    first = minute // 60 * 60
+    window = by_minute[:, first : first + 60]
+    return float(window.sum() / (window.shape[1] * 60.0))
+
+
+@dataclass(frozen=True)
+class Period:
+    """The part of a demand that is run, and its size.
+
+    Attributes
+    ----------
+    days : float, optional
+        Length [days]; by default up to a week, infinity for all of the demand.
+    start_day : float
+        Day of the demand on which the run begins [days]. Earlier days are history, which policies
+        know.
+    scale_to_peak : float, optional
+        Share of the fleet that the busiest hour of the run is scaled to need. By default a demand
+        with counts of requests runs as it is, and one that is only a shape is scaled to 0.9.
+    noise : float or "measured"
+        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is,
+        "measured" the spread of the demand itself.
+    seed : int
+        Seed of the noise.
+    """
+
+    days: float | None = None
+    start_day: float = 0.0
+    scale_to_peak: float | None = None
+    noise: float | str = 0.0
+    seed: int = 0
+
+
+def scaled_to_fleet(
+    horizon: Horizon, services: Sequence[Service], units: int, period: Period
+) -> tuple[Horizon, Sizing]:
+    """Scale the demand of a run and of the time before it, and compare it with the fleet."""
+    factor = scale_factor(horizon.demand, services, units, scale_to_peak=period.scale_to_peak)
+    history = None if horizon.history is None else horizon.history.times(factor)
+    demand = horizon.demand.times(factor)
+    return Horizon(demand, history), sizing(demand, services, units, scale=factor)
+
+
+def cut_to_period(demand: Demand, period: Period) -> Horizon:
+    """Cut the run, and the history before it, out of a demand."""
+    days, start_day = period.days, period.start_day
+    first = round(start_day * MINUTES_PER_DAY)
+    remaining = demand.minutes - first
+    if days is None:
+        length = min(remaining, MINUTES_PER_WEEK)
+    else:
+        length = remaining if math.isinf(days) else round(days * MINUTES_PER_DAY)
+    whole_weeks = demand.minutes % MINUTES_PER_WEEK == 0 and length % MINUTES_PER_WEEK == 0
+    if length > MINUTES_PER_WEEK and whole_weeks and first + length > demand.minutes:
+        demand = demand.repeated(first + length)
+    if first >= demand.minutes:
+        raise InputError(
+            f"day {start_day:g} is not before the end of a demand of "
+            f"{demand.minutes / MINUTES_PER_DAY:g} days; choose an earlier start."
+        )
+    if length < 1 or first < 0 or first + length > demand.minutes:
+        raise InputError(
+            f"{length / MINUTES_PER_DAY:g} days from day {start_day:g} of a demand of "
+            f"{demand.minutes / MINUTES_PER_DAY:g} days; choose fewer days or an earlier start. "
+            "A demand of whole weeks is repeated for a run of whole weeks."
+        )
+    history = demand.between(0, first) if first else None
+    return Horizon(demand.between(first, first + length), history)
+
+
+def draw_noise(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
+    """Draw the requests of each minute; the same seed draws the same noise for every what-if."""
+    if not np.any(spread):
+        return demand
+    return with_noise(demand, np.random.default_rng([seed, 1]), relative_sd=spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A model with its share of a service's requests.
+
+    Attributes
+    ----------
+    model : Model
+    share : float, optional
+        Share of the requests; by default all models have equal shares.
+    """
+
+    model: Model
+    share: float | None = None
+
+
+def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Model, ...]]:
+    """Return a demand with a model for each of its services.
+
+    One model answers every service. As many models as services answer them in order. Several models
+    for one service divide its requests; each then has a service of its own.
+
+    Raises
+    ------
+    InputError
+        For another number of models, or shares that do not add up to 1.
+
+    Examples
+    --------
+    >>> from workloads.demand import constant
+    >>> from workloads.models.huggingface import named
+    >>> both = [Share(named("llama-3.1-405b"), 0.2), Share(named("llama-3.1-8b"), 0.8)]
+    >>> demand, models = divided(constant(10.0, minutes=1), both)
+    >>> demand.services, demand.requests[:, 0].tolist()
+    (('llama-3.1-405b', 'llama-3.1-8b'), [2.0, 8.0])
+    """
+    models = tuple(each.model for each in shares)
+    stated = [each.share for each in shares if each.share is not None]
+    if len(models) == 1:
+        _shares([each.share for each in shares])
+        return demand, models * len(demand.services)
+    if len(models) == len(demand.services) and not stated:
+        return demand, models
+    if len(demand.services) > 1:
+        raise InputError(
+            f"{len(models)} models for {len(demand.services)} services "
+            f"({', '.join(demand.services)}); give one model, or one for each."
+        )
+    parts = _shares([each.share for each in shares])
+    column = np.array(parts)[:, None]
+    return (
+        replace(
+            demand,
+            services=tuple(model.name for model in models),
+            requests=demand.requests * column,
+            prompt_tokens=np.repeat(demand.prompt_tokens, len(models), axis=0),
+            output_tokens=np.repeat(demand.output_tokens, len(models), axis=0),
+        ),
+        models,
+    )
+
+
+def _shares(shares: Sequence[float | None]) -> list[float]:
+    """Return shares that sum to 1; if none is stated, they are equal."""
+    stated = [share for share in shares if share is not None]
+    if not stated:
+        return [1.0 / len(shares)] * len(shares)
+    if len(stated) != len(shares) or abs(sum(stated) - 1) > 1e-6:
+        raise InputError(
+            f"shares of models {', '.join(f'{share:g}' for share in stated)}; give every model "
+            "one, such as llama-3.1-405b=20%,llama-3.1-8b=80%, that add up to 1."
+        )
+    return stated
+
+
+NAME = "batch"
+
+
+def interactive(demand: Demand, tier: BatchTier | None) -> Demand:
+    """Return the demand without the share of its requests that may wait."""
+    return demand.times(1 - tier.share) if tier is not None and tier.share else demand
+
+
+def batch_work(
+    demand: Demand, stated: Demand | None, services: Sequence[Service], tier: BatchTier | None
+) -> BatchWork | None:
+    """Return the batch work of a run.
+
+    Parameters
+    ----------
+    demand : Demand
+        Interactive requests of the run, of which the tier may be a share.
+    stated : Demand, optional
+        The tier's requests in the run where it has a demand of its own.
+    services : sequence of Service
+        Services of one model, whose weights the batch work uses as well.
+    tier : BatchTier, optional
+        None for a fleet without batch work.
+    """
+    if tier is None:
+        return None
+    if len(pools_from(services)) > 1:
+        raise InputError(
+            f"a batch tier on a fleet that serves {len(pools_from(services))} models; its requests "
+            "need one model. Give one --model."
+        )
+    tier_demand = demand.times(tier.share / (1 - tier.share)) if stated is None else stated
+    if tier_demand.minutes < demand.minutes:
+        raise InputError(
+            f"a batch demand of {tier_demand.minutes / MINUTES_PER_DAY:.3g} days for a run of "
+            f"{demand.minutes / MINUTES_PER_DAY:.3g}; give one that is as long."
+        )
+    joined = _one_service(tier_demand.between(0, demand.minutes))
+    capacity = services[0].capacity
+    work = capacity.work(joined.prompt_tokens[0], joined.output_tokens[0])
+    return BatchWork(joined, capacity.rate_max_per_s / work, tier.deadline_minutes)
+
+
+def _one_service(demand: Demand) -> Demand:
+    """Join the services of a demand, with the mean lengths of their requests."""
+    total = demand.requests.sum(axis=0, keepdims=True)
+    weights = np.where(total > 0, demand.requests, 1.0)
+    prompt, output = (
+        (weights * column).sum(axis=0, keepdims=True) / weights.sum(axis=0, keepdims=True)
+        for column in (demand.prompt_tokens, demand.output_tokens)
+    )
+    return replace(
+        demand, services=(NAME,), requests=total, prompt_tokens=prompt, output_tokens=output
+    )
