@@ -194,6 +194,7 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
         lora_on=row.get("lora_on") or "all",
         train_only=row.get("train_only") or "",
         runtime=row.get("runtime") or "compiled",
+        optimizer=row.get("optimizer") or "adamw",
         routed_nodes=row.get("routed_nodes") or 0,
         fp8_exchange=bool(row.get("fp8_exchange")),
         capacity_factor=row.get("capacity_factor") or 0.0,

@@ -90,6 +90,7 @@ PLAN = (
     Column("capacity_factor", "number", least=0),
     Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
+    Column("optimizer", "text", choices=("adamw", "muon", "adafactor", "sgd")),
     Column("source", "text"),
 )
 """Model, machine and plan of a training run."""
