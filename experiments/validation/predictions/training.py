@@ -165,7 +165,7 @@ def model_of(row: Mapping[str, Any]) -> Model:
 STATED = (
     *("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "zero"),
     *("schedule", "precision", "fp8_recipe", "recompute", "overlap", "attention", "lora_rank"),
-    *("lora_on", "train_only", "runtime", "routed_nodes", "capacity_factor"),
+    *("lora_on", "train_only", "optimizer", "runtime", "routed_nodes", "capacity_factor"),
 )
 """Columns that are fields of a plan by the same name."""
 FLAGS = ("sequence_parallel", "fp8_exchange")

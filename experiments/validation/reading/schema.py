@@ -97,6 +97,7 @@ PLAN = (
     Column("capacity_factor", "number", least=0),
     Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
+    Column("optimizer", "text", choices=("adamw", "muon", "adafactor", "sgd")),
     Column("framework", "text"),
     Column("variant", "text"),
     Column("source", "text"),
