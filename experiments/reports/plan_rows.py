@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workloads.confidence.answers import training_interval
@@ -32,7 +33,10 @@ FIELDS = (
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
     known = search.model, finalist.plan, search.cluster, finalist.iteration_s
-    return training_interval(*known, framework_of(finalist.plan, search.cluster).name)
+    ends = training_interval(*known, framework_of(finalist.plan, search.cluster).name)
+    # No step is shorter than its arithmetic at the peak.
+    least_s = finalist.iteration_s * max(finalist.mfu, finalist.hfu)
+    return replace(ends, low=max(ends.low, least_s))
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:

@@ -83,9 +83,7 @@ def interval_document(run: Iteration) -> dict[str, Any]:
     """Interval of the time of a step, with those of its rates, price and energy."""
     cost = run.cost
     return run.interval.document(
-        tokens_per_s=run.tokens_per_s,
-        mfu=run.mfu,
-        hfu=run.hfu,
+        rates={"tokens_per_s": run.tokens_per_s, "mfu": run.mfu, "hfu": run.hfu},
         cost_usd=cost.cost_usd,
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,
@@ -123,7 +121,7 @@ def results(run: Iteration) -> list[tuple[str, str]]:
     )
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     ends = run.interval
-    mfu, rate = ends.scaled(run.mfu), ends.scaled(run.tokens_per_s)
+    mfu, rate = (ends.scaled(number, rate=True) for number in (run.mfu, run.tokens_per_s))
     rows = [
         ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),
         (

@@ -56,7 +56,7 @@ def table(**options: Any) -> Table:
     from experiments.reports.training import breakdown_table, folding, headline
 
     step = simulate(**options)
-    mfu = step.interval.scaled(step.mfu)
+    mfu = step.interval.scaled(step.mfu, rate=True)
     return breakdown_table(step).beside(
         step=headline(step),
         low_s=step.interval.low,

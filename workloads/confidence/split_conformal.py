@@ -22,7 +22,7 @@ from workloads.confidence.kinds import FAMILY, Prediction
 from workloads.confidence.mixture import mixture_ends
 from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residuals, shipped_residuals
-from workloads.confidence.steps import TRAINING, step_ends, step_half_width
+from workloads.confidence.steps import TRAINING, least_half_width, step_ends, step_half_width
 
 BORROWED_TABLES = 1
 """Weight of the family's quantile, in tables, beside those of the kind itself."""
@@ -33,7 +33,7 @@ covered 65 and 58 % of the rows of research code, and of the 17 steps of Trn1 at
 ten; 1.4 covers 82 and 67 %, and 16 of the 17. 1.15 covers more ranks to 81 %, two from one 70."""
 ASSUMED = 1.25
 """Widening where kernels or links rest on assumed numbers."""
-MOST = 4.0
+MOST = 2.0
 """Largest product of all widenings."""
 PREDICTIONS = 256
 """Predictions whose widenings are remembered; rows of one table share a few."""
@@ -71,15 +71,15 @@ def interval(
     basis = _basis(prediction, measured)
     if FAMILY[prediction.kind] == TRAINING and not slow.share:
         low, high = (value * math.exp(end) for end in step_ends(prediction, half))
-        return Interval(low, high, level, basis)
+        return Interval(low, high, level, basis, value)
     if slow.share and slow.seconds:
         low, high = mixture_ends(value, slow, max(LEAST, half), level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
-        return Interval(low, high, level, f"{basis}; {more}")
+        return Interval(low, high, level, f"{basis}; {more}", value)
     low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))
     if low < high:
         basis += f"; {low * 1e6:,.3g} to {high * 1e6:,.3g} us by the tool that times it"
-    return Interval(low / math.exp(half), high * math.exp(half), level, basis)
+    return Interval(low / math.exp(half), high * math.exp(half), level, basis, value)
 
 
 def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
@@ -87,7 +87,9 @@ def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVE
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals, level)[0]
     half, _ = step_half_width(prediction, residuals, level)
-    return half * widening(prediction, residuals) if half > 0 else half
+    if half <= 0:
+        return half
+    return max(half * widening(prediction, residuals), least_half_width(prediction, residuals))
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:

@@ -56,6 +56,18 @@ def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
     return min(-LEAST, low), max(LEAST, high)
 
 
+def least_half_width(prediction: Prediction, residuals: Residuals) -> float:
+    """Return the smallest half-width of a step, whatever its domain was drawn towards."""
+    rows = residuals.told(prediction.told).rows
+    known = any(
+        (row.chip, row.framework, row.kind)
+        == (prediction.chip, prediction.framework, prediction.kind)
+        for row in rows
+    )
+    neuron = generation(prediction.chip) == prediction.chip
+    return UNMEASURED if neuron and not known else LEAST
+
+
 def step_half_width(
     prediction: Prediction, residuals: Residuals, level: float = LEVEL
 ) -> tuple[float, str]:
@@ -85,8 +97,6 @@ def step_half_width(
         basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables} ({kind}; {told})"
     else:
         basis = f"no measured step of {name} on such a chip ({kind}; {told})"
-        if generation(prediction.chip) == prediction.chip:
-            half = max(half, UNMEASURED)
     return half, basis
 
 

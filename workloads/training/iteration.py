@@ -137,7 +137,10 @@ class Iteration:
         from workloads.confidence.answers import training_interval
 
         known = self.model, self.plan, self.cluster, self.iteration_s, self.framework.name
-        return training_interval(*known, hull(self.alternatives))
+        ends = training_interval(*known, hull(self.alternatives))
+        # No step is shorter than its arithmetic at the peak.
+        least_s = self.iteration_s * max(self.mfu, self.hfu)
+        return replace(ends, low=max(ends.low, least_s))
 
     @property
     def framework(self) -> Framework:

@@ -161,5 +161,8 @@ class Invocation:
             return ""
         from workloads.models.huggingface import model
 
-        left_out = model(named).left_out
+        try:
+            left_out = model(named).left_out
+        except InputError:  # several models, as a fleet may have
+            return ""
         return f"Left out of {named}: {', '.join(left_out)}." if left_out else ""

@@ -216,7 +216,7 @@ def row_interval(
     ends = interval(predicted, prediction, measured)
     if row["quantity"] != "tokens_per_s":
         return ends
-    return Interval(**ends.scaled(predicted), level=ends.level, basis=ends.basis)
+    return Interval(**ends.scaled(predicted, rate=True), level=ends.level, basis=ends.basis)
 
 
 def with_intervals(

@@ -17,7 +17,7 @@ from workloads.training.frameworks.conditions import CONDITIONS
 
 LEVELS = (FRAMEWORK, PLAN, BARE)
 """Levels from what tells most to what tells least."""
-TABLE_ROWS = 50
+TABLE_ROWS = 30
 """Rows of a table that are judged as a user would see them, evenly spaced over the table."""
 ALWAYS = (
     *("tp", "pp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "precision"),
