@@ -226,7 +226,8 @@ def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
     read = read_any_plan(path)
     assert (read.tool, dict(read.fields)) == ("NxD Training", {
         "tp": 32, "zero": 0, "seq": 8192, "ranks_per_chip": 4, "attention": "fused",
-        "capacity_factor": 2.0, "lora_rank": 16, "lora_on": "attention", "precision": "bf16", "framework": "neuronx",
+        "capacity_factor": 2.0, "lora_rank": 16, "lora_on": "attention", "precision": "bf16",
+        "framework": "neuronx",
     })  # fmt: skip
     assert read.may_change_time == (
         "compiler_flags", "model.max_position_embeddings",

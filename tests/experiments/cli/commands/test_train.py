@@ -137,7 +137,7 @@ def test_what_follows_from_the_time_has_its_factor(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("more", "framework", "said"),
+    ("more", "framework", "sentence"),
     [
         ([], "neuronx", "torchtitan's framework torchtitan does not train on trn2"),
         (["--framework", "axlearn"], "axlearn", ""),
@@ -152,7 +152,7 @@ def test_a_plan_of_another_tool_names_the_framework(
     capsys: pytest.CaptureFixture[str],
     more: list[str],
     framework: str,
-    said: str,
+    sentence: str,
 ) -> None:
     """An option takes precedence; on chips of another vendor it is left out, which is said."""
     plan = tmp_path / "job.toml"
@@ -162,4 +162,4 @@ def test_a_plan_of_another_tool_names_the_framework(
     assert json.loads(capsys.readouterr().out)["framework"] == framework
     run(*words, *more)
     printed = " ".join(capsys.readouterr().out.split())
-    assert (said in printed) if said else ("does not train on" not in printed)
+    assert (sentence in printed) if sentence else ("does not train on" not in printed)
