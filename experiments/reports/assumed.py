@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from workloads.training.frameworks.framework import framework
 from workloads.training.iteration import Iteration
+from workloads.training.plan.other_tools import OtherPlan
 
 WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
@@ -45,6 +47,15 @@ def assumed_sentences(step: Iteration) -> list[str]:
     if shown:
         sentences.append(f"Not stated, and taken as usual: {', '.join(shown)}.")
     return sentences
+
+
+def left_out_framework(step: Iteration, filed: OtherPlan | None) -> str:
+    """Return a sentence where the framework of another tool's file does not train on the chips."""
+    implied = filed.implied if filed and "framework" in step.plan.assumed else ""
+    if not filed or not implied or framework(implied).trains_on(step.cluster):
+        return ""
+    chip = step.cluster.chip
+    return f"{filed.tool}'s framework {implied} does not train on {chip} and is left out."
 
 
 def _alternatives(step: Iteration, name: str) -> str:

@@ -48,8 +48,7 @@ def train(
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     plan : Plan, optional
-        By default one of the fields in ``stated``: data parallelism fills the cluster, and every
-        replica has 16 microbatches of sequences of 4,096 tokens.
+        By default the fields in ``stated``, completed as the framework usually has them.
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
     progress : function of (str, int, int), optional
@@ -69,8 +68,7 @@ def train(
     Raises
     ------
     InputError
-        For an unknown name or field, a plan that does not suit model, cluster or memory, and a
-        run that this process has no room for.
+        For an unknown name or field, and a plan that does not suit model, cluster or memory.
 
     Examples
     --------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_paragraphs, print_table
 from topologies.options import option
 
 if TYPE_CHECKING:
@@ -105,6 +107,36 @@ def policies(catalogue: Catalogue) -> Rows:
     return [{"name": name, "about": policy.summary} for name, policy in POLICIES.items()]
 
 
+def frameworks(catalogue: Catalogue) -> Rows:
+    """Training frameworks: their chips, what they leave in a plan, and errors on measured rows."""
+    from topologies.catalogue.families import chip_family
+    from topologies.clusters.machines import machines
+    from workloads.confidence.residuals import shipped_residuals
+    from workloads.training.frameworks.framework import framework, names
+
+    parts = dict.fromkeys(catalogue.name(name, "chip") for name in machines(catalogue))
+    errors: dict[str, list[float]] = {}
+    for row in shipped_residuals().told("").rows:
+        errors.setdefault(row.framework, []).append(abs(math.expm1(row.log_residual)))
+    return [
+        {
+            "name": name,
+            "title": stack.title,
+            "chips": ", ".join(
+                chip for chip in parts if chip_family(chip, catalogue).runtime in stack.runtimes
+            ),
+            "plan": ", ".join(f"{key} {value}" for key, value in stack.plan.items()),
+            "settings": ", ".join(stack.settings),
+            "releases": ", ".join(f"before {end}" for end, _ in stack.releases),
+            "assumes": stack.assumes,
+            "source": stack.source,
+            "measured_rows": len(errors.get(name, ())),
+            "median_error": statistics.median(errors[name]) if name in errors else None,
+        }
+        for name, stack in ((name, framework(name)) for name in names())
+    ]
+
+
 def variants(catalogue: Catalogue) -> Rows:
     """Contested values of the catalogue: the default and each named alternative."""
     return [
@@ -152,6 +184,7 @@ KINDS: Mapping[str, Callable[[Catalogue], Rows]] = {
         schedules,
         demands,
         policies,
+        frameworks,
         variants,
         prices,
         experiments,
@@ -205,10 +238,9 @@ def listing(inputs: ListInputs, catalogue_inputs: CatalogueInputs, call: Invocat
             f"none of the {len(every)} {inputs.kind} contains {shown(inputs.text)!r}.{near} "
             f"`cluster-sim list {inputs.kind}` shows all."
         )
-    in_short = inputs.kind == "variants" and not inputs.text
     call.answer(
         lambda: {"kind": inputs.kind, "rows": rows},
-        lambda: _print_variants(rows) if in_short else _print(inputs.kind, rows),
+        lambda: SHOWN.get((inputs.kind, bool(inputs.text)), _print)(inputs.kind, rows),
         lambda run: _write(run, inputs.kind, rows),
     )
 
@@ -219,7 +251,7 @@ def _print(kind: str, rows: Rows) -> None:
     print_table(about, columns, [[_text(row[name]) for name in columns] for row in rows])
 
 
-def _print_variants(rows: Rows) -> None:
+def _print_variants(_kind: str, rows: Rows) -> None:
     """Print the contested quantities of each part, on a line or two."""
     by_part: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -230,6 +262,39 @@ def _print_variants(rows: Rows) -> None:
         ["part", "quantities"],
         [[part, ", ".join(quantities)] for part, quantities in by_part.items()],
     )
+
+
+def _print_frameworks(_kind: str, rows: Rows) -> None:
+    """Print what each framework is and how well its measured rows are predicted."""
+    shown = [[row["name"], row["title"], f"{row['measured_rows']:,}", _error(row)] for row in rows]
+    print_table(
+        "Training frameworks; `cluster-sim list frameworks NAME` shows all about one",
+        ["name", "title", "measured rows", "median error"],
+        shown,
+        left=2,
+    )
+
+
+def _print_whole(_kind: str, rows: Rows) -> None:
+    """Print all about the frameworks whose names contain a text."""
+    for row in rows:
+        facts = {**row, "median_error": _error(row)}
+        print_paragraphs(
+            facts.pop("name"),
+            [(key.replace("_", " "), str(value)) for key, value in facts.items() if value != ""],
+        )
+
+
+SHOWN: Mapping[tuple[str, bool], Callable[[str, Rows], None]] = {
+    ("variants", False): _print_variants,
+    ("frameworks", False): _print_frameworks,
+    ("frameworks", True): _print_whole,
+}
+"""Functions that print a kind in a way of its own, without and with a text."""
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return "no measured row" if row["median_error"] is None else f"{row['median_error']:.1%}"
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
+from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
 from workloads.training.frameworks.conditions import Conditions
@@ -57,9 +58,14 @@ class PlanInputs(Conditions):
 
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
         """Return the fields of the plan that file, options and conditions state together."""
-        from workloads.training.plan.plan_file import read_plan
+        from workloads.training.frameworks.framework import framework
+        from workloads.training.plan.plan_file import read_any_plan
 
-        plan_fields = {**(read_plan(self.plan) if self.plan else {}), **stated}
+        filed = read_any_plan(self.plan) if self.plan else None
+        plan_fields = {**(filed.fields if filed else {}), **stated}
+        implied = filed.implied if filed and "framework" not in stated else ""
+        if implied and not framework(implied).trains_on(cluster):
+            del plan_fields["framework"]  # the answer says so
         text = self.framework_text(plan_fields, cluster)
         return {**plan_fields, **({"framework": text} if text else {})}
 
@@ -204,8 +210,8 @@ def _filed(path: Path | None) -> OtherPlan | None:
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
-    if filed and filed.sentence:
-        click.echo(filed.sentence)
+    for sentence in filter(None, (filed and filed.sentence, left_out_framework(step, filed))):
+        click.echo(sentence)
     if step.model.left_out:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 

@@ -19,15 +19,17 @@ from workloads.training.plan.plan_file import read_any_plan
             "tp": 8, "pp": 4, "vpp": 4, "schedule": "interleaved", "sequence_parallel": True,
             "microbatch": 1, "global_batch": 512, "seq": 4096, "zero": 1,
             "recompute": "selective", "overlap": "dp", "precision": "fp8",
-            "fp8_recipe": "blockwise",
+            "fp8_recipe": "blockwise", "framework": "megatron-core",
         }, {"lr", "num-layers", "nproc-per-node"}),
         ("job.toml", TITAN, "torchtitan", {
             "microbatch": 1, "seq": 8192, "zero": 3, "tp": 8, "pp": 4, "schedule": "interleaved",
             "overlap": "all", "recompute": "full", "precision": "fp8",
+            "framework": "torchtitan:eager",
         }, {"job.description"}),
         ("nemo.yaml", NEMO, "NeMo", {
             "precision": "fp8", "tp": 4, "pp": 2, "cp": 2, "microbatch": 1, "global_batch": 256,
             "seq": 8192, "sequence_parallel": True, "recompute": "full", "zero": 1,
+            "framework": "megatron-core",
         }, {
             "trainer.devices", "trainer.num_nodes", "model.optim.lr",
             "model.virtual_pipeline_model_parallel_size = None",
@@ -35,11 +37,11 @@ from workloads.training.plan.plan_file import read_any_plan
         ("nxd.yaml", NXD, "NxD Training", {
             "tp": 32, "pp": 4, "zero": 1, "sequence_parallel": True, "microbatch": 1,
             "global_batch": 1024, "seq": 8192, "recompute": "selective", "precision": "bf16",
-            "ranks_per_chip": 2,
+            "ranks_per_chip": 2, "framework": "neuronx",
         }, {"trainer.num_nodes", "distributed_strategy.kv_replicator"}),
         ("ds.json", DEEPSPEED, "DeepSpeed", {
             "global_batch": 512, "microbatch": 2, "zero": 3, "overlap": "dp",
-            "bucket_bytes": 10**9, "precision": "bf16",
+            "bucket_bytes": 10**9, "precision": "bf16", "framework": "deepspeed",
         }, {"gradient_clipping", "zero_optimization.stage3_prefetch_bucket_size"}),
     ],
 )  # fmt: skip
@@ -75,7 +77,32 @@ def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
     )
     read = read_any_plan(path)
     assert (read.tool, read.ignored) == ("Megatron-LM", ("lr", "trainer.devices"))
-    assert read.fields == {"tp": 4, "sequence_parallel": True}
+    fields = {"tp": 4, "sequence_parallel": True, "framework": "megatron-core"}
+    assert read.fields == fields
+
+
+@pytest.mark.parametrize(
+    ("section", "framework"),
+    [
+        ("[compile]\nenable = true", "torchtitan"),
+        ("[compile]\nenable = false", "torchtitan:eager"),
+        ("[parallelism]", "torchtitan:eager"),
+    ],
+)
+def test_a_file_of_torchtitan_says_whether_layers_are_compiled(
+    tmp_path: Path, section: str, framework: str
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(f"[activation_checkpoint]\nmode = 'none'\n{section}\n")
+    read = read_any_plan(path)
+    assert (read.implied, read.ignored) == (framework, ())
+
+
+def test_a_framework_of_our_own_plan_is_stated_and_not_implied(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("tp: 8\nframework: torchtitan\n")
+    read = read_any_plan(path)
+    assert (read.fields["framework"], read.implied) == ("torchtitan", "")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +202,7 @@ def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(tmp_path: P
     path = tmp_path / "run.sh"
     path.write_text("train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
     read = read_any_plan(path)
-    assert read.fields == {"microbatch": 2, "sequence_parallel": True}
+    assert read.fields == {"microbatch": 2, "sequence_parallel": True, "framework": "megatron-core"}
     assert read.ignored == ("$EXTRA_ARGS", "lr")
 
 
@@ -200,6 +227,7 @@ def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
     assert (read.tool, dict(read.fields)) == ("NxD Training", {
         "tp": 32, "zero": 0, "seq": 8192, "ranks_per_chip": 4, "attention": "fused",
         "capacity_factor": 2.0, "lora_rank": 16, "lora_on": "attention", "precision": "bf16",
+        "framework": "neuronx",
     })  # fmt: skip
     assert read.may_change_time == (
         "compiler_flags", "model.max_position_embeddings",
@@ -215,4 +243,8 @@ def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
 def test_arguments_of_megatron_within_yaml_ending(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text("--tensor-model-parallel-size 4 --bf16\n")
-    assert read_any_plan(path).fields == {"tp": 4, "precision": "bf16"}
+    assert read_any_plan(path).fields == {
+        "tp": 4,
+        "precision": "bf16",
+        "framework": "megatron-core",
+    }

@@ -22,7 +22,7 @@ from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
-from workloads.training.plan.fields import check_field
+from workloads.training.plan.fields import check_field, framework_names
 from workloads.training.plan.plan import ParallelPlan
 
 LARGEST_FILE_BYTES = 2**16
@@ -31,6 +31,8 @@ DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 OF_THE_CHIP = "kernels.CHIP."
 """Prefix of a variant of the kernels of whichever chip runs the plan, where it has the variant."""
 CLUSTERS_KEPT = 256
+names = framework_names
+"""Function that returns the names of the shipped frameworks."""
 
 Variants = Mapping[str, str]
 """Names of catalogue variants by ``PART.QUANTITY``."""
@@ -174,14 +176,6 @@ def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
     left = {path: name for path, name in wanted.items() if path not in already}
     changed = base.with_variants(left) if left else base
     return cluster if changed == base else replace(cluster, catalogue=changed)
-
-
-@cache
-def names() -> tuple[str, ...]:
-    """Return the names of the shipped frameworks, sorted."""
-    folder = files("workloads.training") / "frameworks"
-    stems = (entry.name for entry in folder.iterdir())
-    return tuple(sorted(stem.removesuffix(".yaml") for stem in stems if stem.endswith(".yaml")))
 
 
 def framework(text: str) -> Framework:

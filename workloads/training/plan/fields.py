@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
 from typing import Literal
 
 from topologies.errors import InputError, suggestion
@@ -27,6 +29,15 @@ CHOICES = {
     "runtime": ("compiled", "eager", "xla"),
 }
 """Allowed values of fields with a fixed list; ``schedule`` may have any name of the registry."""
+
+
+@cache
+def framework_names() -> tuple[str, ...]:
+    """Return the names of the shipped frameworks, sorted."""
+    folder = files("workloads.training") / "frameworks"
+    stems = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(stem.removesuffix(".yaml") for stem in stems if stem.endswith(".yaml")))
+
 
 ORDER = ("tp", "cp", "dp", "pp")
 """Axes of ranks in their default order, the fastest-changing first."""

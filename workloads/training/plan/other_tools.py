@@ -42,6 +42,18 @@ MARKS = {
 }  # fmt: skip
 """Keys by which a tool's file is recognised, any of them alone; a section stands for its keys."""
 
+FRAMEWORKS = {
+    "Megatron-LM": "megatron-core", "NeMo": "megatron-core", "torchtitan": "torchtitan",
+    "DeepSpeed": "deepspeed", "NxD Training": "neuronx",
+}  # fmt: skip
+"""Framework that runs the plans of a tool."""
+COMPILED = ("compile.enable", "training.compile")
+"""Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
+
+
+OURS = "cluster-sim"
+"""Name of the tool of our own plans."""
+
 
 @dataclass(frozen=True)
 class OtherPlan:
@@ -60,6 +72,11 @@ class OtherPlan:
     tool: str
     fields: Mapping[str, Any]
     ignored: tuple[str, ...]
+
+    @property
+    def implied(self) -> str:
+        """Framework that the tool stands for; empty for a plan of our own, which may name one."""
+        return "" if self.tool == OURS else str(self.fields.get("framework", ""))
 
     @property
     def may_change_time(self) -> tuple[str, ...]:
@@ -119,7 +136,7 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
     ignored = []
     for key, value in keys.items():
         if key not in TABLES[tool]:
-            ignored.append(key)
+            ignored += [] if tool == "torchtitan" and key in COMPILED else [key]
             continue
         field, rule = TABLES[tool][key]
         converted = _converted(rule, key, keys, f"{path}: ", field)
@@ -132,7 +149,14 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
         fields.setdefault("schedule", schedule_like(INTERLEAVED, keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
-    return OtherPlan(tool, fields, tuple(sorted(ignored)))
+    return OtherPlan(tool, fields | {"framework": _framework(tool, keys)}, tuple(sorted(ignored)))
+
+
+def _framework(tool: str, keys: Mapping[str, Any]) -> str:
+    """Framework of a tool's plan, with the setting that its file chooses."""
+    compiled = any(str(keys.get(key)).lower() == "true" for key in COMPILED)
+    eager = ":eager" if tool == "torchtitan" and not compiled else ""
+    return f"{FRAMEWORKS[tool]}{eager}"
 
 
 def _check_known(path: Path, stated: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from workloads.training.plan.fields import (
     Overlap,
     Recompute,
     check_field,
+    framework_names,
 )
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
@@ -276,9 +277,9 @@ class ParallelPlan:
     framework: str = field(
         default="",
         metadata=option(
-            "Training stack that runs the plan, such as torchtitan or megatron-lm:2020 "
-            "(`cluster-sim list frameworks` shows them), or FILE.yaml",
+            "Training stack that runs the plan, with settings as in megatron-lm:2020, or FILE.yaml",
             metavar="NAME",
+            choices=framework_names,
             default="the usual one of the chip and the kind of plan",
         ),
     )

@@ -12,7 +12,7 @@ from topologies.files.reading import read_text
 from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.training.plan.fields import check_field, shown
-from workloads.training.plan.other_tools import OtherPlan, other_plan
+from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import ParallelPlan
 
 __all__ = [
@@ -55,7 +55,7 @@ def read_any_plan(path: Path) -> OtherPlan:
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     named = {_field_name(str(key), path): value for key, value in document.items()}
     values = {name: _checked(name, value, path) for name, value in named.items()}
-    return OtherPlan("cluster-sim", values, ())
+    return OtherPlan(OURS, values, ())
 
 
 def _checked(name: str, value: Any, path: Path) -> Any:

@@ -41,6 +41,7 @@ def run_job(
 
     If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
+    from experiments.reports.assumed import left_out_framework
     from workloads.job import run_job as run
     from workloads.training.plan.plan_file import read_any_plan
 
@@ -59,7 +60,7 @@ def run_job(
         rankings=sure.rank(
             lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
         ),
-        notes=(filed.sentence if filed else "", result.note),
+        notes=(filed.sentence if filed else "", left_out_framework(step, filed), result.note),
     )
 
 

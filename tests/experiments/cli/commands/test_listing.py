@@ -6,10 +6,15 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 
 from experiments.cli.commands.listing import KINDS
 from experiments.cli.main import run
+from experiments.cli.options.from_fields import as_options
+from experiments.cli.registry import COMMANDS
+from workloads.confidence.residuals import shipped_residuals
+from workloads.training.frameworks.framework import names
 
 LARGE = {"matplotlib", "networkx", "numba", "pandas", "pyarrow", "scipy", "simpy"}
 """Libraries that take longer to load than a list takes to print."""
@@ -51,3 +56,42 @@ def test_a_text_that_no_name_contains_is_refused(capsys: pytest.CaptureFixture[s
     assert run(["list", "models", "lama-405b"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("cluster-sim: none of the 21 models contains 'lama-405b'. Did you mean")
+
+
+def test_frameworks_are_listed_with_the_errors_of_their_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["list", "frameworks", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert tuple(rows) == names()
+    assert rows["deepspeed"]["measured_rows"] == 0
+    assert rows["deepspeed"]["median_error"] is None
+    titan = rows["torchtitan"]
+    residuals = [row for row in shipped_residuals().rows if row.framework == "torchtitan"]
+    assert 0 < titan["measured_rows"] < len(residuals)  # each at one level of what was told
+    assert 0 < titan["median_error"] < 1
+    assert titan["plan"] == "zero 3, overlap dp, attention fused"
+    assert {"h100", "mi300x"} <= set(titan["chips"].split(", "))
+    assert "trn2" not in titan["chips"]
+    assert rows["neuronx"]["chips"].split(", ")[0] == "trn1"
+
+
+def test_all_about_a_framework_is_shown_where_it_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["list", "frameworks"]) == 0
+    short = capsys.readouterr().out
+    assert run(["list", "frameworks", "deepspeed"]) == 0
+    whole = capsys.readouterr().out
+    assert len(short.splitlines()) < 3 * len(names())
+    assert "500-watt" not in short
+    assert "500-watt" in whole
+    assert "no measured row" in whole
+
+
+def test_the_framework_option_is_completed_by_names() -> None:
+    (command,) = (one for one in COMMANDS if one.name == "train")
+    parameters = as_options("train", command.load()).params
+    (option,) = (one for one in parameters if one.name == "framework")
+    completed = option.shell_complete(click.Context(click.Command("train")), "titan")
+    assert [item.value for item in completed] == ["torchtitan"]

@@ -134,3 +134,32 @@ def test_what_follows_from_the_time_has_its_factor(capsys: pytest.CaptureFixture
     assert run(*line) == 0
     shown = capsys.readouterr().out
     assert shown.count("80 %:") == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "framework", "sentence"),
+    [
+        ([], "neuronx", "torchtitan's framework torchtitan does not train on trn2"),
+        (["--framework", "axlearn"], "axlearn", ""),
+        (["--cluster", "dgx-h100:2"], "torchtitan", ""),
+        (["--cluster", "dgx-h100:2", "--no-compiled"], "torchtitan:eager", ""),
+        (["--cluster", "dgx-h100:2", "--framework", "fsdp"], "fsdp", ""),
+    ],
+)
+def test_a_plan_of_another_tool_names_the_framework(
+    config: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    framework: str,
+    sentence: str,
+) -> None:
+    """An option takes precedence; on chips of another vendor it is left out, which is said."""
+    plan = tmp_path / "job.toml"
+    plan.write_text("[parallelism]\ntensor_parallel_degree = 4\n[compile]\nenable = true\n")
+    words = ["--model", config, "--cluster", "trn2.48xlarge", "--seq", "1024", "--plan", str(plan)]
+    run(*words, *more, "--json")
+    assert json.loads(capsys.readouterr().out)["framework"] == framework
+    run(*words, *more)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (sentence in printed) if sentence else ("does not train on" not in printed)
