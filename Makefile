@@ -8,7 +8,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup demo test test-slow check fuzz lock audit golden golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup demo test test-slow check fuzz mutants lock audit golden golden-record docs docs-rerun gallery bench clean
 
 help:
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow  the long tests as well"
 	@echo "make check      lint, types, import contracts, tests, doctests, notebooks"
 	@echo "make fuzz       mutate inputs and options for an hour, or SECONDS=600; what fails is saved in out/fuzz"
+	@echo "make mutants    break 200 places of core rooms one by one; the tests beside must notice 85 %"
 	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
 	@echo "make golden     compare the recorded answers of all commands"
@@ -52,7 +53,11 @@ check: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 fuzz: $(READY)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.laws --seconds $$(( $(SECONDS) / 4 )); broken=$$?; \
+		$(BIN)/python -m tests.fuzz --seconds $$(( $(SECONDS) * 3 / 4 )) && exit $$broken
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 # Both need the network: the first asks the package index for the files of every release, the second
 # a database of known vulnerabilities, of which there is no copy to carry along.
