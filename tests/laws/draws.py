@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -56,7 +57,7 @@ def train(
         "overlap": rng.choice(("none", "dp", "all")),
         "recompute": rng.choice(("none", "selective", "full")),
     }  # fmt: skip
-    options |= {name.replace("_", "-"): value for name, value in stated.items()}
+    options |= _named(stated)
     named = not chips and (own is False or (own is None and rng.random() < 0.5))
     if named:
         options.setdefault("cluster", rng.choice(RANKS_16))
@@ -80,7 +81,7 @@ def serve(rng: Random, **stated: Any) -> Line:
         "requests": f"poisson:{rng.choice((0.01, 1, 50))}", "tp": rng.choice((2, 4)),
         "prompt": rng.choice((100, 900)), "output": rng.choice((5, 30)),
     }  # fmt: skip
-    return Line(("serve",), {**options, **stated}, None, model(rng))
+    return Line(("serve",), {**options, **_named(stated)}, None, model(rng))
 
 
 def fleet(rng: Random, **stated: Any) -> Line:
@@ -90,7 +91,7 @@ def fleet(rng: Random, **stated: Any) -> Line:
         "days": 0.2, "start-day": 1, "unit-rate": rng.choice((0.5, 0.7, 1.0)), "failures": "off",
         "policy": rng.choice(("threshold", "forecast", "oracle", "clock")), "no-compare": True,
     }  # fmt: skip
-    return Line(("fleet",), {**options, **{k.replace("_", "-"): v for k, v in stated.items()}})
+    return Line(("fleet",), {**options, **_named(stated)})
 
 
 def job(rng: Random, **stated: Any) -> Line:
@@ -99,7 +100,7 @@ def job(rng: Random, **stated: Any) -> Line:
         "cluster": rng.choice(RANKS_16), "tp": rng.choice((2, 4)), "global-batch": 64, "seq": 512,
         "days": rng.choice((3, 30)), "runs": 2,
     }  # fmt: skip
-    return Line(("run-job",), {**options, **stated}, None, model(rng))
+    return Line(("run-job",), {**options, **_named(stated)}, None, model(rng))
 
 
 def lend(rng: Random, **stated: Any) -> Line:
@@ -108,4 +109,9 @@ def lend(rng: Random, **stated: Any) -> Line:
         "cluster": f"trn2-ultraserver:{rng.choice((6, 8, 10))}", "demand": "history.csv",
         "unit-rate": rng.choice((0.7, 0.9)),
     }  # fmt: skip
-    return Line(("lend",), {**options, **{k.replace("_", "-"): v for k, v in stated.items()}})
+    return Line(("lend",), {**options, **_named(stated)})
+
+
+def _named(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Options under the names that a command has for them."""
+    return {name.replace("_", "-"): value for name, value in stated.items()}

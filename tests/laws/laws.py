@@ -722,7 +722,7 @@ JOBS = (
     ),
     Law(
         "a slower restart gains nothing",
-        plain(draws.job, restart="5min"),
+        plain(draws.job, restart="5min", checkpoint_interval="1h"),
         to(restart="60min"),
         "<=",
         ("goodput",),
