@@ -16,13 +16,15 @@ from cluster_sim.collectives.algorithms.all_to_all import (
     direct,
 )
 from cluster_sim.collectives.algorithms.registry import AUTO, BEST
+from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
+from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
 from cluster_sim.collectives.result_rows import RowFrame
-from cluster_sim.collectives.results import measure_built
+from cluster_sim.collectives.results import measure_built, measure_timed, refuse_faults
 from cluster_sim.collectives.verify.bounds import Bound
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
@@ -117,7 +119,8 @@ def measure_v(
     Parameters
     ----------
     group, sent_bytes, algorithm, ideal
-        As in :func:`compose_v`; ``best`` keeps the fastest of all algorithms.
+        As in :func:`compose_v`; ``best`` keeps the fastest of all algorithms. On NVIDIA's machines
+        ``auto`` is NCCL's exchange, timed for the busiest port.
     engine : {"fast", "reference"}
     faults : sequence of Fault
         Resources that change their speed during the run.
@@ -130,6 +133,20 @@ def measure_v(
         bus_factor_v(sent_bytes),
         engine,
     )
+
+    if algorithm == AUTO and not ideal and nccl.covers(group.cluster):
+        from cluster_sim.collectives.duration.nccl import steps_and_bound, times
+
+        refuse_faults(faults, "NCCL's time is a closed form without links")
+        even = CollectiveCall("all-to-all", group, buffer_bytes(sent_bytes))
+        row, trace = measure_timed(
+            frame,
+            [even],
+            nccl.NAME,
+            steps_and_bound.steps(even),
+            lambda _: times.uneven_ps(group, sent_bytes),
+        )
+        return {**row, "collective": KIND}, trace
 
     def measured(name: str) -> tuple[dict[str, Any], Trace]:
         build = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)

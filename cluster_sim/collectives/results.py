@@ -175,7 +175,7 @@ def measure(
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     first, frame = many[0], row_frame(many, engine, ideal=ideal, sbuf=sbuf)
     if algorithm == AUTO and not (ideal or sbuf) and nccl.covers(first.group.cluster):
-        _refuse_faults(faults, "NCCL's time is a closed form without links")
+        refuse_faults(faults, "NCCL's time is a closed form without links")
         return _measure_nccl(frame, many)
 
     def measured(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
@@ -183,7 +183,7 @@ def measure(
         unwatched = not (watched or proof or engine != "fast")
         streamed = _is_streamed(many, picked, unwatched=unwatched) and not faults
         if alone and (streamed or not fits_by(many, picked)):
-            _refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
+            refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
         build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf)
         return measure_built(build, frame, proof=proof, faults=faults)
@@ -224,7 +224,7 @@ def measure_built(
     return {**named, **row, "steps": built.steps, "semantics": semantics}, trace
 
 
-def _refuse_faults(faults: Sequence[Fault], why: str) -> None:
+def refuse_faults(faults: Sequence[Fault], why: str) -> None:
     if faults:
         raise InputError(
             f"fault on {faults[0].resource}: {why}. Name an algorithm that is simulated here, such "
@@ -240,7 +240,7 @@ def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dic
 
     bound = steps_and_bound.bound_with_switch(calls[0], frame.bound)
     frame = replace(frame, bound=bound)
-    return _measure_timed(frame, calls, nccl.NAME, steps_and_bound.steps(calls[0]), nccl_ps)
+    return measure_timed(frame, calls, nccl.NAME, steps_and_bound.steps(calls[0]), nccl_ps)
 
 
 def _is_streamed(
@@ -262,7 +262,7 @@ def _measure_large(
 ) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of a collective whose schedule is too large to build or to keep."""
     costs = communication_costs(call.group.cluster, ideal=ideal)
-    row, trace = _measure_timed(
+    row, trace = measure_timed(
         frame,
         [call],
         algorithm.name,
@@ -273,7 +273,7 @@ def _measure_large(
     return row, trace
 
 
-def _measure_timed(
+def measure_timed(
     frame: RowFrame,
     calls: Sequence[CollectiveCall],
     name: str,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.group import Group
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 
 Number = float | npt.NDArray[np.float64]
@@ -130,3 +132,27 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     outside = size_bytes * (ranks - near) / ranks
     fields = {"steps": 1 + math.log2(near), "far_steps": int(far > 1), "messages": ranks - near}
     return load("exchange", ring, outside, shard=shard, **fields)
+
+
+def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
+    """Load of an all-to-all whose parts differ: what its busiest port sends or receives.
+
+    For equal parts over domains of equal size it is that of the all-to-all.
+
+    Parameters
+    ----------
+    group : Group
+    sent_bytes : int64 array (ranks, ranks)
+        Bytes that rank i has for rank j; those of the diagonal are copied in place [B].
+    """
+    even = load_of(CollectiveCall("all-to-all", group, int(sent_bytes.sum()) // group.ranks))
+    domain = group.domain.repeat(group.ranks_per_chip)
+    kept, far = np.diag(sent_bytes), np.where(domain[:, None] == domain, 0, sent_bytes)
+    sent, received = sent_bytes.sum(axis=1), sent_bytes.sum(axis=0)
+    return replace(
+        even,
+        size=float(max(sent.max(), received.max())),
+        inside=float(max((sent - kept).max(), (received - kept).max())),
+        outside=float(max(far.sum(axis=1).max(), far.sum(axis=0).max())),
+        shard=float(kept.max()),
+    )

@@ -24,11 +24,13 @@ import numpy as np
 
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration.nccl.constants import Machine, Nccl, constants_of, machine
-from cluster_sim.collectives.duration.nccl.load import Load, Number, load_of
+from cluster_sim.collectives.duration.nccl.load import Load, Number, load_of, uneven_load
 from cluster_sim.collectives.duration.nccl.rings import filling_s, in_switch_s, ring_s
 from cluster_sim.collectives.duration.nccl.trees import tree_s
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, pick
+from cluster_sim.collectives.group import Group
 from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.arrays import IntArray
 
 
 def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
@@ -52,6 +54,13 @@ def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
     if call.ranks == 1 or call.size_bytes == 0:
         return 0
     return _time_ps(load_of(call, rings=rings), machine(call.group.cluster))
+
+
+def uneven_ps(group: Group, sent_bytes: IntArray) -> int:
+    """Time of an all-to-all-v by a matrix of bytes (ranks, ranks) on such a cluster [ps]."""
+    if group.ranks == 1 or not sent_bytes.any():
+        return 0
+    return _time_ps(uneven_load(group, sent_bytes), machine(group.cluster))
 
 
 @functools.lru_cache(maxsize=1 << 16)

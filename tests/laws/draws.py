@@ -1,0 +1,117 @@
+"""Random machines, models, plans, services, fleets, jobs and collectives of the laws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from tests.laws.law import Line
+
+OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
+PLAIN = ("ring:6", "torus:4x4", "torus:2x3x2", "mesh:5", "switch:8", "clos:16:8")
+RANKS_16 = ("trn2.48xlarge", "trn1.32xlarge", "dgx-h100:2", "dgx-a100:2")
+
+
+def machine(rng: Random, chips: int = 0) -> dict[str, Any]:
+    """A machine of four servers with a switch in each, or of one with so many chips."""
+    like = rng.choice(("h100", "b200", "trn2"))
+    return {
+        "chip": {"like": like, "hbm_bandwidth": f"{rng.choice((1.5, 2.5, 4))} TB/s"},
+        "scale_up": {
+            "shape": "switch", "size": chips or rng.choice((4, 8, 16)),
+            "bandwidth": f"{rng.choice((50, 200, 450))} GB/s",
+            "latency": f"{rng.choice((300, 900, 2500))} ns",
+        },
+        "domains": 1 if chips else 4,
+        "scale_out": {
+            "bandwidth_per_chip": f"{rng.choice((5, 25, 50))} GB/s",
+            "latency": f"{rng.choice((3, 9, 20))} us",
+            "radix": 64,
+        },
+    }  # fmt: skip
+
+
+def model(rng: Random, experts: bool = False) -> dict[str, Any]:
+    """A decoder of a few layers, dense or with experts."""
+    heads = rng.choice((8, 16))
+    fields: dict[str, Any] = {
+        "model_type": "llama", "num_hidden_layers": rng.choice((4, 8)),
+        "hidden_size": heads * 64, "intermediate_size": rng.choice((1024, 2048)),
+        "num_attention_heads": heads, "num_key_value_heads": rng.choice((4, 8)),
+        "vocab_size": rng.choice((4096, 32000)), "max_position_embeddings": 8192,
+        "tie_word_embeddings": rng.random() < 0.5,
+    }  # fmt: skip
+    if experts:
+        fields |= {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    return fields
+
+
+def train(
+    rng: Random, experts: bool = False, own: bool | None = None, chips: int = 0, **stated: Any
+) -> Line:
+    """A training step of 16 ranks or more, on a machine of the catalogue or of its own."""
+    options = {
+        "tp": rng.choice((1, 2, 4)), "pp": rng.choice((1, 2)), "global-batch": 64,
+        "seq": rng.choice((512, 1024, 2048)), "zero": rng.choice((0, 1, 2)),
+        "overlap": rng.choice(("none", "dp", "all")),
+        "recompute": rng.choice(("none", "selective", "full")),
+    }  # fmt: skip
+    options |= _named(stated)
+    named = not chips and (own is False or (own is None and rng.random() < 0.5))
+    if named:
+        options.setdefault("cluster", rng.choice(RANKS_16))
+    return Line(("train",), options, None if named else machine(rng, chips), model(rng, experts))
+
+
+def collective(rng: Random, op: str = "", own: bool = False, **stated: Any) -> Line:
+    """A collective on plain links, or on a machine of its own."""
+    op = op or rng.choice(OPERATIONS)
+    options: dict[str, Any] = {"size": f"{rng.choice((48, 960, 61440, 2**20 * 3))}B", **stated}
+    if own:
+        return Line(("collective", op), options, machine(rng))
+    links = {"bandwidth": f"{rng.choice((1, 50))}GB/s", "latency": f"{rng.choice((10, 3000))}ns"}
+    return Line(("collective", op, rng.choice(PLAIN)), {**links, **options})
+
+
+def serve(rng: Random, **stated: Any) -> Line:
+    """A replica that serves some requests."""
+    options = {
+        "cluster": rng.choice(("trn2.48xlarge", "dgx-h100")), "count": 12,
+        "requests": f"poisson:{rng.choice((0.01, 1, 50))}", "tp": rng.choice((2, 4)),
+        "prompt": rng.choice((100, 900)), "output": rng.choice((5, 30)),
+    }  # fmt: skip
+    return Line(("serve",), {**options, **_named(stated)}, None, model(rng))
+
+
+def fleet(rng: Random, **stated: Any) -> Line:
+    """A fleet of some hours without failures."""
+    options = {
+        "cluster": f"trn2-ultraserver:{rng.choice((4, 6, 8))}", "demand": "demand.csv",
+        "days": 0.2, "start-day": 1, "unit-rate": rng.choice((0.5, 0.7, 1.0)), "failures": "off",
+        "policy": rng.choice(("threshold", "forecast", "oracle", "clock")), "no-compare": True,
+    }  # fmt: skip
+    return Line(("fleet",), {**options, **_named(stated)})
+
+
+def job(rng: Random, **stated: Any) -> Line:
+    """A job of some days on a small machine."""
+    options = {
+        "cluster": rng.choice(RANKS_16), "tp": rng.choice((2, 4)), "global-batch": 64, "seq": 512,
+        "days": rng.choice((3, 30)), "runs": 2,
+    }  # fmt: skip
+    return Line(("run-job",), {**options, **_named(stated)}, None, model(rng))
+
+
+def lend(rng: Random, **stated: Any) -> Line:
+    """A night for which units are lent."""
+    options = {
+        "cluster": f"trn2-ultraserver:{rng.choice((6, 8, 10))}", "demand": "history.csv",
+        "unit-rate": rng.choice((0.7, 0.9)),
+    }  # fmt: skip
+    return Line(("lend",), {**options, **_named(stated)})
+
+
+def _named(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Options under the names that a command has for them."""
+    return {name.replace("_", "-"): value for name, value in stated.items()}

@@ -1,0 +1,731 @@
+"""All laws, a row each: what is drawn, what is changed, and how the answers stand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from tests.laws import draws
+from tests.laws.law import Change, Draw, Law, Line
+
+STEP = ("iteration_s",)
+PARTS = ("iteration_s", "breakdown_s", "memory_bytes")
+TIME = ("rows.0.time_s",)
+FIRST_TOKEN, LATER_TOKENS = ("ttft_s.p50",), ("tpot_s.p50",)
+SERVED = ("ttft_s.mean", "tpot_s.mean", "tokens_per_s")
+FLEET = ("served_tokens", "training_tokens", "slo_attainment", "chip_hours_by_role")
+JOB = ("goodput", "tokens", "iteration_s", "checkpoint_stall_s")
+LENT = ("lent_unit_hours", "usd", "training_tokens")
+ORDER = 0.01
+"""Share by which a step may move against its order: greedy dispatch is not monotone (Graham 1969),
+so that an op which is ready earlier may be started before one that more waits for."""
+CHOICE = 0.1
+"""Share of its time by which a collective or a step may get slower when its links get faster: NCCL
+chooses between rings and trees by figures of its own, and may change to the slower."""
+
+
+def to(**options: Any) -> Change:
+    """Change that sets options."""
+    return lambda line, rng: line.but(**options)
+
+
+def to_one_of(name: str, *values: Any) -> Change:
+    """Change that sets an option to one of some values."""
+    return lambda line, rng: line.but(**{name: rng.choice(values)})
+
+
+def times(name: str, factor: float) -> Change:
+    """Change that multiplies an option that is a number."""
+    option = name.replace("_", "-")
+    return lambda line, rng: line.but(
+        **{name: type(line.options[option])(line.options[option] * factor)}
+    )
+
+
+def quantity(part: str, key: str, factor: float) -> Change:
+    """Change that scales one quantity of the line's machine."""
+    return lambda line, rng: line.scaled(part, key, factor)
+
+
+def without_unit(text: str, unit: str, factor: float) -> Callable[[str], str]:
+    """Function that rewrites a quantity in another unit."""
+    return lambda stated: f"{float(stated.removesuffix(text)) * factor:.12g}{unit}"
+
+
+def rewritten(name: str, rewrite: Callable[[str], str]) -> Change:
+    """Change that writes the same value of an option in another way."""
+    return lambda line, rng: line.but(**{name: rewrite(line.options[name])})
+
+
+def clone(line: Line, rng: Random) -> Line:
+    """Name every chip of the machine otherwise: the same hardware under another name."""
+    assert line.machine is not None
+    return Line(line.words, line.options, {"name": "a-clone", **line.machine}, line.model)
+
+
+def wider(line: Line, rng: Random) -> Line:
+    """Add a domain of which the line makes no use."""
+    assert line.machine is not None
+    return Line(line.words, line.options, {**line.machine, "domains": 5}, line.model)
+
+
+def layers(factor: int) -> Change:
+    """Change that multiplies the layers of the model."""
+
+    def change(line: Line, rng: Random) -> Line:
+        assert line.model is not None
+        more = {**line.model, "num_hidden_layers": factor * line.model["num_hidden_layers"]}
+        return Line(line.words, line.options, line.machine, more)
+
+    return change
+
+
+def bigger(key: str, factor: int) -> Change:
+    """Change that multiplies a field of the model."""
+
+    def change(line: Line, rng: Random) -> Line:
+        assert line.model is not None
+        return Line(
+            line.words, line.options, line.machine, {**line.model, key: factor * line.model[key]}
+        )
+
+    return change
+
+
+def own(draw: Callable[..., Line], **stated: Any) -> Draw:
+    """Draw of lines on machines from files."""
+    return lambda rng: draw(rng, own=True, **stated)
+
+
+def plain(draw: Callable[..., Line], **stated: Any) -> Draw:
+    """Draw of lines with some options stated."""
+    return lambda rng: draw(rng, **stated)
+
+
+def drawn_on(machines: tuple[str, ...], draw: Callable[..., Line], **stated: Any) -> Draw:
+    """Draw of lines on one of some machines of the catalogue."""
+    return lambda rng: draw(rng, cluster=rng.choice(machines), **stated)
+
+
+catalogue = partial(drawn_on, draws.RANKS_16)
+TRAINIUM = ("trn2.48xlarge",)
+one_replica = plain(draws.train, chips=8, tp=4, pp=2, dp=1, zero=1)
+dense_one = drawn_on(("dgx-h100", "dgx-a100"), draws.train, own=False, tp=4, pp=2, dp=1)
+
+COLLECTIVES = (
+    Law(
+        "faster links do not slow a collective",
+        plain(draws.collective, algorithm="ring"),
+        rewritten("bandwidth", without_unit("GB/s", "GB/s", 2)),
+        "<=",
+        TIME,
+    ),
+    Law(
+        "lower latency does not slow a collective",
+        plain(draws.collective, algorithm="auto"),
+        rewritten("latency", without_unit("ns", "ns", 0.5)),
+        "<=",
+        TIME,
+    ),
+    Law(
+        "more bytes do not speed a collective",
+        plain(draws.collective, algorithm="ring"),
+        rewritten("size", without_unit("B", "B", 3)),
+        ">=",
+        TIME,
+    ),
+    Law(
+        "gigabytes are thousands of megabytes",
+        draws.collective,
+        rewritten("bandwidth", without_unit("GB/s", "MB/s", 1e3)),
+        "==",
+        TIME,
+    ),
+    Law(
+        "microseconds are thousands of nanoseconds",
+        draws.collective,
+        rewritten("latency", without_unit("ns", "us", 1e-3)),
+        "==",
+        TIME,
+    ),
+    Law(
+        "a byte is eight bits on a link",
+        draws.collective,
+        rewritten("bandwidth", without_unit("GB/s", "Gbit/s", 8)),
+        "==",
+        TIME,
+    ),
+    Law(
+        "both engines time a collective alike", draws.collective, to(engine="reference"), "==", TIME
+    ),
+    Law(
+        "the best algorithm is no slower than auto",
+        draws.collective,
+        to(algorithm="best"),
+        "<=",
+        TIME,
+    ),
+    Law(
+        "links alone are no slower than all costs",
+        own(draws.collective),
+        to(ideal=True),
+        "<=",
+        TIME,
+    ),
+    Law("a cluster file of another name times alike", own(draws.collective), clone, "==", TIME),
+    Law(
+        "half an adapter's latency does not slow",
+        own(draws.collective),
+        quantity("scale_out", "latency", 0.5),
+        "<=",
+        TIME,
+        CHOICE,
+    ),
+    Law(
+        "twice the adapters do not slow",
+        own(draws.collective),
+        quantity("scale_out", "bandwidth_per_chip", 2),
+        "<=",
+        TIME,
+        CHOICE,
+    ),
+    Law(
+        "twice the scale-up links do not slow",
+        own(draws.collective),
+        quantity("scale_up", "bandwidth", 2),
+        "<=",
+        TIME,
+        CHOICE,
+    ),
+    Law(
+        "half the scale-up latency does not slow",
+        own(draws.collective),
+        quantity("scale_up", "latency", 0.5),
+        "<=",
+        TIME,
+        CHOICE,
+    ),
+    Law("a domain nobody uses changes nothing", own(draws.collective, ranks=4), wider, "==", TIME),
+    Law(
+        "one rank has nobody to talk to",
+        own(draws.collective, ranks=1),
+        to(size="3MiB"),
+        "==",
+        TIME,
+    ),
+    Law("a seed changes no collective", own(draws.collective), to(seed=9), "==", TIME),
+    Law(
+        "an all-to-all-v of equal parts is an all-to-all",
+        lambda rng: Line(
+            ("collective", "all-to-all", rng.choice(("p5.48xlarge", "dgx-h100:2", "dgx-a100"))),
+            {"size": rng.choice(("64KiB", "1MiB", "64MiB"))},
+        ),
+        lambda line, rng: Line(
+            ("collective", "all-to-all-v", line.words[2]), {**line.options, "skew": 0}
+        ),
+        "==",
+        TIME,
+    ),
+    Law(
+        "skew speeds no all-to-all-v",
+        lambda rng: Line(
+            ("collective", "all-to-all-v", rng.choice(("p5.48xlarge", "dgx-h100:2"))),
+            {"size": rng.choice(("1MiB", "64MiB")), "skew": 0},
+        ),
+        to_one_of("skew", 0.5, 1, 2),
+        ">=",
+        TIME,
+        1e-6,
+    ),
+)
+NETWORK = tuple(
+    Law(
+        f"{what} do not slow a step",
+        own(draws.train),
+        quantity(part, key, factor),
+        "<=",
+        STEP,
+        CHOICE,
+    )
+    for what, part, key, factor in (
+        ("twice the scale-up links", "scale_up", "bandwidth", 2),
+        ("twice the adapters", "scale_out", "bandwidth_per_chip", 2),
+        ("half the scale-up latencies", "scale_up", "latency", 0.5),
+        ("half the scale-out latencies", "scale_out", "latency", 0.5),
+    )
+)
+TRAINING = (
+    *NETWORK,
+    Law(
+        "twice the memory bandwidth does not slow a step",
+        own(draws.train),
+        quantity("chip", "hbm_bandwidth", 2),
+        "<=",
+        STEP,
+        ORDER,
+    ),
+    Law("a renamed machine trains alike", own(draws.train), clone, "==", PARTS),
+    Law(
+        "unfolded ranks take the times of folded ones",
+        draws.train,
+        to(unfolded=True),
+        "==",
+        PARTS,
+        1e-6,
+    ),
+    Law("both engines time a step alike", draws.train, to(engine="reference"), "==", PARTS),
+    Law("a seed changes no step without chance", draws.train, to(seed=5), "==", PARTS),
+    Law("no jitter is jitter of zero", draws.train, to(jitter=0), "==", PARTS),
+    Law("jitter speeds no step much", draws.train, to(jitter=0.05), ">=", STEP, ORDER),
+    Law("a straggler of factor one is none", draws.train, to(straggler="0:1"), "==", STEP, 1e-6),
+    Law("a straggler speeds no step", draws.train, to(straggler="1:1.5"), ">=", STEP, ORDER),
+    Law(
+        "two iterations have the memory of one",
+        draws.train,
+        to(iterations=2),
+        "==",
+        ("memory_bytes",),
+    ),
+    Law(
+        "one pipeline stage has no exchange",
+        plain(draws.train, pp=1),
+        to(schedule="gpipe"),
+        "==",
+        STEP,
+        1e-6,
+    ),
+    Law(
+        "without tensor parallelism no sequence is split",
+        plain(draws.train, tp=1),
+        to(sequence_parallel=True),
+        "==",
+        PARTS,
+    ),
+    Law(
+        "one microbatch in a row keeps its work",
+        plain(draws.train, pp=1, tp=4, dp=4),
+        times("global_batch", 2),
+        ">=",
+        STEP,
+    ),
+    Law(
+        "a batch shares its ends",
+        plain(draws.train, pp=1),
+        times("global_batch", 2),
+        "<=",
+        STEP,
+        1e-6,
+        lambda first, second: 2.0,
+    ),
+    Law("more microbatches take longer", draws.train, times("global_batch", 2), ">=", STEP),
+    Law("longer sequences take longer", draws.train, times("seq", 2), ">=", STEP),
+    Law(
+        "longer sequences need more memory",
+        draws.train,
+        times("seq", 2),
+        ">=",
+        ("memory_bytes.total",),
+    ),
+    Law(
+        "larger microbatches need more memory",
+        plain(draws.train, microbatch=1),
+        to(microbatch=2),
+        ">=",
+        ("memory_bytes.total",),
+    ),
+    Law(
+        "a larger batch needs no less memory",
+        draws.train,
+        times("global_batch", 2),
+        ">=",
+        ("memory_bytes.weights", "memory_bytes.optimizer"),
+    ),
+    Law("more layers take longer", draws.train, layers(2), ">=", STEP),
+    Law("more layers need more memory", draws.train, layers(2), ">=", ("memory_bytes.total",)),
+    Law(
+        "a wider feed-forward takes longer", draws.train, bigger("intermediate_size", 2), ">=", STEP
+    ),
+    Law(
+        "a larger vocabulary takes longer", draws.train, bigger("vocab_size", 2), ">=", STEP, ORDER
+    ),
+    Law(
+        "ZeRO 1 holds no more than ZeRO 0",
+        plain(draws.train, zero=0),
+        to(zero=1),
+        "<=",
+        ("memory_bytes.optimizer", "memory_bytes.weights", "memory_bytes.gradients"),
+    ),
+    Law(
+        "ZeRO 2 holds no more gradients than ZeRO 1",
+        plain(draws.train, zero=1),
+        to(zero=2),
+        "<=",
+        ("memory_bytes.gradients", "memory_bytes.optimizer"),
+    ),
+    Law(
+        "ZeRO 3 holds no more weights than ZeRO 2",
+        plain(draws.train, zero=2, pp=1),
+        to(zero=3),
+        "<=",
+        ("memory_bytes.weights", "memory_bytes.optimizer"),
+    ),
+    Law(
+        "one replica shards nothing",
+        dense_one,
+        to_one_of("zero", 1, 2),
+        "==",
+        ("memory_bytes.weights", "memory_bytes.gradients", "memory_bytes.optimizer"),
+    ),
+    Law("one replica steps alike under ZeRO 1 and 2", one_replica, to(zero=2), "==", STEP, 1e-6),
+    Law("one replica has no data parallelism", one_replica, to(bucket="1MB"), "==", STEP, 1e-6),
+    Law(
+        "one replica exchanges nothing with replicas",
+        one_replica,
+        lambda line, rng: line,
+        "==",
+        ("breakdown_s.exposed_dp",),
+        factor=lambda first, second: 0.0,
+    ),
+    Law(
+        "one replica overlaps no data parallelism",
+        plain(draws.train, chips=1, tp=1, pp=1, dp=1, overlap="none"),
+        to(overlap="dp"),
+        "==",
+        PARTS,
+    ),
+    Law(
+        "fewer recomputed activations do not slow",
+        plain(draws.train, recompute="full"),
+        to(recompute="none"),
+        "<=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "recomputation saves memory",
+        plain(draws.train, recompute="none"),
+        to(recompute="full"),
+        "<=",
+        ("memory_bytes.total",),
+    ),
+    Law(
+        "overlap of gradients does not slow",
+        plain(draws.train, overlap="none"),
+        to(overlap="dp"),
+        "<=",
+        STEP,
+        0.001,
+    ),
+    Law(
+        "overlap of all does not slow",
+        plain(draws.train, overlap="dp"),
+        to(overlap="all"),
+        "<=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "fused attention does not slow",
+        plain(draws.train, attention="unfused"),
+        to(attention="fused"),
+        "<=",
+        STEP,
+        ORDER,
+    ),
+    Law("adapters need less memory", draws.train, to(lora_rank=8), "<=", ("memory_bytes.total",)),
+    Law(
+        "adapters take no longer",
+        drawn_on(
+            ("dgx-h100:2", "dgx-a100:2"), draws.train, own=False, overlap="none", zero=0, pp=1
+        ),
+        to(lora_rank=2),
+        "<=",
+        STEP,
+        0.2,
+    ),
+    Law(
+        "training a part takes no longer than the whole",
+        draws.train,
+        to_one_of("train_only", "attention", "mlp", "output"),
+        "<=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "single operations are no faster than microbatches",
+        catalogue(draws.train, own=False),
+        lambda line, rng: line.but(runtime="eager", cluster=line.options["cluster"]),
+        ">=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "torch-xla is no faster than compiled microbatches",
+        drawn_on(TRAINIUM, draws.train, own=False),
+        to(runtime="xla"),
+        ">=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "every layer recomputed is no faster than every second",
+        plain(draws.train, recompute="full", recompute_every=2),
+        to(recompute_every=1),
+        ">=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "the chunk level gives the memory of the collective level",
+        plain(draws.train, level="collective"),
+        to(level="chunk"),
+        "==",
+        ("memory_bytes",),
+    ),
+    Law(
+        "the chunk level is near the collective level",
+        plain(draws.train, level="collective", overlap="none"),
+        to(level="chunk"),
+        ">=",
+        STEP,
+        0.18,
+    ),
+    Law(
+        "the flow level is near the collective level",
+        plain(draws.train, own=False, level="collective", overlap="none"),
+        to(level="flow"),
+        "==",
+        STEP,
+        0.08,
+    ),
+    Law(
+        "auto is the collective level where ranks are few",
+        plain(draws.train, level="auto"),
+        to(level="collective"),
+        "==",
+        STEP,
+    ),
+    Law(
+        "a rank vector is the collective level without overlap",
+        plain(draws.train, level="collective", overlap="none"),
+        to(level="rank-vector"),
+        "==",
+        STEP,
+        1e-9,
+    ),
+    Law(
+        "precision changes no count of parameters",
+        draws.train,
+        to(precision="fp8"),
+        "==",
+        ("parameters",),
+    ),
+)
+EXPERTS = (
+    Law(
+        "skewed tokens speed no step",
+        plain(draws.train, experts=True, ep=2, tp=2, routing_skew=1),
+        to_one_of("routing_skew", 1.5, 2),
+        ">=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "more capacity for tokens speeds no step",
+        plain(draws.train, experts=True, ep=2, tp=2, capacity_factor=1),
+        to(capacity_factor=1.5),
+        ">=",
+        STEP,
+        ORDER,
+    ),
+    Law(
+        "one expert rank has no skew",
+        plain(draws.train, experts=True, ep=1, tp=2),
+        to(etp=2),
+        "==",
+        STEP,
+    ),
+    Law(
+        "folded experts are unfolded ones",
+        plain(draws.train, experts=True, ep=2),
+        to(unfolded=True),
+        "==",
+        PARTS,
+        1e-6,
+    ),
+)
+SERVING = (
+    Law(
+        "longer prompts have no earlier first token",
+        plain(draws.serve, requests="poisson:0.01"),
+        times("prompt", 2),
+        ">=",
+        FIRST_TOKEN,
+    ),
+    Law("longer answers take longer", draws.serve, times("output", 3), ">=", ("iterations",)),
+    Law(
+        "both engines serve alike",
+        plain(draws.serve, engine="fast"),
+        to(engine="reference"),
+        "==",
+        SERVED,
+    ),
+    Law("a cache of nothing is no cache", draws.serve, to(prefix_cache="0%"), "==", SERVED),
+    Law(
+        "a cache delays no first token",
+        plain(draws.serve, requests="poisson:0.01"),
+        to(prefix_cache="50%"),
+        "<=",
+        FIRST_TOKEN,
+        0.001,
+    ),
+    Law("one expert rank is none", draws.serve, to(ep=1), "==", SERVED),
+    Law(
+        "a looser limit is kept as often",
+        plain(draws.serve, slo="ttft=1ms,tpot=1ms"),
+        to(slo="ttft=2s,tpot=1s"),
+        ">=",
+        ("slo_attainment",),
+    ),
+    Law(
+        "milliseconds are thousandths",
+        plain(draws.serve, slo="ttft=5ms,tpot=2ms"),
+        to(slo="ttft=0.005s,tpot=0.002s"),
+        "==",
+        ("slo_attainment",),
+    ),
+    Law(
+        "an idle replica answers as early with more slots",
+        plain(draws.serve, requests="poisson:0.01"),
+        to(slots=128),
+        "==",
+        FIRST_TOKEN,
+    ),
+    Law(
+        "more layers serve slower",
+        plain(draws.serve, requests="poisson:0.01"),
+        layers(2),
+        ">=",
+        LATER_TOKENS,
+    ),
+    Law("weights count no slots", draws.serve, to(slots=8), "==", ("weights_bytes",)),
+    Law(
+        "narrower cached values hold no more",
+        draws.serve,
+        to(cache_precision="fp8"),
+        "<=",
+        ("kv_peak_bytes",),
+    ),
+)
+FLEETS = (
+    Law(
+        "revenue follows the price",
+        plain(draws.fleet, token_price=2),
+        to(token_price=4),
+        "==",
+        ("revenue_usd",),
+        factor=lambda first, second: 2.0,
+    ),
+    Law("a seed changes no fleet without chance", draws.fleet, to(seed=3), "==", FLEET),
+    Law("what is not compared is run alike", draws.fleet, to(no_compare=None), "==", FLEET),
+    Law("noise of zero is no noise", draws.fleet, to(noise=0), "==", FLEET),
+    Law(
+        "faster units serve as much", draws.fleet, times("unit_rate", 2), ">=", ("slo_attainment",)
+    ),
+    Law(
+        "a faster unit has twice the capacity",
+        draws.fleet,
+        times("unit_rate", 2),
+        "==",
+        ("capacity_requests_per_s",),
+        factor=lambda first, second: 2.0,
+    ),
+    Law(
+        "a day is twenty-four hours of chips",
+        draws.fleet,
+        times("days", 2),
+        "==",
+        ("chip_hours",),
+        factor=lambda first, second: 2.0,
+    ),
+    Law("growth of nothing is none", draws.fleet, to(what_if="growth=0%"), "==", FLEET),
+    Law("growth offers more", draws.fleet, to(what_if="growth=30%"), ">=", ("offered_tokens",)),
+    Law(
+        "minutes are sixtieths of hours",
+        plain(draws.fleet, change_time="30min"),
+        to(change_time="0.5h"),
+        "==",
+        FLEET,
+    ),
+    Law(
+        "lent hours fall with the reserve",
+        plain(draws.lend, reserve=0),
+        to(reserve=2),
+        "<=",
+        ("lent_unit_hours",),
+    ),
+    Law(
+        "more confidence lends no more",
+        plain(draws.lend, confidence=0.8),
+        to(confidence=0.95),
+        "<=",
+        ("lent_unit_hours",),
+    ),
+    Law("a seed lends alike", draws.lend, to(seed=4), "==", LENT),
+    Law(
+        "faster units lend no less", draws.lend, times("unit_rate", 1.5), ">=", ("lent_unit_hours",)
+    ),
+    Law(
+        "an average of an hour is one of sixty minutes",
+        plain(draws.lend, average="1h"),
+        to(average="60min"),
+        "==",
+        LENT,
+    ),
+)
+JOBS = (
+    Law("no failures waste no goodput", draws.job, to(failures="0.000001"), ">=", ("goodput",)),
+    Law(
+        "a job keeps the time of its step",
+        plain(draws.job, failures="0.000001"),
+        times("days", 2),
+        "==",
+        STEP,
+    ),
+    Law(
+        "a job of twice the days trains as much a day",
+        plain(draws.job, failures="0.000001", checkpoint_interval="1h"),
+        times("days", 2),
+        "==",
+        ("tokens",),
+        0.01,
+        lambda first, second: 2.0,
+    ),
+    Law(
+        "a job without chance has no seed",
+        plain(draws.job, failures="0.000001"),
+        to(seed=8),
+        "==",
+        JOB,
+    ),
+    Law(
+        "spares cost no goodput", plain(draws.job, spares=0), to(spares=1), ">=", ("goodput",), 0.01
+    ),
+    Law(
+        "an hour between checkpoints is sixty minutes",
+        plain(draws.job, checkpoint_interval="1h"),
+        to(checkpoint_interval="60min"),
+        "==",
+        JOB,
+    ),
+    Law(
+        "a slower restart gains nothing",
+        plain(draws.job, restart="5min", checkpoint_interval="1h"),
+        to(restart="60min"),
+        "<=",
+        ("goodput",),
+    ),
+)
+LAWS = (*COLLECTIVES, *TRAINING, *EXPERTS, *SERVING, *FLEETS, *JOBS)

@@ -1,0 +1,46 @@
+"""Every law in a case or many; a violation shows its commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.laws.law import Law
+from tests.laws.laws import COLLECTIVES, LAWS
+
+QUICK = [law for law in COLLECTIVES if law.holds == "=="]
+CASES = 25
+
+
+def violations(law: Law, cases: int) -> list[str]:
+    """Return what some cases break of a law."""
+    return [shown for shown in map(law.violation, range(cases)) if shown]
+
+
+@pytest.mark.parametrize("law", QUICK, ids=lambda law: law.name)
+def test_a_cheap_law_holds(law: Law) -> None:
+    assert not violations(law, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_a_law_holds_widely(law: Law) -> None:
+    assert not violations(law, CASES)
+
+
+def test_laws_have_names_of_their_own_and_there_are_enough() -> None:
+    assert len({law.name for law in LAWS}) == len(LAWS) >= 80
+
+
+def test_a_broken_law_shows_both_commands_and_what_differs() -> None:
+    law = next(law for law in LAWS if law.name.startswith("more bytes do not speed"))
+    shown = replace(law, holds="==").violation(0)
+    assert shown.count("  cluster-sim collective ") == 2
+    assert "is not ==" in shown
+
+
+def test_a_law_whose_cases_are_all_refused_says_so() -> None:
+    refused = replace(LAWS[0], draw=lambda rng: LAWS[0].draw(rng).but(ranks=0))
+    with pytest.raises(LookupError, match="40 cases were refused"):
+        refused.violation(0)
