@@ -229,7 +229,7 @@ def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
     return tuple(getattr(plan, name) for name in names)
 
 
-FIELDS = tuple(field.name for field in fields(ParallelPlan))
+FIELDS = tuple(field.name for field in fields(ParallelPlan) if field.compare)
 """Fields of a plan."""
 ORDER_FIELDS = ("schedule", "pp", "microbatches", "vpp")
 """Fields of a plan that the order of its stages' passes depends on."""

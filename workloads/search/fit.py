@@ -178,7 +178,8 @@ def _needless(
 
 
 SAME = ("order", *(
-    field.name for field in fields(ParallelPlan) if field.name not in ("order", "zero", "recompute")
+    field.name for field in fields(ParallelPlan)
+    if field.compare and field.name not in ("order", "zero", "recompute")
 ))  # fmt: skip
 """Fields in which plans agree that differ only in the memory that they save."""
 

@@ -66,7 +66,7 @@ def search_plans(
     """
 
     parameters = ("model", "cluster", "global_batch", "finalists", "each", "quiet")
-    plan_fields = (field.name for field in fields(ParallelPlan))
+    plan_fields = (field.name for field in fields(ParallelPlan) if field.compare)
     check_names("search_plans", stated, [*parameters, *plan_fields])
     return search(
         as_model(model),

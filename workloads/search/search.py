@@ -296,7 +296,7 @@ def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
 
 def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
     """Rows in order, and of plans that agree in all of the fields in ``each`` only the first."""
-    names = [column.name for column in fields(ParallelPlan)]
+    names = [column.name for column in fields(ParallelPlan) if column.compare]
     for name in each:
         if name not in names:
             raise InputError(

@@ -23,6 +23,9 @@ class Replica:
     microbatches: int = field(default=4, metadata=option("Microbatches of a replica in a step"))
     microbatch: int = field(default=1, metadata=option("Sequences of a microbatch"))
     seq: int = field(default=8192, metadata=option("Tokens of a sequence"))
+    framework: str = field(
+        default="", metadata=option("Training framework", default="the usual one of the chip")
+    )
 
 
 class Steps:
@@ -53,6 +56,7 @@ class Steps:
             "pp": replica.pp,
             "microbatch": replica.microbatch,
             "seq": replica.seq,
+            **({"framework": replica.framework} if replica.framework else {}),
             **fields,
         }
         dp = complete(plan, self.model, self.cluster).dp

@@ -17,7 +17,9 @@ from workloads.training.program.stage import BuiltPasses, LaidOut
 
 NO_PART = ("global_batch", "order")
 """Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
-ALIKE = tuple(field.name for field in fields(ParallelPlan) if field.name not in NO_PART)
+ALIKE = tuple(
+    field.name for field in fields(ParallelPlan) if field.compare and field.name not in NO_PART
+)
 """Fields in which plans with the same passes agree."""
 PLANS = 64
 """Plans whose passes are kept."""
