@@ -256,8 +256,27 @@ NETWORK = tuple(
         ("half the scale-out latencies", "scale_out", "latency", 0.5),
     )
 )
+LEVELS = tuple(
+    Law(
+        f"level {level} is within {apart:.0%} of collective on Trainium with all overlap",
+        drawn_on(
+            ("trn2.48xlarge", "trn2.48xlarge:2", "trn1.32xlarge"),
+            draws.train,
+            own=False,
+            overlap="all",
+            level="collective",
+        ),
+        to(level=level),
+        "==",
+        STEP,
+        apart,
+    )
+    for level, apart in (("rank-vector", 0.07), ("flow", 0.1), ("chunk", 0.25))
+)
+"""What the levels share differs (memory, links), and so do their times, within bounds."""
 TRAINING = (
     *NETWORK,
+    *LEVELS,
     Law(
         "twice the memory bandwidth does not slow a step",
         own(draws.train),
