@@ -19,6 +19,7 @@ from cluster_sim.collectives.algorithms.registry import AUTO, BEST
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.duration import nccl
+from cluster_sim.collectives.duration.nccl import steps_and_bound, times
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
@@ -135,8 +136,6 @@ def measure_v(
     )
 
     if algorithm == AUTO and not ideal and nccl.covers(group.cluster):
-        from cluster_sim.collectives.duration.nccl import steps_and_bound, times
-
         refuse_faults(faults, "NCCL's time is a closed form without links")
         even = CollectiveCall("all-to-all", group, buffer_bytes(sent_bytes))
         row, trace = measure_timed(

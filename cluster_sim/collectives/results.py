@@ -225,6 +225,7 @@ def measure_built(
 
 
 def refuse_faults(faults: Sequence[Fault], why: str) -> None:
+    """Refuse faults where a time has no resources that they could slow."""
     if faults:
         raise InputError(
             f"fault on {faults[0].resource}: {why}. Name an algorithm that is simulated here, such "

@@ -48,7 +48,7 @@ def model(rng: Random, experts: bool = False) -> dict[str, Any]:
 
 
 def train(
-    rng: Random, experts: bool = False, own: bool | None = None, chips: int = 0, **stated: Any
+    rng: Random, experts: bool = False, from_file: bool | None = None, chips: int = 0, **stated: Any
 ) -> Line:
     """A training step of 16 ranks or more, on a machine of the catalogue or of its own."""
     options = {
@@ -58,17 +58,17 @@ def train(
         "recompute": rng.choice(("none", "selective", "full")),
     }  # fmt: skip
     options |= _named(stated)
-    named = not chips and (own is False or (own is None and rng.random() < 0.5))
+    named = not chips and (from_file is False or (from_file is None and rng.random() < 0.5))
     if named:
         options.setdefault("cluster", rng.choice(RANKS_16))
     return Line(("train",), options, None if named else machine(rng, chips), model(rng, experts))
 
 
-def collective(rng: Random, op: str = "", own: bool = False, **stated: Any) -> Line:
+def collective(rng: Random, op: str = "", from_file: bool = False, **stated: Any) -> Line:
     """A collective on plain links, or on a machine of its own."""
     op = op or rng.choice(OPERATIONS)
     options: dict[str, Any] = {"size": f"{rng.choice((48, 960, 61440, 2**20 * 3))}B", **stated}
-    if own:
+    if from_file:
         return Line(("collective", op), options, machine(rng))
     links = {"bandwidth": f"{rng.choice((1, 50))}GB/s", "latency": f"{rng.choice((10, 3000))}ns"}
     return Line(("collective", op, rng.choice(PLAIN)), {**links, **options})

@@ -96,7 +96,7 @@ def bigger(key: str, factor: int) -> Change:
 
 def own(draw: Callable[..., Line], **stated: Any) -> Draw:
     """Draw of lines on machines from files."""
-    return lambda rng: draw(rng, own=True, **stated)
+    return lambda rng: draw(rng, from_file=True, **stated)
 
 
 def plain(draw: Callable[..., Line], **stated: Any) -> Draw:
@@ -112,7 +112,7 @@ def drawn_on(machines: tuple[str, ...], draw: Callable[..., Line], **stated: Any
 catalogue = partial(drawn_on, draws.RANKS_16)
 TRAINIUM = ("trn2.48xlarge",)
 one_replica = plain(draws.train, chips=8, tp=4, pp=2, dp=1, zero=1)
-dense_one = drawn_on(("dgx-h100", "dgx-a100"), draws.train, own=False, tp=4, pp=2, dp=1)
+dense_one = drawn_on(("dgx-h100", "dgx-a100"), draws.train, from_file=False, tp=4, pp=2, dp=1)
 
 COLLECTIVES = (
     Law(
@@ -256,8 +256,27 @@ NETWORK = tuple(
         ("half the scale-out latencies", "scale_out", "latency", 0.5),
     )
 )
+LEVELS = tuple(
+    Law(
+        f"level {level} is within {apart:.0%} of collective on Trainium with all overlap",
+        drawn_on(
+            ("trn2.48xlarge", "trn2.48xlarge:2", "trn1.32xlarge"),
+            draws.train,
+            from_file=False,
+            overlap="all",
+            level="collective",
+        ),
+        to(level=level),
+        "==",
+        STEP,
+        apart,
+    )
+    for level, apart in (("rank-vector", 0.07), ("flow", 0.1), ("chunk", 0.25))
+)
+"""What the levels share differs (memory, links), and so do their times, within bounds."""
 TRAINING = (
     *NETWORK,
+    *LEVELS,
     Law(
         "twice the memory bandwidth does not slow a step",
         own(draws.train),
@@ -438,7 +457,7 @@ TRAINING = (
     Law(
         "adapters take no longer",
         drawn_on(
-            ("dgx-h100:2", "dgx-a100:2"), draws.train, own=False, overlap="none", zero=0, pp=1
+            ("dgx-h100:2", "dgx-a100:2"), draws.train, from_file=False, overlap="none", zero=0, pp=1
         ),
         to(lora_rank=2),
         "<=",
@@ -455,7 +474,7 @@ TRAINING = (
     ),
     Law(
         "single operations are no faster than microbatches",
-        catalogue(draws.train, own=False),
+        catalogue(draws.train, from_file=False),
         lambda line, rng: line.but(runtime="eager", cluster=line.options["cluster"]),
         ">=",
         STEP,
@@ -463,7 +482,7 @@ TRAINING = (
     ),
     Law(
         "torch-xla is no faster than compiled microbatches",
-        drawn_on(TRAINIUM, draws.train, own=False),
+        drawn_on(TRAINIUM, draws.train, from_file=False),
         to(runtime="xla"),
         ">=",
         STEP,
@@ -494,7 +513,7 @@ TRAINING = (
     ),
     Law(
         "the flow level is near the collective level",
-        plain(draws.train, own=False, level="collective", overlap="none"),
+        plain(draws.train, from_file=False, level="collective", overlap="none"),
         to(level="flow"),
         "==",
         STEP,

@@ -65,7 +65,9 @@ def _of_node(node: ast.AST) -> Iterator[tuple[str, tuple[ast.AST, str, object]]]
         other = OPERATORS[type(node.ops[0])]
         rest = [other(), *node.ops[1:]]
         yield f"{where}: {type(node.ops[0]).__name__} becomes {other.__name__}", (node, "ops", rest)
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        if isinstance(node.value, bool):
+            return
         yield f"{where}: {node.value} becomes {node.value + 1}", (node, "value", node.value + 1)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TWINS:
         twin = ast.copy_location(ast.Name(TWINS[node.func.id], ast.Load()), node.func)

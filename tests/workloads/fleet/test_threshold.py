@@ -16,7 +16,8 @@ def wished(load: float, **options: float) -> float:
         serving=np.array([100]), coming=np.array([0]), backlog=np.zeros(1),
         units=200, broken=0, lead_s=0.0,
     )  # fmt: skip
-    return float(threshold(headroom=0.0, **options)(view)[0])
+    wishes = np.asarray(threshold(headroom=0.0, **options)(view), float)
+    return float(wishes[0])
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,8 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
     if plan.norm_ranks == 1:
         return [squares]
     # Category of its time: one of the axes that it spans.
-    what = "dp" if "dp" in plan.norm_axes else "pp" if plan.pp > 1 else "tp"
+    spans_replicas = "dp" in plan.norm_axes and plan.replicas > 1
+    what = "dp" if spans_replicas else "pp" if plan.pp > 1 else "tp"
     return [squares, LayerOp("norm.sum", what, CC, 0.0, NORM_BYTES, "norm", "all-reduce")]
 
 
