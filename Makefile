@@ -3,14 +3,18 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 READY  := $(VENV)/.ready
+PIP    := -m pip install --quiet --disable-pip-version-check
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 SECONDS ?= 3600
-.PHONY: help setup demo test test-slow check fuzz lock audit golden size golden-record docs docs-rerun gallery bench clean
+.PHONY: help setup develop demo sbom test test-slow check fuzz lock audit as-user golden size golden-record docs docs-rerun gallery bench clean
 
 help:
+	@echo "make setup      what cluster-sim needs to run, and the machine code of the demo"
+	@echo "make develop    the tools of tests, docs, sweeps with dask and the explorer as well"
 	@echo "make demo       set up, then simulate one Llama-3.1-405B iteration on 1,024 Trn2 chips"
 	@echo "make test       set up, then run the tests"
 	@echo "make test-slow  the long tests as well"
@@ -18,6 +22,8 @@ help:
 	@echo "make fuzz       mutate inputs and options for an hour, or SECONDS=600; what fails is saved in out/fuzz"
 	@echo "make lock       pin the newest releases of all dependencies with their digests (needs the network)"
 	@echo "make audit      look the pinned releases up in a database of vulnerabilities (needs the network)"
+	@echo "make sbom       a wheel in out/dist, and beside it the list of all releases that it runs with"
+	@echo "make as-user    compare the errors that a user of train gets with the recorded ones"
 	@echo "make golden     compare the recorded answers of all commands"
 	@echo "make size       lines of source in each room beside its budget"
 	@echo "make docs       the documentation as a site in out/docs; warnings are errors"
@@ -25,18 +31,26 @@ help:
 	@echo "make gallery    draw every experiment into docs/figures/gallery and write docs/gallery.md"
 	@echo "make bench      speed, as ratios measured in one run"
 
-$(READY): setup.cfg pyproject.toml constraints.txt
+# Byte code of libraries is compiled at first use: most modules of most libraries are never loaded.
+$(RUNS): setup.cfg pyproject.toml requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "cluster-sim needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python $(PIP) --no-compile --require-hashes -r requirements.txt
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m experiments.precompile demo || true
+	@touch $(RUNS)
+
+$(READY): $(RUNS) constraints.txt
+	$(BIN)/python $(PIP) --no-compile --require-hashes -r constraints.txt
 	$(BIN)/python -m experiments.precompile || true
 	@touch $(READY)
 
-setup: $(READY)
+setup: $(RUNS)
 
-demo: $(READY)
+develop: $(READY)
+
+demo: $(RUNS)
 	$(BIN)/python -m experiments demo --out out/demo
 
 test: $(READY)
@@ -57,11 +71,14 @@ fuzz: $(READY)
 
 # Both need the network: the first asks the package index for the files of every release, the second
 # a database of known vulnerabilities, of which there is no copy to carry along.
+LOCK := out/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-annotate --no-emit-options
 lock:
 	$(PYTHON) -m venv out/lock
 	out/lock/bin/python -m pip install --quiet pip-tools
-	out/lock/bin/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras \
-		--no-annotate --no-emit-options --extra=dev --extra=dask --extra=docs --extra=explore --output-file=constraints.txt setup.cfg
+	$(LOCK) --upgrade --extra=dev --extra=dask --extra=docs --extra=explore --extra=editable \
+		--output-file=constraints.txt setup.cfg
+	$(LOCK) --extra=editable --constraint=constraints.txt --output-file=requirements.txt setup.cfg
 
 audit:
 	@$(PYTHON) -m venv out/audit
@@ -69,6 +86,15 @@ audit:
 		{ echo "make audit: pip-audit cannot be fetched without a network, so nothing was looked up" >&2; exit 1; }
 	out/audit/bin/pip-audit --strict --disable-pip --require-hashes -r constraints.txt || \
 		{ echo "make audit: some releases are vulnerable, or could not be looked up; see above" >&2; exit 1; }
+
+# A CycloneDX list of names, releases and digests, read from the pins, so that it needs no network.
+sbom: $(READY)
+	rm -rf out/dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir out/dist
+	$(BIN)/python tools/sbom.py requirements.txt out/dist
+
+as-user: $(READY)
+	$(BIN)/python -m experiments.validation.gate
 
 size: $(READY)
 	$(BIN)/python -m tests.size

@@ -82,8 +82,8 @@ def training_program(cluster: str, **fields: Any) -> Program:
     from workloads.models.huggingface import named
     from workloads.training.layers.shapes import RankShapes
     from workloads.training.plan.placement import place
-    from workloads.training.plan.plan_file import complete
     from workloads.training.program.program import program
+    from workloads.training.usual_plan import complete
 
     model, fabric = named("llama-3.1-405b"), machine(cluster)
     plan = complete({"tp": 32, "seq": 8192, **fields}, model, fabric)

@@ -1,8 +1,9 @@
 """``python -m experiments.precompile``: compiles the byte code and machine code of all commands.
 
-``make setup`` runs it, so that the first command does not have to compile. Each entry of
+``make develop`` runs it, so that the first command does not have to compile. Each entry of
 ``COMMANDS`` is the smallest command that uses some of the compiled functions. Commands run in
-processes of their own, two at a time.
+processes of their own, two at a time. ``make setup`` runs it with ``demo``, for what the
+demonstration needs alone; all else is compiled when it is first used.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ TRAIN = ("train", "--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp
 RINGS = ("collective", "all-reduce", "torus:20x20x20", "--algorithm", "per-axis")
 STEP = ("--global-batch", "8", "--seq", "4096", "--allow-oversized")
 
+DEMO = (("the demonstration", ("experiment", "demo", "--out", "demo")),)
 COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("runs of schedules", ("collective", "all-reduce", *PLAIN, "--size", "1KiB")),
     ("clocks of all ranks", (*TRAIN, *STEP, "--level", "rank-vector", "--jitter", "0.01")),
@@ -39,14 +41,15 @@ COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-def main() -> int:
-    """Run every command once, and return the number that failed."""
+def main(words: Sequence[str]) -> int:
+    """Run every command once, or that of the demonstration; return the number that failed."""
+    commands = DEMO if "demo" in words else COMMANDS
     begun = time.perf_counter()
     failed = 0
     for package in PACKAGES:  # Python caches byte code by itself only if the user allows it
         compileall.compile_dir(ROOT / package, quiet=2)
     with ProcessPoolExecutor(2) as pool:
-        works = {pool.submit(run_quietly, command): what for what, command in COMMANDS}
+        works = {pool.submit(run_quietly, command): what for what, command in commands}
         for done, work in enumerate(as_completed(works), 1):
             failed += bool(work.result())
             state = "failed" if work.result() else "ready"
@@ -69,4 +72,4 @@ def run_quietly(command: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

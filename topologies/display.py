@@ -52,7 +52,9 @@ def stated_fields(instance: Any) -> dict[str, object]:
     {'tp': 8}
     """
     values = {
-        field.name: (getattr(instance, field.name), field.default) for field in fields(instance)
+        field.name: (getattr(instance, field.name), field.default)
+        for field in fields(instance)
+        if field.compare
     }
     return {
         name: value

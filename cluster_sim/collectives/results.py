@@ -215,7 +215,7 @@ def measure_built(
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
-    changes = fault_table(built.schedule, faults) if faults else None
+    changes = fault_table(built.schedule, faults, frame.group.cluster) if faults else None
     trace = run(built.schedule, engine=frame.engine, faults=changes)
     row = result_row(frame, trace, (begun, ready, time.perf_counter()))
     by_default = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from topologies.errors import InputError
 from topologies.units import parse_bytes
 
@@ -32,7 +34,7 @@ def parse_sizes(text: str) -> list[int]:
 
 def _range(text: str) -> list[int]:
     ends = text.split(":")
-    if len(ends) != 3 or not ends[2].strip().isdecimal():
+    if len(ends) != 3 or not re.fullmatch(r"[0-9]{1,18}", ends[2].strip()):
         raise InputError(f"--size {text[:80]} is no range; write it as 1KiB:1GiB:4")
     low, high, factor = parse_bytes(ends[0].strip()), parse_bytes(ends[1].strip()), int(ends[2])
     if low < 1 or high < low or factor < 2:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from cluster_sim.engine.faults import LARGEST_TERM, Faults
+from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.table import Schedule
+from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.units import parse_ps
 
@@ -92,8 +96,18 @@ OF_MESSAGES = ("link", "tx", "rx", "uplink", "switch", "down", "up", "port", "ni
 """Kinds of resources that messages cross; only schedules of single messages have them."""
 
 
-def fault_table(schedule: Schedule, faults: Sequence[Fault]) -> Faults:
+def fault_table(
+    schedule: Schedule, faults: Sequence[Fault], cluster: Cluster | None = None
+) -> Faults:
     """Return a table of faults, with the numbers of the schedule's resources for their names.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    faults : sequence of Fault
+    cluster : Cluster, optional
+        Cluster of which the schedule may use a part. A fault of a link or adapter elsewhere has no
+        effect, which a warning says.
 
     Raises
     ------
@@ -102,6 +116,14 @@ def fault_table(schedule: Schedule, faults: Sequence[Fault]) -> Faults:
     """
     names = schedule.resources.names()
     number = {name: place for place, name in enumerate(names)}
+    elsewhere = [
+        fault
+        for fault in faults
+        if cluster and fault.resource not in number and _stands_in(cluster, fault.resource)
+    ]
+    for fault in elsewhere:
+        _tell_idle(fault.resource)
+    faults = [fault for fault in faults if fault not in elsewhere]
     for fault in faults:
         if fault.resource not in number:
             kinds = sorted({name.split(":")[0] for name in names})
@@ -119,4 +141,21 @@ def fault_table(schedule: Schedule, faults: Sequence[Fault]) -> Faults:
         [number[fault.resource] for fault in faults],
         [fault.numerator for fault in faults],
         [fault.denominator for fault in faults],
+    )
+
+
+def _stands_in(cluster: Cluster, resource: str) -> bool:
+    """Return whether a cluster has a resource that messages cross, near its first chip."""
+    chip = re.search(r"[:-]([0-9]{1,12})", resource)
+    if chip is None or int(chip[1]) >= cluster.chips:
+        return False
+    domain = int(chip[1]) // cluster.chips_per_domain
+    return resource in fabric(cluster, [domain]).resources.names()
+
+
+@cache
+def _tell_idle(resource: str) -> None:
+    """Say once that a fault changes nothing; several runs of one command may meet it."""
+    logging.getLogger("cluster_sim").warning(
+        "cluster-sim: the fault of %s has no effect: nothing in this run uses it", resource
     )

@@ -71,7 +71,7 @@ def held_out(rows: Sequence[Row], names: Sequence[str], start: Nccl) -> list[str
 def nccl_rows(*names: str) -> list[Row]:
     """Return the rows of shipped tables that measure NCCL itself, not another library."""
     listed = [row for name in names for row in table(name).rows().rows]
-    return [row for row in listed if "nvshmem" not in row.cells.get("source", "").lower()]
+    return [row for row in listed if row.cells.get("tool") != "nvshmem"]
 
 
 def rows_on(rows: Sequence[Row], machines: Sequence[str], *, far: bool) -> list[Row]:

@@ -16,12 +16,11 @@ from cluster_sim.collectives.duration.nccl.load import Load, load_of
 from cluster_sim.collectives.duration.nccl.times import seconds
 from cluster_sim.collectives.group import Group
 from experiments.calibration.fit_rows import Fitted
-from experiments.validation.conditions.recipes import recipe
-from experiments.validation.conditions.timing_tool import COLLECTIVES, WAITED
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.rows import Row
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.confidence.timing_tool import COLLECTIVES, WAITED
 
 SIDES = tuple(field.name for field in fields(Load) if field.name != "way")
 """Fields of a load that hold numbers, which are arrays in the loads of many rows."""
@@ -96,7 +95,7 @@ def measured(rows: Sequence[Row]) -> Measured:
 
 def _nccl_s(row: Row) -> float:
     """Measured time without the time that PyTorch adds where it waits for each call [s]."""
-    waits = recipe(row.values).collectives == WAITED
+    waits = row.values.get("tool") == WAITED
     return float(str(row.values["time_s"])) - waits * shipped_catalogue().value(
         COLLECTIVES, "waited"
     )

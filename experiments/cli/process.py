@@ -128,6 +128,8 @@ def open_streams() -> bool:
     stream = sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         terminal, encoding, errors = stream.isatty(), stream.encoding, stream.errors
+        if errors == "strict":  # × in ASCII would end a command after all of its work
+            errors = "replace"
         sys.stdout = _Output(stream.detach(), encoding, errors, line_buffering=terminal)
     return True
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
-from experiments.reports.run_record import read_record
+from experiments.reports.run_record import check_unchanged, read_record
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
@@ -25,10 +25,10 @@ from topologies.units import format_bytes
 from workloads.confidence.sensitivity import sensitivity
 from workloads.models.huggingface import model as read_model
 from workloads.training.iteration import iteration
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
 Parts = Mapping[str, float]
-NOT_PLANNED = ("sharding",)
+NOT_PLANNED = ("sharding", "assumed")
 """Keys of a plan in results that are not fields of a plan."""
 DISTURBED = ("jitter", "straggler", "fault")
 """Options of a step whose effect is not computed again."""
@@ -76,25 +76,36 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.Dat
     Raises
     ------
     InputError
-        For a run of another command, and for one with catalogue options of its own.
+        For a run of another command, for one with catalogue options of its own, and for one that
+        was changed after it was written.
     """
     runs, sweeps = [], {}
     for folder in folders:
         record = read_record(folder)
-        command, inputs = str(record.get("command")), record.get("inputs")
+        command = str(record.get("command"))
+        if command not in FILES:
+            commands = ", ".join(FILES)
+            raise InputError(
+                f"{folder} is a run of {command[:40]!r}; runs of {commands} can be explored."
+            )
+        check_unchanged(folder, record, [FILES[command]])
         if command == "sweep":
-            sweeps[folder.name] = pd.read_csv(folder / "results.csv")
+            sweeps[folder.name] = pd.read_csv(folder / FILES[command])
             continue
-        if command not in READERS or not isinstance(inputs, dict):
-            commands = ", ".join([*READERS, "sweep"])
-            raise InputError(f"{folder} is a run of {command}; runs of {commands} can be explored.")
+        inputs: Mapping[str, Any] = record["inputs"]
         if inputs.get("catalogue") or inputs.get("variant"):
             raise InputError(
                 f"{folder} ran with --catalogue or --variant, which sliders would move again. "
                 "Run it without."
             )
         _check_repeatable(folder, inputs)
-        runs.append(READERS[command](folder, inputs))
+        try:
+            runs.append(READERS[command](folder, inputs))
+        except (LookupError, TypeError, ValueError, ArithmeticError) as fault:
+            raise InputError(
+                f"{folder} cannot be read ({type(fault).__name__}: {str(fault)[:60]}); it may come "
+                "from another version. Run it again."
+            ) from None
     return runs, sweeps
 
 
@@ -166,6 +177,8 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     return Explored(folder.name, "collective", question, recorded, interval, ask)
 
 
+FILES = {"train": "results.json", "collective": "metrics.csv", "sweep": "results.csv"}
+"""File with the answers of a run, by command."""
 READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Explored]] = {
     "train": _train,
     "collective": _collective,

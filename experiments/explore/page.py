@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import pandas as pd
@@ -67,7 +69,8 @@ def pictures(runs: Sequence[Explored], answers: Sequence[Parts]) -> list[Figure]
     """Draw the answers: one figure of all steps, and one of all collectives."""
     by_kind: dict[str, dict[str, tuple[Parts, Parts]]] = {"train": {}, "collective": {}}
     for run, parts in zip(runs, answers, strict=True):
-        by_kind[run.kind][run.name] = (run.recorded, parts)
+        # Between dollars matplotlib would read a name as a formula.
+        by_kind[run.kind][run.name.replace("$", r"\$")] = (run.recorded, parts)
     draw = {"train": _steps, "collective": _times}
     return [draw[kind](some) for kind, some in by_kind.items() if some]
 
@@ -178,8 +181,9 @@ def page(
     answers = pn.bind(view, *(slider.param.value_throttled for slider in sliders.values()))
     tables = [
         pn.Column(
-            pn.pane.Markdown(f"### Sweep {name}"),
-            pn.widgets.DataFrame(frame, height=320, disabled=True, **WIDE),
+            pn.pane.HTML(f"<h3>Sweep {escape(name)}</h3>"),
+            # Cells are shown as text, but heads of columns as HTML.
+            pn.widgets.DataFrame(frame.rename(columns=escape), height=320, disabled=True, **WIDE),
             **WIDE,
         )
         for name, frame in sweeps.items()
@@ -196,6 +200,21 @@ def framed(content: Any, title: str) -> Any:
     document.title = title
     document.add_panel("page", content)
     return document
+
+
+def only_for(server: Any, hosts: Sequence[str]) -> None:
+    """Let a server answer requests for these host names alone, its web sockets included.
+
+    A page elsewhere may give its own name the address 127.0.0.1, and a browser would then let it
+    read what this server answers (DNS rebinding).
+    """
+    from tornado.routing import HostMatches, Rule
+
+    application = server._tornado
+    pattern = "|".join(map(re.escape, hosts))
+    application.default_router.rules = [
+        Rule(HostMatches(f"(?:{pattern})$"), application.wildcard_router)
+    ]
 
 
 def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:

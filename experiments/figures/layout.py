@@ -30,7 +30,12 @@ def lay_out(figure: Figure) -> None:
     a timeline that takes five times as long.
     """
     import matplotlib as mpl
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        # A name from a file, such as a$b$c, is no formula; the labels of logarithmic axes are.
+        if "$" in text.get_text() and not text.get_text().startswith(r"$\mathdefault"):
+            text.set_parse_math(False)
     engine = figure.get_layout_engine()
     if engine is not None:
         with mpl.rc_context(LETTERS):

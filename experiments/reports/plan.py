@@ -69,7 +69,7 @@ def _first_interval(search: Search) -> dict[str, Any]:
     first = search.finalists[0]
     cost = first.cost
     return plan_interval(search, first).document(
-        mfu=first.mfu,
+        rates={"mfu": first.mfu},
         cost_usd=cost.cost_usd,
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,
@@ -79,6 +79,7 @@ def _first_interval(search: Search) -> dict[str, Any]:
 SPELT = (
     "tp", "pp", "dp", "microbatch", "zero", "schedule", "recompute", "order", "precision",
     "overlap", "attention", "sequence_parallel", "ranks_per_chip", "global_batch", "seq",
+    "framework",
 )  # fmt: skip
 """Fields that the command states even if they have the default."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workloads.confidence.answers import training_interval
@@ -11,6 +12,7 @@ from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import Prediction
 from workloads.confidence.ratio import margin
 from workloads.search import Finalist, Search
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 
@@ -23,14 +25,18 @@ FIELDS = (
     "sequence_parallel", "schedule", "recompute", "order", "precision", "overlap", "bucket_bytes",
     "fp8_recipe", "attention", "cp_exchange", "routing_skew", "capacity_factor", "routed_nodes",
     "fp8_exchange", "reshard", "lora_rank", "lora_on", "train_only", "runtime", "ranks_per_chip",
-    "global_batch", "seq",
+    "global_batch", "seq", "framework",
 )  # fmt: skip
 """Fields of a plan that a row contains."""
 
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    return training_interval(search.model, finalist.plan, search.cluster, finalist.iteration_s)
+    known = search.model, finalist.plan, search.cluster, finalist.iteration_s
+    ends = training_interval(*known, framework_of(finalist.plan, search.cluster).name)
+    # No step is shorter than its arithmetic at the peak.
+    least_s = finalist.iteration_s * max(finalist.mfu, finalist.hfu)
+    return replace(ends, low=max(ends.low, least_s))
 
 
 def ranked(search: Search, top: int) -> list[dict[str, Any]]:
@@ -43,7 +49,8 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     best = search.finalists[0]
 
     def features(finalist: Finalist) -> Prediction:
-        return training_features(search.model, finalist.plan, search.cluster)
+        stack = framework_of(finalist.plan, search.cluster)
+        return training_features(search.model, finalist.plan, search.cluster, stack.name)
 
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):
@@ -76,6 +83,7 @@ def row(finalist: Finalist, place: int) -> dict[str, Any]:
             "total": finalist.memory.total,
             "capacity": finalist.memory.capacity,
         },
+        "tight": finalist.memory.tight,
         "breakdown_s": dict(finalist.breakdown_s),
     }
 

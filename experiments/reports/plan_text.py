@@ -144,6 +144,8 @@ def remarks(search: Search) -> list[str]:
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
+    if search.finalists[0].memory.tight:
+        remarks.append("No plan is likely to fit: these do if the training stack needs little.")
     remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
     remarks.append(ties(search))
     if search.next_estimate_s is not None:

@@ -23,7 +23,7 @@ from experiments.reports.run_record import (
     readable,
     sha256_of,
 )
-from topologies.files.table import Table
+from topologies.files.table import Table, as_text
 
 if TYPE_CHECKING:
     import click
@@ -150,7 +150,10 @@ def _csv(rows: Table | pd.DataFrame, without: Sequence[str] = ()) -> str:
     if isinstance(rows, Table):
         return rows.without(without).csv()
     left = rows.drop(columns=[name for name in without if name in rows.columns])
-    return left.to_csv(index=_is_named(rows))
+    # Numbers, by far the most, are no text; names of columns come from files as well.
+    texts = left.select_dtypes(exclude=["number", "bool"])
+    left = left.assign(**{str(name): texts[name].map(as_text) for name in texts})
+    return left.rename(columns=as_text).to_csv(index=_is_named(rows))
 
 
 def _write_parquet(rows: Table | pd.DataFrame, path: Path) -> None:

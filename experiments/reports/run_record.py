@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,33 @@ def read_record(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError) as fault:
         raise InputError(f"{file} was not written by cluster-sim: {fault}. Name its DIR.") from None
     return dict(record)
+
+
+def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse a run whose inputs or named files are no longer those that were written.
+
+    Raises
+    ------
+    InputError
+    """
+    arguments = {key: record.get(key) for key in ("command", "inputs", "seed", "version")}
+    inputs = arguments["inputs"]
+    if not isinstance(inputs, dict):
+        raise InputError(f"{folder / RECORD} has no table of inputs. Run it again.")
+    read = {key: _content(value) for key, value in inputs.items()}
+    if digest({**arguments, "inputs": read}) != record.get("inputs_digest"):
+        raise InputError(f"{folder / RECORD} was changed since the run. Run it again.")
+    for key, value in inputs.items():
+        is_file = isinstance(value, dict) and "sha256" in value
+        if is_file and content_digest(str(value.get("path"))) != read[key]:
+            raise InputError(
+                f"{value.get('path')}, the {key} of {folder}, was changed since the run. "
+                "Run it again."
+            )
+    for name in names:
+        file = folder / name
+        if not file.is_file() or file.is_symlink() or sha256_of(file) != record["files"].get(name):
+            raise InputError(f"{file} was changed since the run, or is missing. Run it again.")
 
 
 def _check(contents: Any, files: Any) -> None:

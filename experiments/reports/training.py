@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
+from experiments.reports.assumed import assumed_document
 from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -34,6 +35,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "model": run.model.name,
         "cluster": run.cluster.name,
         "plan": stated(plan),
+        **assumed_document(run),
         "ranks": plan.ranks,
         "chips": run.chips,
         "parameters": run.model.parameters,
@@ -48,7 +50,9 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "mfu": run.mfu,
         "hfu": run.hfu,
         "memory_bytes": {**memory.parts(), "total": memory.total, "capacity": memory.capacity},
-        "fits": memory.total <= memory.capacity,
+        "memory_range_bytes": {"least": memory.least, "most": memory.most},
+        "fits": memory.fits,
+        "tight": memory.tight,
         "breakdown_s": run.breakdown_s,
         "overlapped_s": run.overlapped_s,
         **_disturbed(run),
@@ -79,9 +83,7 @@ def interval_document(run: Iteration) -> dict[str, Any]:
     """Interval of the time of a step, with those of its rates, price and energy."""
     cost = run.cost
     return run.interval.document(
-        tokens_per_s=run.tokens_per_s,
-        mfu=run.mfu,
-        hfu=run.hfu,
+        rates={"tokens_per_s": run.tokens_per_s, "mfu": run.mfu, "hfu": run.hfu},
         cost_usd=cost.cost_usd,
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,
@@ -113,10 +115,13 @@ def headline(run: Iteration) -> str:
 def results(run: Iteration) -> list[tuple[str, str]]:
     """Names and texts of the results, for people."""
     memory = run.memory
-    kept = f"{format_memory(memory.total)} of {format_memory(memory.capacity)} a rank"
+    kept = (
+        f"{format_memory(memory.total)} of {format_memory(memory.capacity)} a rank "
+        f"({format_memory(memory.least)} – {format_memory(memory.most)} by training stack)"
+    )
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     ends = run.interval
-    mfu, rate = ends.scaled(run.mfu), ends.scaled(run.tokens_per_s)
+    mfu, rate = (ends.scaled(number, rate=True) for number in (run.mfu, run.tokens_per_s))
     rows = [
         ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),
         (
@@ -134,7 +139,9 @@ def results(run: Iteration) -> list[tuple[str, str]]:
         ("simulated", folding(run)),
         ("took", f"{run.build_s:.2f} s to build, {run.simulate_s:.2f} s to run"),
     ]
-    if memory.total > memory.capacity:
+    if memory.tight:
+        rows.insert(6, ("tight", "the plan fits only if the training stack needs little memory"))
+    elif not memory.fits:
         rows.insert(6, ("warning", "the plan does not fit in memory and was run all the same"))
     return rows
 

@@ -56,7 +56,7 @@ def table(**options: Any) -> Table:
     from experiments.reports.training import breakdown_table, folding, headline
 
     step = simulate(**options)
-    mfu = step.interval.scaled(step.mfu)
+    mfu = step.interval.scaled(step.mfu, rate=True)
     return breakdown_table(step).beside(
         step=headline(step),
         low_s=step.interval.low,
@@ -79,7 +79,7 @@ def simulate(
     from topologies.clusters.names import cluster as machine
     from workloads.models.huggingface import model as read_model
     from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import complete
+    from workloads.training.usual_plan import complete
 
     shape, fabric = read_model(model), machine(cluster)
     changes = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}

@@ -52,15 +52,12 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rank one group of plans."""
-    from experiments.validation.conditions.recipes import recipe
-    from experiments.validation.predictions.training import model_of, plan_of
-    from experiments.validation.reading.machines import machines_for
+    from experiments.validation.predictions.training import question
     from workloads.search import agreement, estimate
 
     first = rows[0]
-    machine = machines_for(first["cluster"], first["chips"], recipe(first).numbers())
-    model = model_of(first)
-    estimated = estimate(model, machine, [plan_of(row) for row in rows])
+    model, machine, _ = question(first)
+    estimated = estimate(model, machine, [question(row)[2] for row in rows])
     measured = np.array([row["iteration_s"] for row in rows])
     best = measured.min()
     agreed = agreement(list(zip(estimated.tolist(), measured.tolist(), strict=True)))

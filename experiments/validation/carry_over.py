@@ -33,14 +33,6 @@ TABLES = (
     "mosaic", "megatron_deepspeed",
 )  # fmt: skip
 """Steps on NVIDIA's chips; research code, which has constants of its own, is left out."""
-FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
-    "Megatron-LM": ("images/scaling", "megatron-lm", "2205.05198", "2504.14960", "SimuMax"),
-    "DeepSpeed": ("vTrain", "megatron-turing", "bigscience"),
-    "NeMo": ("NVIDIA/NeMo", "NVIDIA-NeMo", "training_results"),
-    "PyTorch": ("pytorch/", "fms-fsdp"),
-    "llm-foundry": ("llm-foundry",),
-}
-"""Texts in the source of a row by which its framework is recognised."""
 CONSTANTS = (
     ("kernels.a100", "gemm_sustained"),
     ("kernels.h100", "gemm_sustained"),
@@ -98,23 +90,6 @@ class LeftOut(NamedTuple):
     shipped_error: float
     error: float
     best_error: float
-
-
-def framework_of(source: str) -> str:
-    """Name of the framework of a row, by its source; empty for one that is not known.
-
-    Examples
-    --------
-    >>> framework_of("github mosaicml/llm-foundry scripts/train"), framework_of("a blog")
-    ('llm-foundry', '')
-    """
-    named = (
-        (len(text), name)
-        for name, texts in FRAMEWORKS.items()
-        for text in texts
-        if text.lower() in source.lower()
-    )
-    return max(named, default=(0, ""))[1]
 
 
 def best_factor(logs: Sequence[FloatArray]) -> float:
@@ -223,9 +198,7 @@ def spread_rows(names: Sequence[str] = TABLES) -> Iterator[tuple[str, Row]]:
         rows = table(name).rows().rows
         step = max(1, len(rows) // MOST_ROWS)
         for row in rows[::step]:
-            framework = framework_of(str(row.values.get("source") or row.cells.get("source")))
-            if framework:
-                yield framework, row
+            yield str(row.values["framework"]).partition(":")[0], row
 
 
 def main(say: Callable[[str], None] = print) -> None:

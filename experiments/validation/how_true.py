@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from experiments.validation.gate import KEYS, MEAN, recorded
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -62,6 +63,22 @@ Median / 90th percentile of the absolute error, and in brackets the mean error, 
 published value.
 
 """
+AS_USER = """
+## Training steps, as a user gets them
+
+The errors above are those of predictions that were told all that a published row states: its
+framework with all settings, the release, the machine's oddities. Whoever asks `train` tells less.
+These are means over the {tables} tables of training steps, each of equal weight, of errors and of
+the 80 % intervals that such a question gets. The intervals come from all other tables.
+
+"""
+AS_USER_END = """
+What was told: *framework*, the plan and the name of its framework; *plan*, the plan alone; *bare*,
+degrees, batch, sequence and precision. `cluster-sim validate --as-user` shows each table, and
+`python -m experiments.validation.gate` compares with the recorded errors.
+"""
+LEVELS = {"framework": "plan and framework", "plan": "plan", "bare": "degrees and batch"}
+"""Levels of what was told, in words."""
 NO_ROW = """
 A dash means that the tables have no row of that kind for the chip. Its answers then rely on a
 similar chip (H200 on H100, Trn3 on Trn2, GB200 on B200) or on the catalogue alone, and their
@@ -154,6 +171,7 @@ def page(lines: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
         (
             HEAD,
             _table(["chip", *names], _by_chip(lines, _errors)),
+            _as_user(),
             NO_ROW,
             "\n".join(["| answer | rests on |", "|---|---|", *rests, ""]),
             COUNTS,
@@ -163,6 +181,20 @@ def page(lines: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
             END,
         )
     )
+
+
+def _as_user() -> str:
+    """Return the section of errors as a user gets them, from their record."""
+    rows = recorded()
+    means = {row["told"]: row for row in rows if row["table"] == MEAN}
+    cells = [
+        [words, *(f"{100 * float(means[level][key]):.1f}" for key in KEYS)]
+        for level, words in LEVELS.items()
+        if level in means
+    ]
+    columns = ["told", "median", "p90", "bias, without sign", "inside 80 %", "half-width"]
+    tables = len({row["table"] for row in rows} - {MEAN})
+    return AS_USER.format(tables=tables) + _table(columns, cells) + AS_USER_END
 
 
 def _by_chip(lines: Sequence[Line], cell: Callable[[Line], str]) -> list[list[str]]:
@@ -216,7 +248,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 def main(folder: Path) -> None:
     """Write ``how-true.md`` and its picture into the folder of the documentation."""
     residuals = pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
-    rows = lines(residuals)
+    rows = lines(residuals[residuals.told.isna()])
     (folder / "how-true.md").write_text(page(rows, grades(shipped_catalogue())), encoding="utf-8")
     draw(rows, folder / "figures" / "how_true.png")
 

@@ -14,20 +14,21 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.validation.comparison.residuals import group_of, is_mixed, prediction_of, residuals
-from workloads.confidence.kinds import COLLECTIVES, EXCHANGE, FAMILY, Prediction
+from workloads.confidence.kinds import EXCHANGE, FAMILY, Prediction
 from workloads.confidence.ratio import margin
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import half_width
 
 TRAINING, COLLECTIVE = "training", "collective"
-SHORT = COLLECTIVES[:2]
-"""Kinds that are not judged: what the tool adds counts in them, as only ``validate`` knows."""
+STACK = ("tool", "family")
+"""Features of collectives, serving and kernels that are left out: timing tool or engine, family."""
 FEWEST = 5
 """Rows of a table below which a share says nothing."""
 MOST_PAIRS = 2_000
@@ -80,7 +81,13 @@ class Cover(NamedTuple):
 def as_prediction(row: Residual) -> Prediction:
     """Features of a residual's prediction."""
     return Prediction(
-        row.kind, row.chip, row.tp, row.cp, row.ranks, assumed=row.assumed, crosses=row.crosses
+        *(row.kind, row.chip, row.tp, row.cp, row.ranks),
+        assumed=row.assumed,
+        tool=row.tool,
+        family=row.family,
+        crosses=row.crosses,
+        below=row.below,
+        above=row.above,
     )
 
 
@@ -92,7 +99,7 @@ def cover(fold: Fold, rows: Sequence[Residual]) -> Cover | None:
     if len(judged) < FEWEST:
         return None
     widths = np.array([half_width(as_prediction(row), others) for row in judged])
-    inside = np.abs([row.log_residual for row in judged]) <= widths
+    inside = np.array([row.score for row in judged]) <= widths
     tables = np.array([row.table for row in judged])
     several = [table for table in np.unique(tables) if (tables == table).sum() >= FEWEST]
     if not several:
@@ -108,6 +115,11 @@ def folds(rows: Sequence[Residual]) -> Iterator[Fold]:
     for table in dict.fromkeys(row.table for row in rows):
         for family in sorted({FAMILY[row.kind] for row in rows if row.table == table}):
             yield _without(family, "table", table, _table)
+    for family in dict.fromkeys(FAMILY.values()):
+        of_family = [row for row in rows if FAMILY[row.kind] == family]
+        for feature in STACK:
+            for name in sorted({str(getattr(row, feature)) for row in of_family} - {""}):
+                yield _without(family, feature, name, attrgetter(feature))
     for family in (TRAINING, COLLECTIVE):
         of_family = [row for row in rows if FAMILY[row.kind] == family]
         for chip in sorted({row.chip for row in of_family}):
@@ -121,7 +133,7 @@ def folds(rows: Sequence[Residual]) -> Iterator[Fold]:
 
 
 def _is_judged(row: Residual, family: str) -> bool:
-    return FAMILY[row.kind] == family and row.kind not in SHORT
+    return FAMILY[row.kind] == family
 
 
 def _table(row: Residual) -> str:
@@ -243,7 +255,7 @@ def pair_lines(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 def main(path: str | None) -> None:
     """Print coverage by the shipped residuals, or by those of a validation with its pairs."""
     if path is None:
-        print("\n".join(lines(shipped_residuals().rows)))
+        print("\n".join(lines(shipped_residuals().told("").rows)))
         return
     document = json.loads(Path(path).read_text(encoding="utf-8"))["tables"]
     tables = {name: table["rows"] for name, table in document.items()}

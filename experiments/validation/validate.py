@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
 from experiments.validation.comparison.baseline import baseline
-from experiments.validation.comparison.compare import compare_row, summary
+from experiments.validation.comparison.compare import compare, compare_row, summary, told
 from experiments.validation.comparison.residuals import coverage, with_intervals
+from experiments.validation.predictions.memory import predict as fits
 from experiments.validation.predictions.predictors import Predictor, predictor
+from experiments.validation.predictions.told import LEVELS, as_told
 from experiments.validation.reading.columns import Kind
 from experiments.validation.reading.rows import Row, Rows
+from experiments.validation.reading.schema import TRAINING
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence.residuals import shipped_residuals
@@ -130,6 +133,39 @@ def validate_each(
         ]
 
 
+def validate_as_user(
+    measured: Sequence[tuple[Rows, str]],
+    *,
+    watch: Watch = _unwatched,
+    workers: int = 1,
+    catalogue: Catalogue | None = None,
+) -> dict[str, list[Result]]:
+    """Compare tables of training steps as a user of ``train`` would ask about them, by level.
+
+    Rows are stripped to what a user tells at each level of
+    :mod:`experiments.validation.predictions.told`; of a long table some are judged.
+    """
+    steps = [(rows, name) for rows, name in measured if rows.kind.name == "training"]
+    asked = [(as_told(rows, level), name) for level in LEVELS for rows, name in steps]
+    results = validate_each(asked, watch=watch, workers=workers, catalogue=catalogue)
+    count = len(steps)
+    return {
+        level: results[place * count : (place + 1) * count] for place, level in enumerate(LEVELS)
+    }
+
+
+def macro(results: Sequence[Result]) -> dict[str, float]:
+    """Return the means over tables of their errors, coverage and width; bias without its sign."""
+    judged = [result.summary for result in results if result.summary["median_abs_error"]]
+    keys = ("median_abs_error", "p90_abs_error", "bias", "coverage", "median_half_width")
+    means = {
+        key: sum(abs(summary[key]) for summary in judged) / max(1, len(judged)) for key in keys
+    }
+    rows = sum(summary["rows"] for summary in judged)
+    refused = sum(summary["oversized"] + summary["infeasible"] for summary in judged)
+    return {**means, "refused": refused / max(1, rows)}
+
+
 def _is_long(rows: Rows) -> bool:
     """Return whether the rows of a table are worth handing to several processes."""
     return rows.kind.name in LONG and len(rows) > AT_ONCE
@@ -144,6 +180,9 @@ def _result(
     residuals = shipped_residuals().without(name)
     with_ends = with_intervals(compared, name, residuals, catalogue)
     errors = {**summary(compared), **coverage(with_ends)}
+    if rows.kind is TRAINING:
+        plans = compare(rows, lambda values: fits(values, catalogue))
+        errors["fits"] = told(plans, unstated="1")
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
 

@@ -24,14 +24,22 @@ def shipped_rows() -> tuple[str, list[Entry]]:
     parsers = [DATA.parent / name for name in _PARSERS]
     inputs = [part for path in files + parsers for part in (path.name, path.read_bytes())]
     name = f"catalogue-{kept_files.digest(*inputs)}.json"
-    kept = kept_files.read(name)
+    kept = kept_files.read_json(name, _entries)
     if kept is not None:
-        digest, plain = json.loads(kept)
-        return digest, [Entry._make((*row, Fraction(*exact))) for *row, exact in plain]
+        return kept
     rows = [row for path in files for _, row in read_entries(path, path.name)]
     digest = digest_of(rows)
     content = json.dumps([digest, list(map(_plain, rows))]).encode()
     kept_files.keep(name, content, replaces="catalogue-*.json")
+    return digest, rows
+
+
+def _entries(document: Any) -> tuple[str, list[Entry]]:
+    """Digest and rows of a kept catalogue; a ValueError if they do not belong together."""
+    digest, plain = document
+    rows = [Entry._make((*row, Fraction(*exact))) for *row, exact in plain]
+    if digest_of(rows) != digest:
+        raise ValueError(digest)
     return digest, rows
 
 

@@ -2,21 +2,29 @@
 
 Nothing depends on the cache: a file that is missing, cut short or damaged is made again, and where
 no folder can be written every process computes its own results. A file begins with the digest of
-the rest, by which damage is noticed.
+the rest, by which damage is noticed. Against forgery a digest is no help, and kept machine code is
+run: files and folders that others could have written are therefore as if they were not there.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from topologies.errors import InputError
+from topologies.files.writing import whole_file
+
+T = TypeVar("T")
+WRITABLE_BY_OTHERS = 0o022
+"""Mode bits that let a group or everyone write."""
 FOLDER_VARIABLE = "CLUSTER_SIM_CACHE"
 """Environment variable that names the folder of the cache."""
 
@@ -45,11 +53,45 @@ def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
         Folders in which to look, by default those of :func:`folders`.
     """
     for folder in within or folders():
-        with suppress(OSError):
-            head, _, content = (folder / name).read_bytes().partition(b"\n")
+        with suppress(OSError), (folder / name).open("rb") as file:
+            # A folder that the user names for this purpose is the user's responsibility.
+            if not within and not (is_private(folder) and is_private(file.fileno())):
+                continue
+            head, _, content = file.read().partition(b"\n")
             if head == _head(content):
                 return content
     return None
+
+
+def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = ()) -> T | None:
+    """Return what ``convert`` makes of a kept document; None without one or for another form.
+
+    A file that is whole may still be wrong: its name has a digest of the inputs, and not of all
+    that could ever write it.
+    """
+    content = read(name, within)
+    try:
+        return None if content is None else convert(json.loads(content))
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
+        return None
+
+
+def is_private(place: Path | int) -> bool:
+    """Return whether only this user, the installation's owner or root can have written a place.
+
+    Parameters
+    ----------
+    place : Path or int
+        Path, or descriptor of an open file.
+
+    Raises
+    ------
+    OSError
+        If there is none.
+    """
+    status = os.stat(place)
+    owners = (os.getuid(), 0, os.stat(__file__).st_uid)
+    return status.st_uid in owners and not status.st_mode & WRITABLE_BY_OTHERS
 
 
 def keep(
@@ -75,14 +117,14 @@ def keep(
         Folders to try in this order, by default those of :func:`folders`.
     """
     for folder in within or folders():
-        temporary = folder / f"{name}.{os.getpid()}"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(_head(content) + b"\n" + content)
-            temporary.replace(folder / name)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            folder.mkdir(0o755, parents=True, exist_ok=True)
+            if not within and not _made_private(folder):
+                continue
+            with whole_file(folder / name) as part:
+                part.touch(0o644)
+                part.write_bytes(_head(content) + b"\n" + content)
+        except (OSError, InputError):
             continue
         older = (path for path in folder.glob(replaces) if path.name != name) if replaces else ()
         with suppress(OSError):  # another process may remove them at the same time
@@ -138,6 +180,13 @@ def exact_text(value: Any) -> str:
     if value is None or isinstance(value, str | bytes | int | float | Fraction):
         return repr(value)
     raise TypeError(f"a {type(value).__name__} has no exact text; describe it by its values")
+
+
+def _made_private(folder: Path) -> bool:
+    """Take from others the right to write in one of our own folders; return whether none has it."""
+    if FOLDER_VARIABLE not in os.environ and folder.stat().st_uid == os.getuid():
+        folder.chmod(folder.stat().st_mode & 0o7777 & ~WRITABLE_BY_OTHERS)
+    return is_private(folder)
 
 
 def _written(path: Path) -> float:

@@ -30,6 +30,8 @@ MISSING = frozenset(
 TRUTHS = {
     "True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False
 }  # fmt: skip
+FORMULA = re.compile(r"[=@\t\r]|[+-](?![0-9.]+(e[+-]?[0-9]+)? ?%?$|inf$|$)")
+"""Beginning of text that table programs take for a formula; a number is none."""
 WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
 
 
@@ -114,8 +116,8 @@ class Table:
         """Return the text of a CSV file, as ``DataFrame.to_csv(index=False)`` writes it."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(tuple("" if is_missing(cell) else cell for cell in row)
+        writer.writerow(map(as_text, self.columns))
+        writer.writerows(tuple("" if is_missing(cell) else as_text(cell) for cell in row)
                          for row in self.rows())  # fmt: skip
         return text.getvalue()
 
@@ -135,6 +137,24 @@ def as_number(value: Any) -> float:
     if isinstance(value, str):
         (value,) = _typed([value])
     return math.nan if isinstance(value, str) else float(value)
+
+
+def as_text(cell: Any) -> Any:
+    """Return a cell such that table programs show text that looks like a formula as text.
+
+    Names come from users' files, and a spreadsheet would compute what begins with one of ``=+-@``.
+
+    Examples
+    --------
+    >>> as_text("=1+1"), as_text("-3.5 %"), as_text("-O2"), as_text(-3)
+    ("'=1+1", '-3.5 %', "'-O2", -3)
+    """
+    return f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell
+
+
+def _as_named(text: str) -> str:
+    """Text of a cell without the mark of :func:`as_text`."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text[1:]) else text
 
 
 def is_missing(value: Any) -> bool:
@@ -201,7 +221,7 @@ def _typed(texts: Sequence[str]) -> list[Any]:
             raise ValueError
         return [math.nan if text in MISSING else float(text) for text in texts]
     except ValueError:
-        return [math.nan if text in MISSING else text for text in texts]
+        return [math.nan if text in MISSING else _as_named(text) for text in texts]
 
 
 def _alike(values: list[Any]) -> list[Any]:

@@ -2,12 +2,13 @@
 
 A writer works on a hidden sibling of its target, whose name holds the host and the process, and
 renames it when it is complete. A process that is killed leaves the sibling behind; the next writer
-of the same target on that host removes it.
+in the same folder on that host removes it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator
@@ -32,21 +33,19 @@ def unfinished(path: Path) -> Path:
 
 
 def remove_orphans(path: Path) -> None:
-    """Remove unfinished copies of ``path`` that dead processes of this host left behind."""
-    prefix = f".{path.name}.{_host()}-"
+    """Remove what dead processes of this host left unfinished in the folder of ``path``."""
+    left = re.compile(rf"\.(.+)\.{_host()}-(\d{{1,18}})({PART}|{OLD})", re.ASCII | re.DOTALL)
     try:
         names = os.listdir(path.parent)
     except OSError:
         return
-    for name in names:
-        process, suffix = os.path.splitext(name.removeprefix(prefix))
-        if not name.startswith(prefix) or suffix not in (PART, OLD) or not process.isdecimal():
-            continue
-        orphan = path.with_name(name)
+    for match in filter(None, map(left.fullmatch, names)):
+        target, process, suffix = match.groups()
+        orphan = path.with_name(match[0])
         if _is_alive(int(process)):
             continue
-        if suffix == OLD and not path.exists():  # killed between two renames: nothing is lost
-            orphan.rename(path)
+        if suffix == OLD and not orphan.with_name(target).exists():
+            orphan.rename(orphan.with_name(target))  # killed between two renames: nothing is lost
         else:
             _remove(orphan)
 

@@ -18,8 +18,18 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 
-def training_interval(model: Model, plan: Degrees, cluster: Cluster, seconds: float) -> Interval:
+def training_interval(
+    model: Model,
+    plan: Degrees,
+    cluster: Cluster,
+    seconds: float,
+    framework: str,
+    hull: tuple[float, float] = (1.0, 1.0),
+) -> Interval:
     """Interval of the predicted time of a training step [s].
+
+    ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
+    the greatest time that fields of no stated value leave open, over the predicted one.
 
     Examples
     --------
@@ -27,19 +37,36 @@ def training_interval(model: Model, plan: Degrees, cluster: Cluster, seconds: fl
     >>> from workloads.models.huggingface import named
     >>> from workloads.training.plan.plan import ParallelPlan
     >>> plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    >>> ends = training_interval(named("llama-3.1-8b"), plan, cluster("dgx-h100:8"), 2.0)
+    >>> ends = training_interval(named("llama-3.1-8b"), plan, cluster("dgx-h100:8"), 2.0, "")
     >>> ends.low < 2.0 < ends.high
     True
     """
-    return interval(seconds, training_features(model, plan, cluster))
+    return interval(seconds, training_features(model, plan, cluster, framework, hull))
 
 
-def serving_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:
+def serving_interval(
+    model: Model,
+    cluster: Cluster,
+    chips: int,
+    seconds: float,
+    *,
+    precision: str = "",
+    engine: str = "",
+) -> Interval:
     """Interval of a replica's predicted time per token [s]; its rate has the same factor."""
-    return interval(seconds, serving_features(model, cluster, chips))
+    features = serving_features(model, cluster, chips, precision=precision, engine=engine)
+    return interval(seconds, features)
 
 
-def first_token_interval(model: Model, cluster: Cluster, chips: int, seconds: float) -> Interval:
+def first_token_interval(
+    model: Model,
+    cluster: Cluster,
+    chips: int,
+    seconds: float,
+    *,
+    precision: str = "",
+    engine: str = "",
+) -> Interval:
     """Interval of a replica's predicted time to first token [s].
 
     Examples
@@ -50,4 +77,5 @@ def first_token_interval(model: Model, cluster: Cluster, chips: int, seconds: fl
     >>> ends.low < 0.1 < ends.high
     True
     """
-    return interval(seconds, first_token_features(model, cluster, chips))
+    features = first_token_features(model, cluster, chips, precision=precision, engine=engine)
+    return interval(seconds, features)

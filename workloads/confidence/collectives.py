@@ -17,16 +17,20 @@ def collective_interval(
     seconds: float,
     *,
     ideal: bool = False,
+    tool: str = "",
     crosses: bool | None = None,
 ) -> Interval:
     """Interval of the predicted time of a collective [s].
 
     A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
-    ``crosses`` says whether the group lies on several servers, where that is known.
+    ``tool`` is the one that times it, see :mod:`workloads.confidence.timing_tool`: without one the
+    interval holds what any of them shows. ``crosses`` says whether the group lies on several
+    servers, where that is known.
     """
     if cluster.plain or not cluster.chip or ideal:
         return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
     from workloads.confidence.features import collective_features
     from workloads.confidence.split_conformal import interval
 
-    return interval(seconds, collective_features(cluster, ranks, size_bytes, crosses=crosses))
+    features = collective_features(cluster, ranks, size_bytes, seconds, tool=tool, crosses=crosses)
+    return interval(seconds, features)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from workloads.confidence.kinds import (
+    BARE,
     FIRST_TOKEN,
     FIRST_TOKEN_EXPERTS,
+    FRAMEWORK,
+    PLAN,
     SERVING,
     SERVING_EXPERTS,
     Prediction,
     collective_kind,
     training_kind,
 )
+from workloads.confidence.timing_tool import hull
 from workloads.kernels.chip_share import family
+from workloads.kernels.precision import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
 
-NEURON = "neuron"
-"""Collective runtime of Trainium and Inferentia."""
+WIDTHS = (4, 8, 16)
+"""Bits of weights, the next larger of which names a family."""
+OPEN = frozenset({"recompute", "overlap"})
+"""Fields of a plan without which little is known of how it runs."""
 
 
 class Degrees(Protocol):
@@ -46,6 +55,18 @@ class Degrees(Protocol):
         """Attention kernel, ``fused`` or ``unfused``."""
 
     @property
+    def lora_rank(self) -> int:
+        """Rank of the adapters; 0 where weights are trained."""
+
+    @property
+    def framework(self) -> str:
+        """Framework and its settings; empty for the usual one."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Fields that nobody stated."""
+
+    @property
     def ranks(self) -> int:
         """Ranks of the whole job."""
 
@@ -54,24 +75,61 @@ class Degrees(Protocol):
         """Ranks that share a chip."""
 
 
-def training_features(model: Model, plan: Degrees, cluster: Cluster) -> Prediction:
-    """Return the features of a training step."""
+def training_features(
+    model: Model,
+    plan: Degrees,
+    cluster: Cluster,
+    framework: str,
+    hull: tuple[float, float] = (1.0, 1.0),
+) -> Prediction:
+    """Return the features of a training step.
+
+    Parameters
+    ----------
+    model : Model
+    plan : ParallelPlan
+    cluster : Cluster
+    framework : str
+        Name of the framework, stated or assumed.
+    hull : pair of float
+        Least and greatest time that fields of no stated value leave open, over the predicted time.
+    """
     return Prediction(
         training_kind(
             experts=model.experts is not None,
             zero=plan.zero,
             unfused=plan.attention == "unfused",
+            adapters=plan.lora_rank > 0,
         ),
         cluster.chip,
         tp=plan.tp,
         cp=plan.cp,
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
+        framework=framework,
+        told=_told(plan),
+        below=math.log(hull[0]),
+        above=math.log(hull[1]),
     )
 
 
+def _told(plan: Degrees) -> str:
+    """Return the level of what is told by a plan."""
+    if OPEN & {*plan.assumed}:
+        return BARE if "framework" in plan.assumed else FRAMEWORK
+    if not plan.framework or "framework" in plan.assumed:
+        return PLAN
+    return "" if ":" in plan.framework else FRAMEWORK
+
+
 def collective_features(
-    cluster: Cluster, ranks: int, size_bytes: int, *, crosses: bool | None = None
+    cluster: Cluster,
+    ranks: int,
+    size_bytes: int,
+    seconds: float,
+    *,
+    tool: str = "",
+    crosses: bool | None = None,
 ) -> Prediction:
     """Return the features of a collective on a machine of the catalogue.
 
@@ -80,43 +138,81 @@ def collective_features(
     cluster : Cluster
     ranks : int
     size_bytes : int
+    seconds : float
+        Predicted time inside a graph [s], from which the times that tools may show follow.
+    tool : str
+        Tool that times it, of those of :mod:`workloads.confidence.timing_tool`.
     crosses : bool, optional
         Whether the group lies on several servers; by default, where the cluster has several, more
         ranks than a server has chips do.
     """
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
+    catalogue = cluster.catalogue or shipped_catalogue()
+    runtime = chip_family(cluster.chip, catalogue).runtime
+    least, most = hull(tool, runtime, seconds, catalogue, cluster.domains)
     return Prediction(
         collective_kind(size_bytes),
         cluster.chip,
         ranks=ranks,
-        assumed=_links_assumed(cluster),
-        crosses=crosses and crosses_servers(cluster),
+        tool=tool,
+        crosses=crosses and cluster.domains > 1,
+        below=math.log(least / seconds),
+        above=math.log(most / seconds),
     )
 
 
-def crosses_servers(cluster: Cluster) -> bool:
-    """Return whether collectives over all of a cluster cross servers by the Neuron runtime."""
-    several = cluster.domains > 1 and bool(cluster.chip)
-    return several and chip_family(cluster.chip, cluster.catalogue).runtime == NEURON
+def first_token_features(
+    model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
+) -> Prediction:
+    """Return the features of a replica's time to first token; see :func:`serving_features`."""
+    per_token = serving_features(model, cluster, chips, precision=precision, engine=engine)
+    return replace(per_token, kind=FIRST_TOKEN if model.experts is None else FIRST_TOKEN_EXPERTS)
 
 
-def first_token_features(model: Model, cluster: Cluster, chips: int) -> Prediction:
-    """Return the features of a replica's time to first token."""
-    kind = FIRST_TOKEN if model.experts is None else FIRST_TOKEN_EXPERTS
-    return _replica(kind, cluster, chips)
+def serving_features(
+    model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
+) -> Prediction:
+    """Return the features of a replica's time per token, which its rate shares.
+
+    ``precision`` is that of the weights, by default of the stored ones; ``engine`` may be empty.
+    """
+    return Prediction(
+        SERVING if model.experts is None else SERVING_EXPERTS,
+        cluster.chip,
+        ranks=chips,
+        tool=engine,
+        family=model_family(model, precision or model.precision),
+    )
 
 
-def serving_features(model: Model, cluster: Cluster, chips: int) -> Prediction:
-    """Return the features of a replica's time per token, which its rate shares."""
-    kind = SERVING if model.experts is None else SERVING_EXPERTS
-    return _replica(kind, cluster, chips)
+def model_family(model: Model, precision: str) -> str:
+    """Return the family of a served model, whose members have similar errors.
+
+    Examples
+    --------
+    >>> from workloads.models.huggingface import named
+    >>> model_family(named("llama-3.1-70b"), "fp8"), model_family(named("deepseek-v3"), "fp8")
+    ('dense; 8 bits', 'experts; latent attention; 8 bits')
+    """
+    windows = any(layer.window for layer in model.each_layer)
+    words = ["dense" if model.experts is None else "experts"]
+    words += ["latent attention"] * (model.latent is not None)
+    words += ["recurrent layers"] * (model.recurrence is not None)
+    words += ["attention in windows"] * windows
+    return "; ".join([*words, weight_width(precision)])
 
 
-def _replica(kind: str, cluster: Cluster, chips: int) -> Prediction:
-    """Return the features of a time of one replica."""
-    assumed = kernels_assumed(cluster.chip, cluster.catalogue)
-    return Prediction(kind, cluster.chip, ranks=chips, assumed=assumed)
+def weight_width(precision: str) -> str:
+    """Return the width of weights in words.
+
+    Examples
+    --------
+    >>> weight_width("mxfp4"), weight_width("bf16")
+    ('4 bits', '16 bits')
+    """
+    bits = int(8 * ELEMENT_BYTES.get(precision, 2.0))
+    return f"{next((width for width in WIDTHS if bits <= width), bits)} bits"
 
 
 def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
@@ -128,15 +224,3 @@ def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
     (False, True)
     """
     return family(chip, catalogue).provenance == "assumed"
-
-
-def _links_assumed(cluster: Cluster) -> bool:
-    """Return whether the share of the links' rate that collectives reach is assumed."""
-    catalogue = cluster.catalogue or shipped_catalogue()
-    for part, quantity in (
-        (f"nccl.{cluster.chip}", "efficiency"),
-        (cluster.chip, "collective_efficiency"),
-    ):
-        if catalogue.has(part, quantity):
-            return catalogue.entry(part, quantity).grade == "assumed"
-    return True

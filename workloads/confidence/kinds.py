@@ -15,10 +15,15 @@ from workloads.confidence.mixture import NEVER, Slowing
 
 KIB, MIB = 2**10, 2**20
 
+FRAMEWORK, PLAN, BARE = "framework", "plan", "bare"
+"""Levels of what was told of a training step: its plan and framework; its plan; the degrees,
+batch, sequence and precision alone. Empty where conditions of the run were told as well."""
+
 TENSOR = "training.tensor"
 UNFUSED = "training.unfused"
 SHARDED = "training.sharded"
 EXPERTS = "training.experts"
+ADAPTERS = "training.adapters"
 RESEARCH = "training.research"
 COLLECTIVES = ("collective.small", "collective.medium", "collective.large")
 EXCHANGE = "collective.exchange"
@@ -36,6 +41,7 @@ FAMILY = {
     UNFUSED: "training",
     SHARDED: "training",
     EXPERTS: "training",
+    ADAPTERS: "training",
     RESEARCH: "training",
     **dict.fromkeys(COLLECTIVES, "collective"),
     EXCHANGE: "collective",
@@ -52,6 +58,7 @@ NAMES = {
     UNFUSED: "training before fused attention kernels",
     SHARDED: "training with sharded parameters (FSDP)",
     EXPERTS: "training with experts",
+    ADAPTERS: "training of adapters",
     RESEARCH: "training with research code on mixed nodes",
     COLLECTIVES[0]: "collectives below 64 KiB",
     COLLECTIVES[1]: "collectives from 64 KiB to 4 MiB",
@@ -84,8 +91,20 @@ class Prediction:
         Whether kernels or links rest on assumed numbers.
     slow : Slowing
         Probability that slow nodes lengthen the job, and the time they add; by default never.
+    tool : str
+        Tool that times a collective or kernel, or engine of a replica; empty where none is stated.
+    family : str
+        Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+        precision of a product.
     crosses : bool
-        Whether a collective of the Neuron runtime crosses servers, where its releases differ.
+        Whether a collective crosses servers.
+    framework : str
+        Name of the framework of a training step, without settings.
+    told : str
+        Level of what was told of a training step.
+    below, above : float
+        Ends of the hull of the times that fields of no stated value leave open, as logarithms of
+        their ratio to the prediction; at most and at least 0.
     """
 
     kind: str
@@ -95,10 +114,18 @@ class Prediction:
     ranks: int = 1
     assumed: bool = False
     slow: Slowing = NEVER
+    tool: str = ""
+    family: str = ""
     crosses: bool = False
+    framework: str = ""
+    told: str = ""
+    below: float = 0.0
+    above: float = 0.0
 
 
-def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
+def training_kind(
+    *, experts: bool, zero: int, unfused: bool = False, adapters: bool = False
+) -> str:
     """Kind of a training step.
 
     Parameters
@@ -109,12 +136,16 @@ def training_kind(*, experts: bool, zero: int, unfused: bool = False) -> str:
         Stage of ZeRO.
     unfused : bool
         Whether attention runs as separate kernels, as in frameworks until 2022.
+    adapters : bool
+        Whether adapters alone are trained.
 
     Examples
     --------
     >>> training_kind(experts=False, zero=3)
     'training.sharded'
     """
+    if adapters:
+        return ADAPTERS
     if experts:
         return EXPERTS
     if zero >= 3:

@@ -23,7 +23,13 @@ COLUMNS = (
     "cp",
     "ranks",
     "assumed",
+    "tool",
+    "family",
     "crosses",
+    "framework",
+    "told",
+    "below",
+    "above",
     "log_residual",
 )
 
@@ -49,8 +55,19 @@ class Residual:
         Whether kernels or links rest on assumed numbers.
     log_residual : float
         ln(measured / predicted).
+    tool, family : str
+        Timing tool or engine, and family of the model, as in
+        :class:`~workloads.confidence.kinds.Prediction`.
     crosses : bool
-        Whether a collective of the Neuron runtime crosses servers.
+        Whether a collective crosses servers.
+    framework : str
+        Framework of a training step, without settings.
+    told : str
+        Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
+        that the row states.
+    below, above : float
+        Ends of the hull of times that fields without a stated value leave open, as logarithms of
+        their ratio to the prediction.
     """
 
     table: str
@@ -62,7 +79,18 @@ class Residual:
     ranks: int
     assumed: bool
     log_residual: float
+    tool: str = ""
+    family: str = ""
     crosses: bool = False
+    framework: str = ""
+    told: str = ""
+    below: float = 0.0
+    above: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """Distance of the measured time from the hull, in logarithms; negative inside."""
+        return max(self.below - self.log_residual, self.log_residual - self.above)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +106,9 @@ class Residuals:
 
     @cached_property
     def by_kind(self) -> Mapping[str, Residuals]:
-        """Residuals of each kind of prediction."""
+        """Residuals of each kind of prediction that was told all that the row states."""
         kinds: dict[str, list[Residual]] = {}
-        for row in self.rows:
+        for row in self.told("").rows:
             kinds.setdefault(row.kind, []).append(row)
         return {kind: Residuals(tuple(rows)) for kind, rows in kinds.items()}
 
@@ -105,6 +133,18 @@ class Residuals:
         rows = [row for row in self.rows if row.chip == chip] or self.rows
         return max((int(getattr(row, degree)) for row in rows), default=1)
 
+    def told(self, level: str) -> Residuals:
+        """Residuals of predictions that were told so much."""
+        return self.by_level.get(level, Residuals(()))
+
+    @cached_property
+    def by_level(self) -> Mapping[str, Residuals]:
+        """Residuals by the level of what the predictions were told."""
+        levels: dict[str, list[Residual]] = {}
+        for row in self.rows:
+            levels.setdefault(row.told, []).append(row)
+        return {level: Residuals(tuple(rows)) for level, rows in levels.items()}
+
     def of(self, kind: str) -> Residuals:
         """Residuals of one kind, which may be none."""
         return self.by_kind.get(kind, Residuals(()))
@@ -128,7 +168,13 @@ def parse(text: str) -> Residuals:
                 cp=int(row["cp"]),
                 ranks=int(row["ranks"]),
                 assumed=row["assumed"] == "1",
+                tool=row["tool"],
+                family=row["family"],
                 crosses=row["crosses"] == "1",
+                framework=row["framework"],
+                told=row["told"],
+                below=float(row["below"] or 0.0),
+                above=float(row["above"] or 0.0),
                 log_residual=float(row["log_residual"]),
             )
             for _, row in rows
@@ -142,8 +188,10 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
     for row in rows:
         if math.isfinite(row.log_residual):
             cells = (row.table, row.kind, row.chip, row.group.replace(",", ";"), row.tp, row.cp)
-            flags = (int(row.assumed), int(row.crosses))
-            more = (row.ranks, *flags, f"{row.log_residual:.4f}")
+            family = row.family.replace(",", ";")
+            flags = (int(row.assumed), row.tool, family, int(row.crosses))
+            hull = (f"{end:.4f}" if end else "" for end in (row.below, row.above))
+            more = (row.ranks, *flags, row.framework, row.told, *hull, f"{row.log_residual:.4f}")
             lines.append(",".join(str(cell) for cell in (*cells, *more)))
     return lines
 

@@ -16,37 +16,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from topologies.arrays import FloatArray
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.families import chip_family
+from workloads.confidence.domains import LEAST, domain_half_width
 from workloads.confidence.interval import LEVEL, Interval
-from workloads.confidence.kinds import (
-    COLLECTIVES,
-    EXCHANGE,
-    FAMILY,
-    NAMES,
-    RESEARCH,
-    Prediction,
-)
+from workloads.confidence.kinds import FAMILY, Prediction
 from workloads.confidence.mixture import mixture_ends
+from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residuals, shipped_residuals
+from workloads.confidence.steps import TRAINING, least_half_width, step_ends, step_half_width
 
 BORROWED_TABLES = 1
 """Weight of the family's quantile, in tables, beside those of the kind itself."""
-NOT_FITTED = {
-    "training": 1.3,
-    "collective": 1.25,
-    "serving": 1.25,
-    "first_token": 1.25,
-    "kernel": 1.25,
-}
-"""Widening for all predictions of a family, because constants were fitted to most tables and to no
-new job. The factors are assumed. 80th percentiles of fitted tables of training are 2 to 9 %
-(5 in the middle), of tables that nothing was fitted to 7 to 24 % (fsdp_more, tpu_training,
-moe_folding, megatron_more, mlperf_lora, nemo_more); the latter are among the scores already, and
-the intervals from the other tables cover 80 % of them."""
-NEW_CHIP = 1.5
-"""Widening for a chip without a measured row of the kind."""
 DOUBLED = {"tp": 1.4, "cp": 1.4, "ranks": 1.15}
 """Widening for each doubling of a degree, or of the ranks, beyond the largest measured on the chip.
 A degree changes the shapes of kernels and the fabric of its group: with tp 16 and 32 left out, 1.15
@@ -54,22 +33,7 @@ covered 65 and 58 % of the rows of research code, and of the 17 steps of Trn1 at
 ten; 1.4 covers 82 and 67 %, and 16 of the 17. 1.15 covers more ranks to 81 %, two from one 70."""
 ASSUMED = 1.25
 """Widening where kernels or links rest on assumed numbers."""
-CROSSING = 2.5
-"""Widening where the Neuron runtime crosses servers; assumed. Of what is public over two servers of
-Trn1, a table of 2023 takes 15 to 22 % longer than predicted without the wait of its tool, a later
-figure 10 %. Algorithms between servers came with SDK 2.9 (hierarchical) and later (halving and
-doubling); which one a release takes at which size is not stated."""
-FEW_SOURCES = 1.5
-"""Widening for collectives of the Neuron runtime inside a server, of which few sources are public;
-assumed. Two on Trn2 were found after all fits: 34 and 10 % of their rows lay inside intervals
-without it, and, with the causes that were then found, 80 and 57 %; with it 89 and 76 %."""
-EXCHANGE_KERNEL = 1.25
-"""Widening for exchanges of experts by kernels of an engine, each of which was measured by one
-source and in one release; assumed. With a number of ranks left out their errors are up to 34 %."""
-MIXED_NODES = 1.5
-"""Widening for research code on nodes of mixed quality; assumed. The chance of a slow node is added
-by :mod:`workloads.confidence.mixture`."""
-MOST = 4.0
+MOST = 2.0
 """Largest product of all widenings."""
 PREDICTIONS = 256
 """Predictions whose widenings are remembered; rows of one table share a few."""
@@ -105,31 +69,38 @@ def interval(
     measured = shipped_residuals() if residuals is None else residuals
     half, slow = half_width(prediction, measured, level), prediction.slow
     basis = _basis(prediction, measured)
+    if FAMILY[prediction.kind] == TRAINING and not slow.share:
+        low, high = (value * math.exp(end) for end in step_ends(prediction, half))
+        return Interval(low, high, level, basis, value)
     if slow.share and slow.seconds:
-        low, high = mixture_ends(value, slow, half, level)
+        low, high = mixture_ends(value, slow, max(LEAST, half), level)
         more = f"a slow node in {slow.share:.0%} of runs adds {slow.seconds:,.3g} s"
-        return Interval(low, high, level, f"{basis}; {more}")
-    wide = math.exp(half)
-    return Interval(value / wide, value * wide, level, basis)
+        return Interval(low, high, level, f"{basis}; {more}", value)
+    low, high = (value * math.exp(end) for end in (prediction.below, prediction.above))
+    if low < high:
+        basis += f"; {low * 1e6:,.3g} to {high * 1e6:,.3g} us by the tool that times it"
+    return Interval(low / math.exp(half), high * math.exp(half), level, basis, value)
 
 
 def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVEL) -> float:
     """Half of an interval's width, in logarithms: the ends are value · exp(± half_width)."""
-    return score_quantile(prediction.kind, residuals, level) * widening(prediction, residuals)
+    if FAMILY[prediction.kind] != TRAINING:
+        return domain_half_width(prediction, residuals, level)[0]
+    half, _ = step_half_width(prediction, residuals, level)
+    if half <= 0:
+        return half
+    return max(half * widening(prediction, residuals), least_half_width(prediction, residuals))
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:
-    """Factor by which a prediction's interval is wider than those of measured rows of its kind."""
+    """Factor by which a step's interval is wider than those of measured rows of its kind."""
     return min(MOST, math.prod(factor for factor, _ in _factors(prediction, residuals)))
 
 
 @lru_cache(PREDICTIONS)
 def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float, str], ...]:
     """Differences between a prediction and the measurements, each with its factor and reason."""
-    of_kind = residuals.of(prediction.kind)
-    factors = [(NOT_FITTED[FAMILY[prediction.kind]], "constants were fitted elsewhere")]
-    if of_kind.rows and prediction.chip not in of_kind.chips:
-        factors.append((NEW_CHIP, f"no such measurement on {prediction.chip or 'such a chip'}"))
+    of_kind, factors = residuals.of(prediction.kind), []
     for degree, doubled in DOUBLED.items():
         size, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
         if of_kind.rows and size > largest:
@@ -137,35 +108,16 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
             factors.append((doubled**doublings, f"{degree} {size:,} beyond {largest:,}"))
     if prediction.assumed:
         factors.append((ASSUMED, "assumed numbers"))
-    if prediction.crosses:
-        factors.append((CROSSING, "between servers by a runtime whose releases differ"))
-    elif _few_sources(prediction.kind, prediction.chip):
-        factors.append((FEW_SOURCES, "a runtime that few sources measured"))
-    if prediction.kind == EXCHANGE:
-        factors.append((EXCHANGE_KERNEL, "a kernel measured in one release"))
-    if prediction.kind == RESEARCH:
-        factors.append((MIXED_NODES, "nodes of mixed quality"))
     return tuple(factors)
-
-
-@lru_cache(PREDICTIONS)
-def _few_sources(kind: str, chip: str) -> bool:
-    """Return whether a prediction is of a collective of the Neuron runtime."""
-    catalogued = kind in COLLECTIVES and shipped_catalogue().has(chip, "family")
-    return catalogued and chip_family(chip).is_neuron
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
     """Sentence with the measurements behind an interval and the reasons for its widening."""
-    of_kind = residuals.of(prediction.kind)
-    tables = len(of_kind.by_table)
-    source = f"{len(of_kind.rows):,} measured rows of {tables} table{'s' * (tables != 1)}"
-    text = f"{NAMES[prediction.kind]}: {source}, each table of equal weight"
+    if FAMILY[prediction.kind] != TRAINING:
+        return domain_half_width(prediction, residuals)[1]
     factors = _factors(prediction, residuals)
-    reasons = ", ".join(f"{reason} (×{factor:.2f})" for factor, reason in factors)
-    factor = widening(prediction, residuals)
-    most = ", the most" * (factor == MOST)
-    return f"{text}; wider by ×{factor:.2f}{most}: {reasons}"
+    reasons = (f"; ×{factor:.2f} for {reason}" for factor, reason in factors)
+    return step_half_width(prediction, residuals)[1] + "".join(reasons)
 
 
 @lru_cache(maxsize=256)
@@ -187,24 +139,8 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
     scores, weights = [], []
     for table in rows.by_table.values():
         for row in table:
-            few = FEW_SOURCES if _few_sources(row.kind, row.chip) else 1.0
-            wider = (ASSUMED if row.assumed else 1.0) * (CROSSING if row.crosses else few)
-            scores.append(abs(row.log_residual) / wider)
+            scores.append(abs(row.log_residual) / (ASSUMED if row.assumed else 1.0))
             weights.append(1 / len(table))
     if not scores:
         return math.log(2.0), 0
     return weighted_quantile(np.array(scores), np.array(weights), level), len(rows.by_table)
-
-
-def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
-    """Smallest value at or below which a share ``level`` of the weight lies.
-
-    Examples
-    --------
-    >>> weighted_quantile(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 2.0]), 0.5)
-    2.0
-    """
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
-    return float(values[order][min(position, len(values) - 1)])

@@ -1,1 +1,1 @@
-"""Demand traces that ship with the package; origin and licences in ``LICENCES.md``."""
+"""Demand traces that ship with the package; origin and licences in ``DATA_LICENCES.md``."""

@@ -113,7 +113,8 @@ def raised(demand: Demand, begin: int, minutes: int, factor: float) -> Demand:
 def minute_from_start(demand: Demand, clock: str) -> int:
     """Minutes from the start of a demand to the first moment with a time of day."""
     hours, _, rest = clock.strip().partition(":")
-    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
+    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", clock.strip())
+    if not (digits and int(hours) < 24 and int(rest) < 60):
         raise InputError(f"spike at {clock!r} is not a time of day; write it as 02:00.")
     first = demand.index[0]
     return int((int(hours) * 60 + int(rest) - first.hour * 60 - first.minute) % MINUTES_PER_DAY)

@@ -12,7 +12,7 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search import best_estimates, candidates, fit
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")
 SEQUENCE = 8192
@@ -29,7 +29,12 @@ NARROWED: tuple[Mapping[str, Any], ...] = (
 
 
 def job_plan(
-    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+    stated: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    *,
+    lnc: int | None = None,
+    chips: int | None = None,
 ) -> ParallelPlan:
     """Return the plan of parallelism that a job runs with.
 
@@ -40,8 +45,8 @@ def job_plan(
     its own anyway.
     """
     fields = {name: value for name, value in stated.items() if value is not None}
-    if any(name in fields for name in DEGREES):
-        return complete(fields, model, cluster, lnc=lnc)
+    if chips is not None or any(name in fields for name in DEGREES):
+        return complete(fields, model, cluster, lnc=lnc, chips=chips)
     batch = fields.pop("global_batch", cluster.chips)
     fields.setdefault("seq", min(SEQUENCE, model.positions or SEQUENCE))
     why: InputError | None = None

@@ -21,9 +21,11 @@ class Reader:
     def __init__(self, fields: Fields, name: str):
         self.fields = fields
         self.name = name
+        self.asked: set[str] = set()
 
     def value(self, *names: str) -> Any:
         """Return the value of the first of these fields that is there and not null, else None."""
+        self.asked.update(name.partition(".")[0] for name in names)
         return next((value for name in names if (value := self._at(name)) is not None), None)
 
     def has(self, *names: str) -> bool:

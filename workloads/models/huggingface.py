@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -244,11 +245,11 @@ def from_fields(fields: Fields, name: str) -> Model:
         **attention(read),
         **feed_forward(read),
         **layers(read),
-        "left_out": (*left_out, *_predicting(read)),
         "precision": precision(stated_quantization(text, fields), name),
         **family.fixed,
     }
-    return Model(name=name, **described)
+    left_out = (*left_out, *_predicting(read), *_unread(read, text))
+    return Model(name=name, left_out=left_out, **described)
 
 
 def _decoder(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
@@ -317,6 +318,36 @@ def _check_complete(read: Reader, family: Family, kind: str) -> None:
             f"model {read.name}: architecture {shown} is unknown, and its config lacks "
             f"{', '.join(lacking)}.{suggestion(kind, FAMILIES)} Add them under these names."
         )
+
+
+WITHOUT_TIME = re.compile(
+    r"_?(architectures|model_type|auto_map|name_or_path|attn_implementation|use_cache|is_decoder|"
+    r"tokenizer_class|task_specific_params|problem_type|id2label|label2id|gradient_checkpointing|"
+    r"pretraining_tp|(sub)?pooling.*|prefix|n_ctx|seq_length|max_sequence_length|max_seq_len|"
+    r"max_position_embeddings|model_max_length|original_max_position.*|n_positions|position.*type|"
+    r"(use_)?sliding_window.*|max_window_layers|attention_window.*|layer_types|cache_.*|"
+    r"norm_topk_prob|scoring_func|topk_method|topk_group|n_group|seq_aux|ep_size|"
+    r"hidden_act(ivation)?|activation_function|act_fn|quantization_config|compression_config|"
+    r"time_step_.*|rescale_prenorm_residual|residual_in_fp32|summary_.*|dim_model_base|mup_.*|"
+    r"query_pre_attn_scalar|logits?_.*|reorder_and_upcast_attn|use_flash_attn|torchscript|"
+    r"temperature|top_[kp]|do_sample|typical_p|num_beams|(min|max)_length|.*_penalty|moe_shared_width|"
+    r"num_kv_heads|parallel_attn|n_embed|expand|learned_pos_emb|block_ff_dim|(patch|image|num_patch)_.*)|"
+    r".*(token_ids?|token_index|dropout|pdrop|_drop|_eps|_epsilon|initializer.*|_init|init_.*|"
+    r"rope.*|rotary.*|_loss.*|_coef|softcap.*|scal(e|ing)|multiplier|version|dtype|jitter_noise)|"
+    r"(rope|rotary|init|initializer|output|return|scale|partial_rotary|router_(aux|z)_loss)_.*"
+)
+"""Fields, by their whole name, that set numerics, tokens or what a checkpoint is called, and fields
+of which other fields that are read say all."""
+
+
+def _unread(read: Reader, text: Fields) -> tuple[str, ...]:
+    """Names of fields that nobody asked for and that may stand for work; none that are off."""
+    unread = sorted(
+        name
+        for name, value in text.items()
+        if value and name not in read.asked | TOWERS.keys() and not WITHOUT_TIME.fullmatch(name)
+    )
+    return tuple(f"the field {shown(name, 40)}, which is not understood" for name in unread)
 
 
 def _predicting(read: Reader) -> tuple[str, ...]:

@@ -22,17 +22,19 @@ from workloads.search.combinations import (
 from workloads.search.grid import Columns, rows
 from workloads.search.refusals import check_alone
 from workloads.search.rules import Frame, sieve
+from workloads.training.frameworks.framework import framework, usual_framework
 from workloads.training.plan.checks import check_runtime
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete, field_value
+from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules import schedule_names
 from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.usual_plan import complete
 
 SHARED = (
     "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
     "routing_skew", "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
-    "lora_rank", "lora_on", "train_only", "runtime",
+    "lora_rank", "lora_on", "train_only", "runtime", "framework",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
@@ -113,6 +115,9 @@ def candidates(
     for name, value in fixed.items():
         check_field(name, value)
     base = _base(model, cluster, global_batch, fixed, lnc)
+    stack = framework(base.framework)
+    stack.check_chip(cluster)
+    cluster = stack.on(cluster, model)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
     grid = with_overlaps(
@@ -132,7 +137,11 @@ def _base(
     usual = complete(sizes, model, cluster, lnc=lnc)
     same = {name: fixed[name] for name in (*SHARED, "overlap") if name in fixed}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
-    return ParallelPlan(**{**sizes, **same, "global_batch": global_batch})
+    # All plans of a search are run by one framework, so that none wins by another's kernels.
+    assumed = () if "framework" in same else ("framework",)
+    same.setdefault("framework", usual_framework(cluster, same))
+    fields = {**sizes, **same, "global_batch": global_batch}
+    return ParallelPlan(**fields, assumed=assumed)
 
 
 def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[ParallelPlan, ...]:
@@ -153,6 +162,7 @@ def _plans(
     names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
     same |= {name: fixed[name] for name in EXCHANGES if name in fixed}
+    same["assumed"] = base.assumed
     orders = [fixed["order"]] if "order" in fixed else ORDERS
     listed = {name: column.tolist() for name, column in columns.items()}
     spread = {pp: light_end(model, pp, base.seq) for pp in set(listed["pp"])}

@@ -25,6 +25,7 @@ from workloads.search.lower_bound import Work, least_s
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
+from workloads.training.frameworks.framework import framework_of, usual_framework
 from workloads.training.layers.shapes import TWO
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
@@ -52,7 +53,19 @@ def estimate(
     watch : function of (sequence, str)
         Function that wraps a sequence to show progress, with a word for the work.
     """
-    return _all_s(_Shared(model, cluster), plans, watch)
+    seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
+    for row, plan in enumerate(plans):
+        text = plan.framework or usual_framework(cluster, vars(plan))
+        rows_of.setdefault(text, []).append(row)
+    for rows in rows_of.values():
+        alike = [plans[row] for row in rows]
+        seconds[rows] = _all_s(_Shared(model, framed(model, cluster, alike)), alike, watch)
+    return seconds
+
+
+def framed(model: Model, cluster: Cluster, plans: Sequence[ParallelPlan]) -> Cluster:
+    """Return the cluster with the numbers of the framework that all plans have in common."""
+    return framework_of(plans[0], cluster).on(cluster, model) if plans else cluster
 
 
 def best_estimates(
@@ -72,13 +85,13 @@ def best_estimates(
     model : Model
     cluster : Cluster
     plans : sequence of ParallelPlan
-        Plans that divide the model.
+        Plans that divide the model, all of one framework.
     count : int
         Number of the best plans whose order is needed, from 1.
     watch : function of (sequence, str)
         Function that wraps a sequence to show progress, with a word for the work.
     """
-    shared = _Shared(model, cluster)
+    shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):
         return _all_s(shared, plans, watch)
     bound_s = np.array([shared.least_s(plan) for plan in watch(plans, "estimated")])
@@ -172,7 +185,7 @@ class _Shared:
         of a stage's ranks. Layers without experts do not depend on how experts are divided.
         """
         stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
-        unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip)
+        unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip, plan.microbatches > 1)
         pipeline = plan.pipeline
         schedule = (pipeline.splits_weights, pipeline.pairs_passes and plan.ep > 1)
         key = (*_fields(plan, PASS_FIELDS), *schedule, self._where(plan, DENSE), *unexplained)

@@ -1,7 +1,8 @@
 """Memory of candidates, and the plans among them that fit.
 
 Sharding more than the optimizer's state, and recomputing layers, cost time and save memory. A plan
-with more of either is left out if the same plan with less of it fits.
+with more of either is left out if the same plan with less of it fits. Plans for which there is
+room only if the training stack needs little memory are taken where no other fits.
 """
 
 from __future__ import annotations
@@ -21,14 +22,9 @@ from workloads.search.candidates import Candidates
 from workloads.search.combinations import RECOMPUTE
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded
-from workloads.training.memory.memory import worst
-from workloads.training.plan.parameters import (
-    GRADIENT_BYTES,
-    OPTIMIZER_BYTES,
-    Share,
-    kind_shares,
-    layer_weight_bytes,
-)
+from workloads.training.memory.activations import Stack, stack_of
+from workloads.training.memory.memory import likely, worst
+from workloads.training.plan.parameters import Share, kind_shares, layer_weight_bytes
 from workloads.training.plan.plan import ParallelPlan
 
 NEEDLESS = {
@@ -38,6 +34,8 @@ NEEDLESS = {
 """Fields that save memory, and the reason why plans that save more than needed are left out."""
 UNKNOWN = -1
 """Memory of a plan that is left out before its memory is computed."""
+NEARLY = 64
+"""Plans nearest to fitting whose least need is computed where none is likely to fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +45,9 @@ class Fit:
     Attributes
     ----------
     total_bytes : int64 array (candidates,)
-        Memory that each candidate needs [B]; ``UNKNOWN`` for one that is left out. If its
-        parameters alone do not fit, it is their size.
+        Memory that each candidate is likely to need [B]; ``UNKNOWN`` for one that is left out. If
+        its parameters alone do not fit, it is their size. Where no candidate is likely to fit, it
+        is the least need of those that a sparing stack fits.
     capacity_bytes : int
         Memory of a rank [B].
     pruned : mapping of str to int
@@ -95,11 +94,12 @@ def fit(
         If no candidate fits. The message has the nearest one and the bytes that it lacks.
     """
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
+    stack = stack_of(catalogue)
     totals: dict[Hashable, int] = {}
     fitting: dict[Hashable, list[tuple[int, int]]] = {}
     total = np.full(len(candidates), UNKNOWN, np.int64)
     pruned = dict.fromkeys(NEEDLESS.values(), 0)
-    capacity = worst(candidates.model, candidates.plans[0], catalogue, chip).capacity
+    capacity = likely(candidates.model, candidates.plans[0], catalogue, chip).capacity
     capacity -= int(margin * capacity)
     # Plans that save less come first, so that those which save more can be compared with them.
     order = sorted(range(len(candidates)), key=lambda row: _savings(candidates.plans[row]))
@@ -113,19 +113,22 @@ def fit(
         # The order of the axes changes the chips of ranks, not the memory that they need.
         key = (*alike[1:], plan.zero, plan.recompute)
         if key not in totals:
-            totals[key] = least_bytes(candidates.model, plan)
+            totals[key] = least_bytes(candidates.model, plan, stack)
             if totals[key] <= capacity:
-                totals[key] = worst(candidates.model, plan, catalogue, chip).total
+                totals[key] = likely(candidates.model, plan, catalogue, chip).total
         total[row] = totals[key]
         if total[row] <= capacity:
             fitting.setdefault(alike, []).append(saves)
     outcome = Fit(total, capacity, {reason: count for reason, count in pruned.items() if count})
     if not outcome.fits.any():
+        for row in np.argsort(total)[:NEARLY].tolist():
+            total[row] = worst(candidates.model, candidates.plans[row], catalogue, chip).least
+    if not outcome.fits.any():
         raise InputError(_nothing_fits(candidates, outcome))
     return outcome
 
 
-def least_bytes(model: Model, plan: ParallelPlan) -> int:
+def least_bytes(model: Model, plan: ParallelPlan, stack: Stack = Stack()) -> int:
     """Return a lower bound of a plan's memory: parameters and states of an average stage [B].
 
     It leaves out embedding and output layer. For a plan that trains adapters or a part of the model
@@ -137,7 +140,8 @@ def least_bytes(model: Model, plan: ParallelPlan) -> int:
         sum(count * parameters.dense for count, parameters in pairs) // plan.pp,
         sum(count * parameters.experts for count, parameters in pairs) // plan.pp,
     )
-    sizes = ((3, layer_weight_bytes(plan)), (2, GRADIENT_BYTES), (1, OPTIMIZER_BYTES))
+    states = ((2, stack.gradient_bytes), (1, stack.optimizer_bytes))
+    sizes = ((3, layer_weight_bytes(plan)), *states)
     return int(
         sum(
             size * sharded(plan.sharding >= level, held, plan.replicas, plan.expert_replicas)
@@ -185,7 +189,7 @@ def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
     for row in np.argsort(fit.total_bytes).tolist():
         if fit.total_bytes[row] >= total:
             break
-        needed = worst(candidates.model, candidates.plans[row], catalogue, chip).total
+        needed = likely(candidates.model, candidates.plans[row], catalogue, chip).total
         if needed < total:
             nearest, total = row, needed
     plan, missing = candidates.plans[nearest], total - fit.capacity_bytes

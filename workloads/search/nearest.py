@@ -12,11 +12,12 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.grid import divisors
-from workloads.training.memory.memory import worst
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.memory.memory import likely
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete
 from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.usual_plan import complete
 
 RECOMPUTES = 0.9
 """Distance of changing recomputation, if halving a degree has the distance 1."""
@@ -69,11 +70,13 @@ def nearest_plan(
         proposals = sorted(_proposals(fixed, model, ranks), key=lambda way: _distance(fixed, way))
     except (InputError, TypeError, ValueError):
         return None
-    catalogue = cluster.catalogue or shipped_catalogue()
     for changes in proposals:
         plan = _plan({**fixed, **changes}, model, cluster, lnc)
         if plan is not None:
-            needed = worst(model, plan, catalogue, cluster.chip)
+            catalogue = (
+                framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+            )
+            needed = likely(model, plan, catalogue, cluster.chip)
             if needed.total <= needed.capacity:
                 return changes
     return None

@@ -209,7 +209,7 @@ def search(
     listed = candidates(model, cluster, global_batch, stated=stated, spared=settled, lnc=aim.lnc)
     estimates = _estimated(listed, settled, aim, watch)
     estimated = time.perf_counter()
-    runner = Runner(model, cluster, engine)
+    runner = Runner(model, listed.cluster, engine)
     finalists = _simulated(estimates, aim, runner, watch)
     overlapped_s = None
     if "overlap" not in settled:

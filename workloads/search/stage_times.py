@@ -101,8 +101,9 @@ def _shapes(stage: Stage, kind: Layer) -> RankShapes:
         plan,
         pp=STAGES,
         vpp=vpp,
-        zero=0,
-        global_batch=plan.dp * plan.microbatch,
+        # Copies of sharded parameters and sums of gradients are kernels of a pass as well.
+        zero=3 if plan.sharding == 3 else 0,
+        global_batch=plan.dp * plan.microbatch * min(2, plan.microbatches),
         stage_layers=counts,
     )
     few = replace(stage.model.of_kind(kind), layers=sum(counts))

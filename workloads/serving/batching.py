@@ -44,6 +44,8 @@ class Batching:
     gather_passes, gather_tokens : int
         Passes of decode for which prompts wait for further prompts, unless those that wait fill an
         iteration to ``gather_tokens`` already; 0 for no wait.
+    engine : str
+        Serving engine whose scheduler this is; empty for none in particular.
     """
 
     slots: int = 64
@@ -55,6 +57,7 @@ class Batching:
     poll_passes: int = 1
     gather_passes: int = 0
     gather_tokens: int = 0
+    engine: str = ""
 
     def __post_init__(self) -> None:
         if self.prompts not in PROMPTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,13 +38,13 @@ def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | 
     folder : Path, optional
         Folder of the table; by default the one of all kept files.
     """
-    content = kept_files.read(_name(digest), _within(folder))
-    if content is None:
-        return None
-    values = json.loads(content)
-    arrays = {name: np.array(values[name], float) for name in ARRAYS}
-    rates = {name: float(values[name]) for name in RATES}
-    return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
+
+    def table(values: Any) -> Capacity:
+        arrays = {name: np.array(values[name], float) for name in ARRAYS}
+        rates = {name: float(values[name]) for name in RATES}
+        return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
+
+    return kept_files.read_json(_name(digest), table, _within(folder))
 
 
 def keep_table(digest: str, table: Capacity, folder: Path | None = None) -> None:

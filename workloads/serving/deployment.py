@@ -71,6 +71,12 @@ class Deployed:
     served: Served
     apart: Apart | None
 
+    @property
+    def known(self) -> dict[str, str]:
+        """Precision and engine, by which an answer is more or less sure."""
+        deployment = self.deployment
+        return {"precision": deployment.profile.precision, "engine": deployment.batching.engine}
+
     def summary(self, slo: Slo) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
         numbers = serving_summary(self.served, self.deployment.profile, slo)

@@ -2,7 +2,8 @@
 
 - **vLLM** (V1, ``--max-num-batched-tokens``): pieces of prompts beside decoding requests, 8,192
   tokens an iteration behind an API server on chips with 70 GiB and more, 2,048 on smaller ones and
-  on the A100. An iteration is planned after the one before, unless ``async-scheduling`` is set.
+  on the A100. An iteration is planned after the one before, unless ``async-scheduling`` is set, as
+  it is by default from 0.14 on (January 2026).
 - **SGLang** (``--chunked-prefill-size``): prompts run before decode, in iterations of their own,
   unless ``--enable-mixed-chunk`` is set; 8,192 tokens on chips with less than 160 GiB, 16,384 on
   larger ones. Its overlap scheduler plans one iteration ahead.
@@ -17,7 +18,9 @@ are off by default.
 
 from __future__ import annotations
 
-from topologies.catalogue.catalogue import shipped_catalogue
+from functools import lru_cache
+
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
@@ -30,6 +33,10 @@ PROMPTS_OF = {"vllm": BESIDE, "sglang": FIRST, "tensorrt-llm": WHOLE}
 PLANS_AHEAD = ("sglang", "tensorrt-llm")
 """Engines that plan an iteration while the one before runs."""
 ENGINES = tuple(PROMPTS_OF)
+OVERHEADS = ("iteration_overhead", "request_iteration")
+"""Constants of ``serving.gpu`` of which an engine may have its own, as a variant of its name."""
+CATALOGUES = 32
+"""Catalogues with the numbers of an engine that are kept."""
 
 
 def engine_batching(
@@ -83,7 +90,30 @@ def engine_batching(
         poll_passes=poll_passes,
         gather_passes=passes,
         gather_tokens=int(share * tokens),
+        engine=engine,
     )
+
+
+@lru_cache(CATALOGUES)
+def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
+    """Return a catalogue in which the overheads are those of an engine, where it has its own.
+
+    A value that the catalogue's user has replaced or chosen stays.
+
+    Examples
+    --------
+    >>> engine_numbers(shipped_catalogue(), "vllm").value("serving.gpu", "request_iteration")
+    2e-05
+    """
+    part, shipped = "serving.gpu", shipped_catalogue()
+    own = {
+        f"{part}.{quantity}": engine
+        for quantity in OVERHEADS
+        if engine
+        and catalogue.entry(part, quantity) == shipped.entry(part, quantity)
+        and any(row.variant == engine for row in catalogue.variants(part, quantity))
+    }
+    return catalogue.with_variants(own) if own else catalogue
 
 
 def _check_engine(cluster: Cluster, engine: str) -> None:

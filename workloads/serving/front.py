@@ -74,7 +74,9 @@ class ServingResult:
     def interval(self) -> Interval:
         """Interval that should hold 80 % of measured median times to first token [s]."""
         median_s = self.summary["ttft_s"]["p50"]
-        return first_token_interval(self.model, self.cluster, self.replica.chips, median_s)
+        return first_token_interval(
+            self.model, self.cluster, self.replica.chips, median_s, **self.deployed.known
+        )
 
     @property
     def tpot_interval(self) -> Interval | None:
@@ -82,13 +84,14 @@ class ServingResult:
         median_s = self.summary["tpot_s"]["p50"]
         if median_s is None:
             return None
-        return serving_interval(self.model, self.cluster, self.replica.chips, median_s)
+        return serving_interval(
+            self.model, self.cluster, self.replica.chips, median_s, **self.deployed.known
+        )
 
     @property
     def tokens_per_s_interval(self) -> dict[str, float]:
         """Ends ``low`` and ``high`` of the rate of output tokens [1/s]."""
-        cluster, chips = self.cluster, self.replica.chips
-        complete = with_intervals(self.summary, self.model, cluster, chips, self.served.requests)
+        complete = with_intervals(self.summary, self.model, self.cluster, self.deployed)
         return dict(complete["tokens_per_s_interval"])
 
     @property

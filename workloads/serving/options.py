@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
+from workloads.serving.engines import engine_numbers
 from workloads.serving.parsing import batching_from
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
@@ -83,13 +85,15 @@ class ServingOptions:
             For a model or draft that does not fit, and for more replicas than the cluster has
             chips for.
         """
+        batching = self.batching or batching_from(cluster)
+        numbers = engine_numbers(cluster.catalogue or shipped_catalogue(), batching.engine)
         replica = profile(
             model, cluster, tp=tp, precision=precision, ep=self.ep,
-            cache_precision=self.cache_precision,
+            cache_precision=self.cache_precision, catalogue=numbers,
         )  # fmt: skip
 
         def draft(name: str) -> Profile:
-            return profile(as_model(name), cluster, tp=tp)
+            return profile(as_model(name), cluster, tp=tp, catalogue=numbers)
 
         speculation, apart = self.speculate, self.disaggregate
         if isinstance(speculation, str):
@@ -98,7 +102,7 @@ class ServingOptions:
             apart = parse_pools(apart)
         return Deployment(
             replica,
-            self.batching or batching_from(cluster),
+            batching,
             speculation,
             pools(cluster, replica, *apart) if apart else None,
         )

@@ -32,6 +32,7 @@ from workloads.serving.rank.attention import (
     decode_request_s,
     prefill_square_s,
     scan_token_s,
+    windows_of,
 )
 from workloads.serving.rank.experts import EXPERT_BLOCK
 from workloads.serving.rank.layers import products_s, small_kernels_s
@@ -67,13 +68,20 @@ class Profile:
     weights_bytes, kv_bytes_per_token, kv_budget_bytes : float
         Weights, cache of a token, and room for the cache, of the whole replica [B].
     decode_request_s : float
-        Attention time of each decoding request that does not depend on its cached tokens [s].
+        Time of each decoding request that does not depend on its cached tokens, in attention and
+        on the host [s].
     request_s : float
         Time in network, tokenizer and scheduler before the engine sees a request [s].
     prompt_linear_s : float array (sizes,), optional
         Times as in ``linear_s`` of an iteration with prompts, where they differ [s].
     expert_groups : int
         Groups of ranks that divide the experts of a mixture while prompts run.
+    precision : str
+        Precision of the weights; empty for the stored one.
+    window_tokens : int
+        Tokens that layers with attention in windows read of each request; 0 without such layers.
+    decode_window_s : float
+        Attention time of these layers for each token that they read [s].
     """
 
     name: str
@@ -90,6 +98,9 @@ class Profile:
     decode_request_s: float = 0.0
     prompt_linear_s: FloatArray | None = None
     expert_groups: int = 1
+    precision: str = ""
+    window_tokens: int = 0
+    decode_window_s: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -125,7 +136,11 @@ class Profile:
 
     def attention_s(self, requests: int, cached_tokens: Tokens) -> Tokens:
         """Attention time of one token for each of some requests over all cached tokens [s]."""
-        return self.decode_request_s * requests + self.decode_kv_s * cached_tokens
+        seconds = self.decode_request_s * requests + self.decode_kv_s * cached_tokens
+        if not self.window_tokens:
+            return seconds
+        windowed: Tokens = np.minimum(cached_tokens, self.window_tokens * requests)
+        return seconds + self.decode_window_s * windowed
 
 
 def profile(
@@ -185,15 +200,19 @@ def _profile_of(rank: RankShare) -> Profile:
     tokens = _token_counts(model)
     other_s = _other_than_products_s(rank, tokens)
     prompt_s = _other_than_products_s(rank, tokens, prompts=True)
+    window_tokens, windows = windows_of(rank)
     return Profile(
         name=f"{model.name} on {rank.chips} x {rank.cluster.chip}",
         expert_groups=rank.ep,
+        precision=rank.precision,
         chips=rank.chips,
         tokens=tokens,
         linear_s=other_s + products_s(rank, tokens),
         prompt_linear_s=_issued_by_host(prompt_s + products_s(rank, tokens, prompts=True), rank),
-        decode_kv_s=decode_kv_s(rank),
-        decode_request_s=decode_request_s(rank),
+        decode_kv_s=(1 - windows) * decode_kv_s(rank),
+        window_tokens=window_tokens,
+        decode_window_s=windows * decode_kv_s(rank),
+        decode_request_s=decode_request_s(rank) + rank.overhead("request_iteration"),
         prefill_token_s=_prompt_token_s(rank),
         prefill_square_s=prefill_square_s(rank),
         weights_bytes=weights,

@@ -9,24 +9,24 @@ from topologies.clusters.cluster import Cluster
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
 from workloads.models.model import Model
+from workloads.serving.deployment import Deployed
 from workloads.serving.requests import Requests
 
 
 def with_intervals(
-    document: Mapping[str, Any], model: Model, cluster: Cluster, chips: int, requests: Requests
+    document: Mapping[str, Any], model: Model, cluster: Cluster, deployed: Deployed
 ) -> dict[str, Any]:
     """Return the headline numbers of a run, with 80 % intervals of the predicted ones.
 
     Parameters
     ----------
     document : mapping
-        Summary and cost of a :class:`workloads.serving.deployment.Deployed`.
+        Summary and cost of ``deployed``.
     model : Model
     cluster : Cluster
         Machine of the replica, whose catalogue says how sure its numbers are.
-    chips : int
-        Chips of one replica.
-    requests : Requests
+    deployed : Deployed
+        Replicas whose engine, weights and chips say how sure the answer is, and the requests.
 
     Returns
     -------
@@ -36,9 +36,11 @@ def with_intervals(
         price, ``usd_per_million_tokens_interval``.
     """
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
-    complete = {**document}
-    complete["interval"] = first_token_interval(model, cluster, chips, first_s).document()
-    per_token = serving_interval(model, cluster, chips, later_s or 1.0)
+    complete, known = {**document}, deployed.known
+    requests, chips = deployed.served.requests, deployed.deployment.profile.chips
+    first_token = first_token_interval(model, cluster, chips, first_s, **known)
+    complete["interval"] = first_token.document()
+    per_token = serving_interval(model, cluster, chips, later_s or 1.0, **known)
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
     rate = rate_ends(

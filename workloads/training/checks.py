@@ -69,7 +69,7 @@ def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
     _check_process_memory(shapes, detail)
     memory = worst(model, plan, shapes.catalogue, cluster.chip)
     if not detail.allow_oversized:
-        check_memory(memory, plan)
+        check_memory(memory, model, plan, shapes.catalogue, cluster.chip)
     return memory
 
 

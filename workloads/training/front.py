@@ -13,11 +13,13 @@ from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.rank_vector import Progress
+from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
+from workloads.training.plan.checks import check_chips, check_ranks
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
-PLAN = frozenset(field.name for field in fields(ParallelPlan))
+PLAN = frozenset(field.name for field in fields(ParallelPlan) if field.compare)
 """Names of the fields of a plan."""
 DETAIL = frozenset(field.name for field in fields(Detail))
 """Names of the fields of a detail; no field of a plan has the same name."""
@@ -46,15 +48,17 @@ def train(
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     plan : Plan, optional
-        By default a plan with the fields in ``stated``: data parallelism fills the cluster, and
-        every replica has 16 microbatches of sequences of 4,096 tokens.
+        By default one of the fields in ``stated``: data parallelism fills the cluster, and every
+        replica has 16 microbatches of sequences of 4,096 tokens.
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
     progress : function of (str, int, int), optional
         Called with how far a rank-vector run is.
     **stated
-        Fields of the plan, such as ``tp=8``, and of the detail, such as ``level="chunk"``. They
-        replace the fields of a ``plan`` and a ``detail`` that are passed as well.
+        Fields of the plan, such as ``tp=8`` and ``framework="torchtitan"``, of the detail, such as
+        ``level="chunk"``, and of :class:`~workloads.training.frameworks.conditions.Conditions`,
+        such as ``power_limit_w=500``. They replace the fields of a ``plan`` and a ``detail`` that
+        are passed as well. ``chips`` may be a number: the plan then has the first chips only.
 
     Returns
     -------
@@ -73,21 +77,39 @@ def train(
     >>> step = train("llama-3.1-8b", "trn2.48xlarge", tp=8)
     >>> step.plan
     Plan(tp=8, dp=2, global_batch=32)
-    >>> abs(sum(step.breakdown_s.values()) - step.time_s) < 1e-9
-    True
     """
-    plan_fields, detail_fields = _plan_and_detail_fields(stated)
+    plan_fields, detail_fields, conditions = _divided(stated)
+    count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
     check_fields(DetailFields, detail_fields)
     model, cluster = as_model(model), as_cluster(cluster)
-    plan = replace(plan, **plan_fields) if plan else complete(plan_fields, model, cluster)
+    if count is not None:
+        check_chips(count, cluster)
+        detail_fields["partial"] = True
+    stated_fields = {**(vars(plan) if plan else {}), **plan_fields}
+    if text := conditions.framework_text(stated_fields, cluster):
+        plan_fields["framework"] = text
+    if plan:
+        plan = _changed(plan, plan_fields, count or cluster.chips)
+    plan = plan or complete(plan_fields, model, cluster, chips=count)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 
-def _plan_and_detail_fields(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide keyword arguments into fields of a plan and fields of a detail."""
+def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any], chips: int) -> ParallelPlan:
+    """Return the plan with other values for some of its fields, which are then stated ones."""
+    assumed = tuple(name for name in plan.assumed if name not in plan_fields)
+    plan = replace(plan, **plan_fields, assumed=assumed)
+    check_ranks(plan, chips)
+    return plan
+
+
+def _divided(
+    stated: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
+    """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "progress")
-    check_names("train", stated, [*parameters, *sorted(PLAN), *sorted(DETAIL)])
-    return (
-        {name: value for name, value in stated.items() if name in PLAN},
-        {name: value for name, value in stated.items() if name in DETAIL},
+    check_names("train", stated, [*parameters, *sorted(PLAN), *sorted(DETAIL), *sorted(CONDITIONS)])
+    plan_fields, detail_fields, conditions = (
+        {name: value for name, value in stated.items() if name in names}
+        for names in (PLAN, DETAIL, CONDITIONS)
     )
+    return plan_fields, detail_fields, Conditions(**conditions)

@@ -18,6 +18,7 @@ from topologies.clusters.cluster import Cluster
 from workloads.economics import StepCost, step_cost
 from workloads.models.flops import all_attention_flops, forward_flops
 from workloads.models.model import Model
+from workloads.training.alternatives import Alternative, alternatives, hull
 from workloads.training.checks import (
     check_plausible,
     check_step,
@@ -28,6 +29,7 @@ from workloads.training.checks import (
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.levels import Ready, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
+from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
@@ -134,7 +136,28 @@ class Iteration:
         """Interval that should hold 80 % of measured times of such a step [s]."""
         from workloads.confidence.answers import training_interval
 
-        return training_interval(self.model, self.plan, self.cluster, self.iteration_s)
+        known = self.model, self.plan, self.cluster, self.iteration_s, self.framework.name
+        ends = training_interval(*known, hull(self.alternatives))
+        # No step is shorter than its arithmetic at the peak.
+        least_s = self.iteration_s * max(self.mfu, self.hfu)
+        return replace(ends, low=max(ends.low, least_s))
+
+    @property
+    def framework(self) -> Framework:
+        """Training stack that ran the plan, stated or assumed."""
+        return framework_of(self.plan, self.cluster)
+
+    @cached_property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Plausible values of the fields of the plan that nobody stated, with their times."""
+        if self.undisturbed is not None or not self.plan.assumed:
+            return ()
+
+        def seconds(plan: ParallelPlan) -> float:
+            how = Detail(trace=False, partial=True, iterations=self.iterations)
+            return iteration(self.model, self.cluster, plan, how).iteration_s
+
+        return alternatives(self.plan, self.model, self.cluster, self.iteration_s, seconds)
 
     @property
     def chips(self) -> int:
@@ -261,6 +284,7 @@ def iteration(
     True
     """
     detail = replace(detail or Detail(), **changes)
+    cluster = framework_of(plan, cluster).on(cluster, model)
     shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
     memory = check_step(shapes, cluster, detail)
     build_start = time.perf_counter()
@@ -269,8 +293,7 @@ def iteration(
     trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
         *(model, plan, cluster, built_program, trace, memory),
-        run_start - build_start,
-        time.perf_counter() - run_start,
+        *(run_start - build_start, time.perf_counter() - run_start),
         peak_flops_per_s=peak_flops_per_s(shapes),
         iterations=detail.iterations,
         undisturbed=undisturbed,

@@ -168,10 +168,11 @@ def _searched(grid: Grid) -> BoxCycles:
     # other random numbers of numpy.
     source = Path(cycle_search.__file__).read_bytes()
     name = f"cycles-{kept_files.digest(repr(grid), source, np.__version__)}.json"
-    kept = kept_files.read(name)
+    kept = kept_files.read_json(
+        name, lambda document: BoxCycles(np.array(document[0], np.int32), bool(document[1]))
+    )
     if kept is not None:
-        orders, both_ways = json.loads(kept)
-        return BoxCycles(np.array(orders, np.int32), both_ways)
+        return kept
     cycles = cycle_search.find(grid, np.random.default_rng(0))
     kept_files.keep(name, json.dumps([cycles.orders.tolist(), cycles.both_ways]).encode())
     return cycles

@@ -56,6 +56,56 @@ def prime_factors(number: int) -> list[int]:
     return [*factors, number] if number > 1 else factors
 
 
+LARGEST_RING = 8
+"""Domains of a stage above which a time is that of fewer domains in more stages."""
+
+
+def timed_radices(group: Group) -> list[int]:
+    """Return the stages between domains whose time stands for that of a group.
+
+    They are :func:`radices`, unless one of these is a long ring: a number of domains with a large
+    prime factor. An exchange in a logarithmic number of rounds exists for any number of domains
+    (Bruck et al. 1997), so its time is that of the nearest smaller number with small factors.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> prime = cluster("trn2.48xlarge:1021")
+    >>> timed_radices(Group(prime, 16 * np.arange(1021)))
+    [2, 2, 2, 2, 3, 3, 7]
+    """
+    sizes = radices(group)
+    if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:
+        return sizes  # one ring by choice, as below oversubscribed uplinks
+    number = len(group.domains)
+    while max(sizes, default=1) > LARGEST_RING:
+        number -= 1
+        sizes = prime_factors(number)
+    return sizes
+
+
+def evened(group: Group) -> tuple[Group, int] | None:
+    """Return a group with all domains as full as the fullest, and how many ranks one stands for.
+
+    A group over an odd number of halves, such as two ranks of every domain and one of the last, has
+    no equal places. Ranks of a short domain then take the places of several. None where full
+    domains differ in their chips, or where the group is even already.
+    """
+    inside = group.cluster.chips_per_domain
+    domains, counts = np.unique(group.domain, return_counts=True)
+    full = counts.max()
+    if counts.min() == full:
+        return None
+    local = group.chips % inside
+    places = np.sort(local[group.domain == domains[np.argmax(counts)]])
+    whole = np.isin(group.domain, domains[counts == full])
+    table = np.sort(local[whole].reshape(-1, full), axis=1) if whole.any() else places[None]
+    if not (table == places).all() or not np.isin(local, places).all():
+        return None
+    chips = (domains[:, None] * inside + places).ravel()
+    return Group(group.cluster, chips, group.ranks_per_chip), int(-(-full // counts.min()))
+
+
 def is_symmetric(group: Group) -> bool:
     """Return whether the group has the same chips in each of several domains, and several stages.
 

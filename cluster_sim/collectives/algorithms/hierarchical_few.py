@@ -18,8 +18,8 @@ from cluster_sim.collectives.algorithms.domains import (
     drives_pairs_inside,
     inner_parts,
     over_domains,
-    radices,
     rank_table,
+    timed_radices,
 )
 from cluster_sim.collectives.algorithms.kangaring import fuse_pairs
 from cluster_sim.collectives.algorithms.slices import stage_slices
@@ -64,7 +64,7 @@ def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: Communica
     if table is None:
         raise ValueError("the group is not symmetric over its domains")
     chip = group.chip_of_rank[table]
-    sizes = radices(group)
+    sizes = timed_radices(group)
     rounds = call.ways * (len(table) - 1) if len(sizes) == 1 else 1
     cores = slice(None, None, group.ranks_per_chip)
     alike = _Alike(

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,12 +95,20 @@ def shares(
         return (((0,), WHOLE),)
     source = Path(__file__).read_bytes()
     name = f"shares-{kept_files.digest(repr((sizes, capacities)), source, _solver())}.json"
-    kept = kept_files.read(name)
+    kept = kept_files.read_json(name, _stated)
     if kept is not None:
-        return tuple((tuple(order), weight) for order, weight in json.loads(kept))
+        return kept
     evenest = _evenest(sizes, capacities)
     kept_files.keep(name, json.dumps(evenest).encode())
     return evenest
+
+
+def _stated(document: list[list[Any]]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Shares of a kept document; a ValueError if it has none."""
+    kept = tuple((tuple(order), int(weight)) for order, weight in document)
+    if not kept:
+        raise ValueError(document)
+    return kept
 
 
 def _solver() -> bytes:

@@ -21,18 +21,21 @@ Groups of one geometry take the same time, so that each is computed only once
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.domains import evened, is_symmetric
+from cluster_sim.collectives.algorithms.hierarchical import HIERARCHICAL
 from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm
 from cluster_sim.collectives.builder import compose
-from cluster_sim.collectives.call import CollectiveCall
+from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.duration.clos_flows import exchange_ps
 from cluster_sim.collectives.duration.geometry import Geometry
 from cluster_sim.collectives.duration.nccl import NAME as NCCL
 from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.collectives.few_ranks import FOLD_FROM
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
@@ -160,8 +163,30 @@ def time_of(
 
         return CollectiveTime(nccl_ps(call), NCCL, NCCL)
     chosen = choose_algorithm(call, algorithm)
-    time_ps, method = _timed(call.kind, Geometry(call.group), call.size_bytes, chosen, ideal)
+    geometry = Geometry(call.group)
+    if algorithm == AUTO and call.kind in RING_KINDS and chosen is not HIERARCHICAL:
+        evened_ps = _evened_ps(call.kind, geometry, call.size_bytes, ideal)
+        if evened_ps is not None:
+            return CollectiveTime(evened_ps, HIERARCHICAL.name, FEW_RANKS)
+    time_ps, method = _timed(call.kind, geometry, call.size_bytes, chosen, ideal)
     return CollectiveTime(time_ps, chosen.name, method)
+
+
+@functools.lru_cache(maxsize=4096)
+def _evened_ps(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> int | None:
+    """Time of a group over many domains of which some are less full [ps]; None for others.
+
+    A rank of a short domain takes the places of several, one after the other, and all wait for it:
+    between domains every rank has that share of its adapters' rate. A ring over all ranks would
+    take as many rounds as there are ranks.
+    """
+    group = geometry.group
+    even = evened(group) if len(group.domains) >= FOLD_FROM else None
+    if even is None or not is_symmetric(even[0]):
+        return None
+    costs = communication_costs(group.cluster, ideal=ideal)
+    shared = replace(costs, scale_out_bytes_per_s=max(1, costs.scale_out_bytes_per_s // even[1]))
+    return HIERARCHICAL.stands_for(CollectiveCall(kind, even[0], size_bytes), shared)
 
 
 @functools.lru_cache(maxsize=4096)

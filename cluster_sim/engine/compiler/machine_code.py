@@ -76,7 +76,8 @@ def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]])
     name = f"{group}-{digest(*ingredients(source))}.o"
     kept = kept_files.read(name)
     if kept is not None:
-        return _parsed(kept)
+        with suppress(ValueError):  # whole, but of another form
+            return _parsed(kept)
     begun = time.perf_counter()
     _log("compiling %s, once for this version of it …", title)
     code = Code(*make())

@@ -145,9 +145,10 @@ def _available_bytes() -> int | None:
 
 def _compiled() -> tuple[int, list[str]]:
     """Number of compiled functions in the cache, and the folders of the cache."""
-    from topologies.files.kept_files import folders
+    from topologies.files.kept_files import folders, is_private
 
-    files = [path for folder in folders() for path in folder.glob("*.o")]
+    places = [folder for folder in folders() if folder.is_dir() and is_private(folder)]
+    files = [path for folder in places for path in folder.glob("*.o")]
     return len(files), sorted({str(path.parent) for path in files})
 
 
@@ -163,7 +164,7 @@ def _remarks(steps: list[Step], available: int | None, cached: int) -> list[str]
     if not cached:
         remarks.append(
             "compiled functions are not kept, so that every process compiles again: make the "
-            "installation writable, or set CLUSTER_SIM_CACHE"
+            "installation writable, or set CLUSTER_SIM_CACHE to a folder that only you can write"
         )
     return remarks
 

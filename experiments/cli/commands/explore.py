@@ -11,6 +11,8 @@ from experiments.cli.options.invocation import Invocation
 from topologies.options import option
 
 HOST = "127.0.0.1"
+HOSTS = (HOST, "localhost")
+"""Names by which a browser may ask for the page."""
 TITLE = "cluster-sim explore"
 
 
@@ -45,7 +47,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     printed instead, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs, shipped
-    from experiments.explore.page import framed, page, panel
+    from experiments.explore.page import framed, only_for, page, panel
 
     pn = None if call.json else panel()
     if pn is not None:
@@ -61,12 +63,15 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
         return
     if not call.quiet:
         sys.stderr.write(f"http://{HOST}:{inputs.port} (Ctrl-C ends it)\n")
-    pn.serve(
+    server = pn.serve(
         lambda: framed(page(runs, sweeps, names, catalogue), TITLE),
-        address=HOST, port=inputs.port, show=False,
-        websocket_origin=[f"{HOST}:{inputs.port}", f"localhost:{inputs.port}"],
+        address=HOST, port=inputs.port, show=False, start=False,
+        websocket_origin=[f"{host}:{inputs.port}" for host in HOSTS],
         title=TITLE,
     )  # fmt: skip
+    only_for(server, HOSTS)
+    server.start()
+    server.io_loop.start()
 
 
 def check_free(port: int) -> None:

@@ -17,6 +17,7 @@ from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table
 from topologies.options import option
 from topologies.units import format_seconds
+from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ SEARCHED = (
 
 
 @dataclass(frozen=True)
-class SearchInputs:
+class SearchInputs(Conditions):
     """The extent of the search, and the plans that it shows."""
 
     top: int = field(default=10, metadata=option("Number of plans to show", least=1))
@@ -136,9 +137,12 @@ def _search(
         return progress(items, what, quiet=call.quiet)
 
     kept = {name: value for name, value in stated.items() if name != "global_batch"}
+    cluster = inputs.read_cluster(catalogue)
+    if text := how.framework_text(kept, cluster):
+        kept["framework"] = text
     return search(
         inputs.read_model(),
-        inputs.read_cluster(catalogue),
+        cluster,
         stated["global_batch"],
         stated=kept,
         lnc=how.lnc,

@@ -14,14 +14,16 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_paragraphs, print_table
+from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
+from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
+    from topologies.clusters.cluster import Cluster
     from topologies.files.table import Table
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
@@ -30,8 +32,15 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
 @dataclass(frozen=True)
-class PlanInputs:
-    """File with fields of a plan, beside the options for single fields."""
+class PlanInputs(Conditions):
+    """File with fields of a plan, the chips it has, and conditions that a plan does not say."""
+
+    chips: int | None = field(
+        default=None,
+        metadata=option(
+            "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
+        ),
+    )
 
     lnc: int | None = field(
         default=None,
@@ -45,6 +54,14 @@ class PlanInputs:
             metavar="FILE",
         ),
     )
+
+    def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+        """Return the fields of the plan that file, options and conditions state together."""
+        from workloads.training.plan.plan_file import read_plan
+
+        plan_fields = {**(read_plan(self.plan) if self.plan else {}), **stated}
+        text = self.framework_text(plan_fields, cluster)
+        return {**plan_fields, **({"framework": text} if text else {})}
 
 
 @dataclass(frozen=True)
@@ -140,7 +157,7 @@ def train(
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
     call.answer(
-        lambda: {**_document(step, how, call), **_filed_document(filed)},
+        lambda: {**_document(step, how, call), **(filed.document() if filed else {})},
         show=lambda: _print(step, how.explain, filed),
         write=lambda directory: write(directory, step, call.engine),
         rankings=rankings,
@@ -186,13 +203,9 @@ def _filed(path: Path | None) -> OtherPlan | None:
     return read_any_plan(path) if path else None
 
 
-def _filed_document(filed: OtherPlan | None) -> dict[str, Any]:
-    return {"plan_file": {"tool": filed.tool, "ignored": filed.ignored}} if filed else {}
-
-
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
-    if filed and filed.ignored:
-        click.echo(f"The plan is {filed.tool}'s; it has no field for {', '.join(filed.ignored)}.")
+    if filed and filed.sentence:
+        click.echo(filed.sentence)
     if step.model.left_out:
         click.echo(f"Left out of {step.model.name}: {', '.join(step.model.left_out)}.")
 
@@ -223,18 +236,22 @@ def _run(
     from experiments.cli.output.remedies import remedied
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import complete, read_plan
+    from workloads.training.plan.checks import check_chips
+    from workloads.training.usual_plan import complete
 
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
+    if plan.chips is not None:
+        check_chips(plan.chips, cluster)
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
-    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    fields = plan.fields(stated, cluster)
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, progress_bars(quiet=call.quiet) as report:
         return iteration(
             model,
             cluster,
-            complete(fields, model, cluster, lnc=plan.lnc),
+            complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips),
+            partial=plan.chips is not None,
             engine=call.engine,
             folded=not how.unfolded,
             allow_oversized=how.allow_oversized,
@@ -247,6 +264,7 @@ def _run(
 
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
+    from experiments.reports.assumed import assumed_sentences
     from experiments.reports.training import breakdown_rows, headline, results
     from workloads.training.plan.without_effect import idle_fields
 
@@ -254,6 +272,8 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     for line in idle_sentences(idle_fields(run.plan, run.model)):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
+    for line in assumed_sentences(run):
+        print_text(line)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,13 @@ class ValidationInputs:
         default=None,
         metadata=option("Your own measurements, in place of shipped tables", metavar="ROWS.csv"),
     )
+    as_user: bool = field(
+        default=False,
+        metadata=option(
+            "Show the errors of training steps as a user of train gets them, who states less than "
+            "a row does: framework and plan, the plan, or its degrees alone"
+        ),
+    )
     residuals: Path | None = field(
         default=None,
         metadata=option(
@@ -71,7 +80,7 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.reading.rows import read_file
     from experiments.validation.reading.tables import misses, tables
     from experiments.validation.reading.tables import table as named
-    from experiments.validation.validate import validate_each
+    from experiments.validation.validate import validate_as_user, validate_each
     from topologies.errors import InputError
 
     catalogue = catalogue_inputs.read()
@@ -88,12 +97,17 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         measured = [(table.rows(), table.name) for table in chosen]
     workers = wanted.workers or available_workers()
     results = validate_each(measured, watch=watch, workers=workers, catalogue=catalogue)
+    told = {}
+    if wanted.as_user or wanted.residuals:
+        told = validate_as_user(measured, watch=watch, workers=workers, catalogue=catalogue)
+    if wanted.as_user and not any(told.values()):
+        raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:
-        _write_residuals(results, wanted.residuals)
+        _write_residuals([*results, *chain.from_iterable(told.values())], wanted.residuals)
     inputs = {"file": wanted.file, "table": [table.name for table in chosen]}
     call.answer(
-        lambda: _documents(results),
-        lambda: _print(results, chosen),
+        lambda: _documents(results) | (_told_document(results, told) if wanted.as_user else {}),
+        lambda: _print_told(results, told) if wanted.as_user else _print(results, chosen),
         lambda directory: _write(directory, results),
         inputs=inputs,
     )
@@ -113,9 +127,61 @@ def _write_residuals(results: Sequence[Result], path: Path) -> None:
     from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines
 
-    lines = csv_lines(residuals({result.name: result.rows for result in results}))
+    rows = [row for result in results for row in residuals({result.name: result.rows})]
+    lines = csv_lines(rows)
     with whole_file(path) as part:
         part.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _told_document(
+    results: Sequence[Result], told: Mapping[str, Sequence[Result]]
+) -> dict[str, Any]:
+    """Return the summaries of training tables by level of what was told, and their means."""
+    from experiments.validation.validate import macro
+
+    levels = {"": [result for result in results if result.kind == "training"], **told}
+    return {
+        "as_user": {
+            level or "row": {
+                "mean": macro(of_level),
+                "tables": {result.name: dict(result.summary) for result in of_level},
+            }
+            for level, of_level in levels.items()
+        }
+    }
+
+
+def _print_told(results: Sequence[Result], told: Mapping[str, Sequence[Result]]) -> None:
+    """Print the errors of each training table at each level, and the means over tables."""
+    from experiments.validation.validate import macro
+
+    levels = {"": [result for result in results if result.kind == "training"], **told}
+    cells = []
+    for name in [result.name for result in levels[""]]:
+        for level, of_level in levels.items():
+            summary = next(result.summary for result in of_level if result.name == name)
+            refused = summary["oversized"] + summary["infeasible"]
+            errors = [_percent(summary[key]) for key in SHOWN[4:]]
+            row = "" if level else name
+            cells.append((row, level or "row", str(summary["rows"]), *errors, str(refused)))
+    for level, of_level in levels.items():
+        mean = macro(of_level)
+        errors = [_percent(mean[key]) for key in (*SHOWN[4:], "refused")]
+        rows = sum(result.summary["rows"] for result in of_level)
+        cells.append(("" if level else "mean of tables", level or "row", str(rows), *errors))
+    heads = ("table", "told", "rows", "median", "p90", "bias", "in 80 %", "±", "refused")
+    print_table("Errors of training steps by what the predictor was told", heads, cells, left=2)
+    print_text(TOLD_LEGEND)
+
+
+TOLD_LEGEND = (
+    "told: all that the row states; its plan and the name of its framework; its plan; or its "
+    "degrees, batch, sequence and precision alone. median, p90, bias: of predicted / published - "
+    "1, the first two and the mean of biases without sign. in 80 %: rows within their interval, of "
+    "± at the median. refused: plans that ran, but that the memory model takes for too large; they "
+    "are predicted all the same."
+)
+"""Meaning of the columns of the table of levels."""
 
 
 def _documents(results: Sequence[Result]) -> dict[str, Any]:
@@ -181,10 +247,17 @@ def _print_summaries(results: Sequence[Result]) -> None:
     columns = ("table", "kind", *heads, "constant: median", "p90")
     print_table("Errors of predictions against published values", columns, cells, left=2)
     print_text(LEGEND)
+    every: Counter[str] = Counter()
     for result in results:
         if fits := result.summary.get("fits"):
+            every.update(fits)
             counts = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in fits.items())
             click.echo(f"{result.name}: {counts}.")
+    for ran, wrong, verb in (("ran", "too_large", "refused"), ("failed", "to_fit", "accepted")):
+        plans = sum(count for name, count in every.items() if name.startswith(ran))
+        if plans and len(results) > 1:
+            count = every[f"{ran}_told_{wrong}"]
+            click.echo(f"Plans that {ran}, {verb}: {count:,} of {plans:,} ({count / plans:.1%}).")
 
 
 def _lines(result: Result) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,12 +51,15 @@ class CatalogueInputs:
         from topologies.catalogue.catalogue import choose
 
         catalogue = choose(self.variant, self.catalogue)
-        if self.variant and clusters:
+        if clusters and (self.variant or self.catalogue):
             self._check_parts(clusters, catalogue)
         return catalogue
 
     def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
-        """Refuse a variant of a part that only other machines have, which changes nothing."""
+        """Refuse a variant of a part that only other machines have, and name such rows of a file.
+
+        Neither changes anything; but a file may be meant for several machines.
+        """
         from topologies.clusters.machines import UNIT_OF, machines, parts_of
         from topologies.errors import InputError
 
@@ -65,14 +69,34 @@ class CatalogueInputs:
         if not here <= set(every):
             return  # a cluster file may name any part; an unknown name is refused elsewhere
         parts = {machine: parts_of(machine, catalogue) for machine in every}
+
+        def others(part: str) -> list[str]:
+            owners = [machine for machine in every if part in parts[machine]]
+            return owners if here.isdisjoint(owners) else []
+
         for text in self.variant:
             part = text.partition("=")[0].strip().rpartition(".")[0]
-            owners = [machine for machine in every if part in parts[machine]]
-            if owners and here.isdisjoint(owners):
-                others = ", ".join(owners[:3]) + (" and others" if len(owners) > 3 else "")
+            if owners := others(part):
+                named = ", ".join(owners[:3]) + (" and others" if len(owners) > 3 else "")
                 raise InputError(
                     f"--variant {text} changes nothing on {', '.join(clusters)}: {part} belongs "
-                    f"to {others}. Leave it out."
+                    f"to {named}. Leave it out."
+                )
+        if self.catalogue is not None:
+            from topologies.catalogue.domains import is_reference
+            from topologies.catalogue.reader import NAME, read_entries
+
+            rows = [row for _, row in read_entries(self.catalogue, str(self.catalogue))]
+            idle = [
+                f"{row.part}.{row.quantity}"
+                for row in rows
+                if others(row.part)
+                or (row.unit != NAME and is_reference(row.part, row.quantity, row.unit))
+            ]
+            if idle:
+                sys.stderr.write(
+                    f"{self.catalogue}: nothing reads {', '.join(dict.fromkeys(idle))} here, rows "
+                    "of other machines or for reference.\n"
                 )
 
     def check_used(self, cluster: Cluster) -> None:

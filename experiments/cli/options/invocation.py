@@ -151,5 +151,18 @@ class Invocation:
             show()
             for ranking in rankings:
                 ranking.show()
-        for note in filter(None, notes):
+        for note in filter(None, (*notes, self._left_out())):
             sys.stderr.write(f"{printable(note)}\n")
+
+    def _left_out(self) -> str:
+        """Sentence on what of the command's model is not simulated; empty if all of it is."""
+        named = self.inputs.get("model")
+        if not isinstance(named, str) or self.command == "train":  # which says it among its results
+            return ""
+        from workloads.models.huggingface import model
+
+        try:
+            left_out = model(named).left_out
+        except InputError:  # several models, as a fleet may have
+            return ""
+        return f"Left out of {named}: {', '.join(left_out)}." if left_out else ""

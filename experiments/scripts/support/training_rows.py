@@ -46,7 +46,7 @@ class Steps:
 
     def repeated(self, replica: Replica, **fields: Any) -> dict[str, Any]:
         """Return the fields of a plan that repeats a replica over the cluster, and further ones."""
-        from workloads.training.plan.plan_file import complete
+        from workloads.training.usual_plan import complete
 
         plan: dict[str, Any] = {
             "tp": replica.tp,
@@ -79,7 +79,7 @@ class Steps:
         from experiments.scripts.support.intervals import step_ends
         from workloads.training.execution.jitter import Disturbance
         from workloads.training.iteration import iteration
-        from workloads.training.plan.plan_file import complete
+        from workloads.training.usual_plan import complete
 
         model, cluster = self.model, self.cluster
         plan = complete(fields, model, cluster)
@@ -100,6 +100,6 @@ class Steps:
             "tokens_per_s": step.tokens_per_s,
             "tokens_per_s_per_chip": step.tokens_per_s / cluster.chips,
             "mfu": step.mfu,
-            "fits": step.memory.total <= step.memory.capacity,
+            "fits": step.memory.fits,
             **{f"{part}_s": value for part, value in step.breakdown_s.items()},
         }

@@ -61,8 +61,9 @@ def _as_read(kind: Kind, row: Row) -> dict[str, Any]:
 
 
 def _own(row: Row, name: str, cell: str) -> Value:
+    """Value of a cell: of a bad row as it stands, otherwise None where 0 means not stated."""
     value = row.values[name]
-    return value if value is not None or not cell.strip() else cell
+    return cell if value is None and row.mistakes else value
 
 
 def _beside(kind: Kind, row: Row, outcome: Outcome) -> dict[str, Any]:
@@ -113,7 +114,8 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``rows, ok, unsupported, infeasible``; over the rows with an error ``median_abs_error,
+        ``rows, ok, unsupported, infeasible``, and ``oversized``, rows that ran although the memory
+        model refuses their plan; over the rows with an error ``median_abs_error,
         mean_abs_error, p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation
         of predicted and published); None where there are too few rows. Where rows state further
         quantities, such as memory beside the time: ``quantities``, the same errors of each. Where
@@ -127,10 +129,11 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ok": statuses.count("ok"),
         "unsupported": statuses.count("unsupported"),
         "infeasible": statuses.count("infeasible"),
+        "oversized": sum("memory" in row["provenance"] for row in compared),
         **condensed(errors),
         "kendall_tau": _tau([row["predicted"] for row in good], [row["published"] for row in good]),
     }
-    others, fits = _quantities(compared), _fits(compared)
+    others, fits = _quantities(compared), told(compared)
     return answer | ({"quantities": others} if others else {}) | ({"fits": fits} if fits else {})
 
 
@@ -144,13 +147,17 @@ def _quantities(compared: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     return {name: {"rows": len(of), **condensed(np.array(of))} for name, of in errors.items()}
 
 
-def _fits(compared: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Counts of runs predicted to fit or not, separately for those that ran and that failed."""
+def told(compared: Sequence[Mapping[str, Any]], *, unstated: str = "") -> dict[str, int]:
+    """Count runs predicted to fit or not, separately for those that ran and that failed.
+
+    ``unstated`` takes the place of ``fits`` in rows that have no such column: 1 where they ran.
+    """
     counts: dict[str, int] = {}
     for row in compared:
         predicted = row.get("predicted_fits")
-        if predicted is not None and str(row.get("fits")) in ("0", "1"):
-            ran = "ran" if str(row["fits"]) == "1" else "failed"
+        stated = str(row.get("fits", unstated))
+        if predicted is not None and stated in ("0", "1"):
+            ran = "ran" if stated == "1" else "failed"
             key = f"{ran}_told_{'to_fit' if predicted else 'too_large'}"
             counts[key] = counts.get(key, 0) + 1
     return counts

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.row_defaults import filled
-from experiments.validation.conditions.torch_neuron import PYTORCH
-from experiments.validation.reading.machines import machines_for, servers_reach
+from experiments.validation.predictions.training import question
+from experiments.validation.reading.machines import machines_for, model_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from workloads.confidence.features import crosses_servers, kernels_assumed
+from workloads.confidence.features import kernels_assumed, model_family, weight_width
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     EXCHANGE,
     FIRST_TOKEN,
     FIRST_TOKEN_EXPERTS,
+    KERNELS,
     RESEARCH,
     SERVING,
     SERVING_EXPERTS,
@@ -30,22 +29,23 @@ from workloads.confidence.kinds import (
     kernel_kind,
     training_kind,
 )
-from workloads.confidence.mixture import NEVER, Slowing, slowing
+from workloads.confidence.mixture import NEVER, slowing
 from workloads.confidence.residuals import Residual, Residuals
 from workloads.confidence.split_conformal import interval
-from workloads.models.huggingface import model as read_model
+from workloads.training.frameworks.framework import framework_of
 
 EXCHANGES = "expert_exchange"
 """Table of exchanges of experts, which are collectives of uneven sizes."""
-RESEARCH_CODE = "nanotron"
-"""Recipe of rows that research code measured on nodes of mixed quality."""
+MIXED_NODES = "nic_bandwidth=research"
+"""Variant that rows state whose cluster mixed healthy and slow nodes."""
 SEPARATE_KERNELS = "unfused"
-"""Attention of frameworks before fused kernels, as recipes and plans name it."""
+"""Attention of frameworks before fused kernels, as plans name it."""
 MIXED_ABOVE_CHIPS = 128
 """Chips above which the nanotron sweep ran on a mixture of healthy and slow nodes."""
 
-FIRST = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS)
-"""Kinds of residuals of first tokens: dense models, mixtures of experts."""
+FIRST, LATER = (FIRST_TOKEN, FIRST_TOKEN_EXPERTS), (SERVING, SERVING_EXPERTS)
+"""Kinds of residuals of first and of later tokens: dense models, mixtures of experts."""
+PRODUCT = KERNELS[0]
 
 Row = Mapping[str, Any]
 
@@ -79,7 +79,13 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
                 ranks=prediction.ranks,
                 assumed=prediction.assumed,
                 log_residual=-math.log1p(off),
+                tool=prediction.tool,
+                family=prediction.family,
                 crosses=prediction.crosses,
+                framework=prediction.framework,
+                told=prediction.told,
+                below=prediction.below,
+                above=prediction.above,
             )
 
 
@@ -108,41 +114,65 @@ def prediction_of(
 ) -> Prediction | None:
     """Features of a compared row for its interval; None for memory and other non-times."""
     quantity = row["quantity"]
-    grades: Mapping[str, str] = row["provenance"]
     chip = _chip(str(row.get("cluster") or row.get("chip") or ""))
     ranks = int(row.get("ranks") or row.get("chips") or 1)
     if quantity == "iteration_s":
         zero = int(row.get("zero") or 0)
-        unfused = recipe(filled(row).values).attention == SEPARATE_KERNELS
-        kind = training_kind(experts=bool(row.get("experts")), zero=zero, unfused=unfused)
+        _, machine, plan = question(filled(row).values)
+        unfused = plan.attention == SEPARATE_KERNELS
+        kind = training_kind(
+            experts=bool(row.get("experts")),
+            zero=zero,
+            unfused=unfused,
+            adapters=plan.lora_rank > 0,
+        )
         slow = NEVER
-        if str(grades.get("framework", "")).endswith(RESEARCH_CODE):
-            kind, slow = RESEARCH, _slowing(row, ranks)
-        tp, cp = int(row.get("tp") or 1), int(row.get("cp") or 1)
-        return Prediction(kind, chip, tp, cp, ranks, kernels_assumed(chip, catalogue), slow)
+        if MIXED_NODES in str(row.get("variant")):
+            kind = RESEARCH
+            slow = slowing(ranks, plan.microbatches, pipelined=plan.pp > 1)
+        below, above = (
+            math.log(row.get(f"predicted_{end}", row["predicted"]) / row["predicted"])
+            for end in ("least", "most")
+        )
+        return Prediction(
+            *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
+            framework=framework_of(plan, machine).name,
+            told=str(row.get("told") or ""),
+            below=below,
+            above=above,
+        )
     if "collective" in row:
         kind = EXCHANGE if table == EXCHANGES else collective_kind(int(row["size_bytes"] or 0))
-        links = grades.get("efficiency", grades.get("collective_efficiency", ""))
         reach = servers_reach(int(row.get("chips") or 1), str(row.get("group") or ""))
-        crosses = _crosses(str(row.get("cluster")), reach)
-        assumed = links.startswith("assumed") or row.get("runtime") == PYTORCH
-        return Prediction(kind, chip, ranks=ranks, assumed=assumed, crosses=crosses)
+        below, above = (
+            math.log(float(row.get(f"predicted_{end}") or row["predicted"]) / row["predicted"])
+            for end in ("least", "most")
+        )
+        return Prediction(
+            *(kind, chip),
+            ranks=ranks,
+            tool=_tool(row),
+            crosses=_crosses(str(row.get("cluster")), reach),
+            below=below,
+            above=above,
+        )
     if "concurrency" in row or quantity in ("ttft_s", "tpot_s", "tokens_per_s"):
-        first = quantity == "ttft_s"
-        dense, sparse = FIRST if first else (SERVING, SERVING_EXPERTS)
-        kind = sparse if _has_experts(str(row.get("model"))) else dense
-        return Prediction(kind, chip, ranks=ranks, assumed=kernels_assumed(chip, catalogue))
+        kinds = FIRST if quantity == "ttft_s" else LATER
+        precision = str(row.get("precision") or "bf16").lower().removeprefix("nv")
+        experts, family = _model(str(row.get("model")), precision)
+        engine = str(row.get("scheduler") or "")
+        return Prediction(kinds[experts], chip, ranks=ranks, tool=engine, family=family)
     if quantity in ("kernel_s", "forward_s", "backward_s"):
         kind = kernel_kind(str(row.get("kernel") or ""))
-        return Prediction(kind, chip, assumed=kernels_assumed(chip, catalogue))
+        family = weight_width(str(row.get("precision") or "bf16")) if kind == PRODUCT else ""
+        return Prediction(kind, chip, tool=_tool(row), family=family)
     return None
 
 
-def _slowing(row: Row, chips: int) -> Slowing:
-    """Slow nodes that a run on a cluster of mixed quality may meet."""
-    plan = filled(row).values
-    microbatches = plan["global_batch"] // (plan["dp"] * plan["microbatch"])
-    return slowing(chips, microbatches, pipelined=plan["pp"] > 1)
+def _tool(row: Row) -> str:
+    """Tool that timed a collective or kernel, or the library or runtime that ran it."""
+    stated = (row.get(name) for name in ("tool", "library", "runtime"))
+    return next((str(name) for name in stated if name), "")
 
 
 @cache
@@ -156,19 +186,21 @@ def _chip(cluster: str) -> str:
 
 @cache
 def _crosses(cluster: str, chips: int) -> bool:
-    """Return whether a collective on so many chips crosses servers by the Neuron runtime."""
+    """Return whether a collective on so many chips crosses servers."""
     try:
-        return crosses_servers(machines_for(cluster, chips))
+        return machines_for(cluster, chips).domains > 1
     except InputError:
         return False
 
 
 @cache
-def _has_experts(model: str) -> bool:
+def _model(name: str, precision: str) -> tuple[bool, str]:
+    """Return whether a served model has experts, and its family."""
     try:
-        return read_model(model).experts is not None
+        model = model_for(name)
+        return model.experts is not None, model_family(model, precision)
     except InputError:
-        return False
+        return False, ""
 
 
 def row_interval(
@@ -182,23 +214,9 @@ def row_interval(
     if prediction is None:
         return None
     ends = interval(predicted, prediction, measured)
-    if row.get("predicted_least") is not None:
-        return _with_tool(ends, row)
     if row["quantity"] != "tokens_per_s":
         return ends
-    return Interval(**ends.scaled(predicted), level=ends.level, basis=ends.basis)
-
-
-def _with_tool(ends: Interval, row: Row) -> Interval:
-    """Interval whose ends include what the tool that timed the row may add."""
-    predicted, least, most = (row[f"predicted{end}"] for end in ("", "_least", "_most"))
-    more = f"the tool that timed it shows {least * 1e6:,.3g} to {most * 1e6:,.3g} us"
-    return replace(
-        ends,
-        low=ends.low * least / predicted,
-        high=ends.high * most / predicted,
-        basis=f"{ends.basis}; {more}",
-    )
+    return Interval(**ends.scaled(predicted, rate=True), level=ends.level, basis=ends.basis)
 
 
 def with_intervals(

@@ -10,33 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.reading.machines import machines_for
 from topologies.errors import InputError
-from workloads.training.plan.plan_file import ranks_per_chip
-from workloads.training.plan.schedules import pipeline_schedule
-from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
+from workloads.training.usual_plan import ranks_per_chip
 
 Cells = Mapping[str, Any]
 
-USUAL: Mapping[str, int | str] = {
-    "vocab": 51200,
-    "tied_embeddings": 0,
-    "tp": 1,
-    "pp": 1,
-    "cp": 1,
-    "ep": 1,
-    "zero": 1,
-    "sequence_parallel": 1,
-    "microbatch": 1,
-    "precision": "bf16",
-    "recompute": "none",
-    "experts": 0,
-    "experts_per_token": 0,
-    "shared_experts": 0,
-    "dense_layers": 0,
-}
-"""Values of empty cells: the usual defaults of Megatron-like frameworks."""
 SAME_RATE = {
     "fp8": ("fp8", "float8", "e4m3", "hybrid"),
     "bf16": ("bf16", "bfloat16", "fp16", "float16", "half", "mixed", "amp"),
@@ -46,17 +25,6 @@ is fp8."""
 MOST = {"chips": 2**20, "layers": 2**12, "hidden": 2**20, "seq": 2**24}
 """Limits of one row: twice the largest machine there is, thirty times the deepest and the widest
 model, and longer sequences than any are trained on."""
-LAYERS_OF_A_CHUNK = {False: 2, True: 1}
-"""Layers of a chunk where an interleaved schedule states none, without and with experts: large
-dense models have one to four; the plans of Mixtral 8x7B and 8x22B in Megatron-Core's guide to
-mixtures of experts, and in NeMo's recipes, have one."""
-CHUNKED = (None, DEFAULT)
-"""Schedules of a row that leave the number of chunks open: both are run with one and with more."""
-MOST_BUBBLE = 0.25
-"""Bubble of 1F1B beyond which a row that states no schedule is taken to interleave. Published plans
-of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falcon 22 %)."""
-TUNED = 1024
-"""Chips from which a run is assumed to interleave; on fewer, sweeps also measure poor plans."""
 WIDE = {False: 8 / 3, True: 7 / 2}
 """Feed-forward over hidden width of gated models, without shared key-value heads (Llama, Llama 2)
 and with them (Llama 3, Mistral)."""
@@ -79,8 +47,21 @@ class Stated:
     assumed: tuple[str, ...]
 
 
+MODEL: Mapping[str, int | str] = {
+    "vocab": 51200,
+    "tied_embeddings": 0,
+    "experts": 0,
+    "experts_per_token": 0,
+    "shared_experts": 0,
+    "dense_layers": 0,
+}
+"""Values of empty cells of a model."""
+DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
+"""Columns of a plan that are 1 where they are empty."""
+
+
 def filled(values: Cells) -> Stated:
-    """Fill empty cells with the usual values and those that follow from other cells.
+    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated.
 
     Raises
     ------
@@ -92,7 +73,7 @@ def filled(values: Cells) -> Stated:
         if row[name] > limit:
             raise InputError(f"{name} {row[name]:,} are over the limit of {limit:,}. Correct it.")
     published = dict(row)
-    for complete in (_widths, _usual, _degrees, _batch, _pipeline, _overlap, _padded):
+    for complete in (_widths, _usual, _degrees, _batch, _padded):
         row |= complete(row)
     return Stated(row, tuple(name for name in row if row[name] != published.get(name)))
 
@@ -113,8 +94,10 @@ def _widths(row: Cells) -> Cells:
 
 
 def _usual(row: Cells) -> Cells:
-    missing = {name: value for name, value in USUAL.items() if row.get(name) is None}
-    return missing | {"precision": _precision(str(row.get("precision") or USUAL["precision"]))}
+    usual = {**MODEL, **dict.fromkeys(DEGREES, 1)}
+    missing = {name: value for name, value in usual.items() if row.get(name) is None}
+    precision = row.get("precision")
+    return missing | ({"precision": _precision(str(precision))} if precision else {})
 
 
 def _precision(text: str) -> str:
@@ -162,48 +145,6 @@ def _batch(row: Cells) -> Cells:
     return {"microbatch": microbatch, "global_batch": count * dp * microbatch}
 
 
-def _pipeline(row: Cells) -> Cells:
-    """Schedule and chunks of a stage; without a pipeline there is one chunk."""
-    pp, vpp, schedule = row["pp"], row.get("vpp"), row.get("schedule")
-    allowed = pipeline_schedule(schedule or DEFAULT).chunks_allowed
-    if pp == 1 or (vpp and vpp not in allowed):
-        return {"vpp": 1 if pp == 1 else allowed[0], "schedule": schedule or DEFAULT}
-    if vpp is None and _interleaves(row):
-        schedule = schedule_of_chunks(2)
-    usual = pipeline_schedule(schedule or DEFAULT).chunks_searched
-    if vpp is None and len(usual) > 1:
-        vpp = _chunks(row["layers"], pp, LAYERS_OF_A_CHUNK[bool(row["experts"])])
-    return {"vpp": vpp or usual[0], "schedule": schedule or DEFAULT}
-
-
-def _interleaves(row: Cells) -> bool:
-    """Return whether a pipeline that states no chunks is assumed to have several.
-
-    Mixtures of experts do: Megatron-Core's guide asks for it wherever they have stages.
-    """
-    pp, schedule = row["pp"], row.get("schedule")
-    if row["layers"] // pp < 2:
-        return False
-    if row["experts"]:
-        return schedule in CHUNKED
-    bubble = (pp - 1) * row["dp"] * row["microbatch"] / row["global_batch"]
-    return schedule is None and row["chips"] >= TUNED and bubble > MOST_BUBBLE
-
-
-def _chunks(layers: int, pp: int, each: int) -> int:
-    """Return how many chunks a stage has: the nearest number that divides it, if one does."""
-    most = layers // pp
-    usual = max(1, min(most, max(2, round(most / each))))
-    whole = [count for count in range(2, most + 1) if layers % (pp * count) == 0]
-    return min(whole, key=lambda count: abs(count - usual), default=usual)
-
-
-def _overlap(row: Cells) -> Cells:
-    """Default overlap of the framework, for rows that could have overlapped nothing."""
-    usual = recipe({**row, "overlap": "none"}).usual_overlap
-    return {"overlap": row.get("overlap") or usual}
-
-
 def _padded(row: Cells) -> Cells:
     """Sizes padded to multiples of the degrees; sequence parallelism only where it divides."""
     tp, cp, etp = row["tp"], row["cp"], row.get("etp") or row["tp"]
@@ -213,7 +154,8 @@ def _padded(row: Cells) -> Cells:
         kv_heads = min(fitting, key=lambda count: abs(count - kv_heads))
     seq = _multiple(row["seq"], 2 * cp) if cp > 1 else row["seq"]
     sizes = {"heads": heads, "kv_heads": kv_heads, "ffn": _multiple(row["ffn"], tp), "seq": seq}
-    sizes["sequence_parallel"] = int(row["sequence_parallel"] and seq // cp % tp == 0)
+    if row.get("sequence_parallel"):
+        sizes["sequence_parallel"] = int(seq // cp % tp == 0)
     if row["experts"]:
         width = row.get("moe_ffn") or row["ffn"]
         sizes["moe_ffn"] = _multiple(width, max(tp, etp) if row["shared_experts"] else etp)

@@ -24,19 +24,20 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.conditions.recipes import recipe
-from experiments.validation.conditions.timing_tool import (
-    FIRST_NCCOM,
-    PYTORCH_NEURON,
-    collective_shown,
-)
 from experiments.validation.conditions.torch_neuron import PYTORCH, beside_s, issued
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.machines import machines_for, servers_reach
 from experiments.validation.reading.nccl_tests import operation
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import NCCL
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.confidence.timing_tool import (
+    FIRST_NCCOM,
+    PYTORCH_NEURON,
+    collective_shown,
+    hull,
+)
 from workloads.kernels.runtime import collective_seen_by_host
 
 TOOLS = {FIRST_NCCOM: "the first nccom-test"}
@@ -80,7 +81,7 @@ def time_s(
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of the collective of one row as its tool shows it [s], under ``time_s``."""
-    through = recipe(values).collectives
+    through = str(values.get("tool") or "")
     library = values.get("library") or through
     if library in LIBRARIES:
         return _of_library(library, values, catalogue or shipped_catalogue())
@@ -104,6 +105,10 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     shown = collective_shown(through, seconds, catalogue, whole.domains)
     if shown.ends:
         grades["host"] = f"assumed: timed through {TOOLS.get(through, 'PyTorch')}"
+    elif not through and covers(whole):
+        grades["host"] = "assumed: no tool stated, such as nccl-tests"
+        ends = hull("", NCCL, seconds, catalogue, whole.domains)
+        return Outcome({"time_s": seconds}, provenance=grades, ends=ends)
     return Outcome({"time_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
 

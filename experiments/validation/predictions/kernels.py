@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.conditions.recipes import recipe
-from experiments.validation.conditions.timing_tool import kernel_shown
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.columns import Value
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.errors import InputError
+from workloads.confidence.timing_tool import kernel_shown
 from workloads.kernels import times
 from workloads.kernels.chip_share import family, rank_of
 from workloads.kernels.runtime import seen_by_host
@@ -55,7 +54,7 @@ def predict(values: Mapping[str, Value], catalogue: Catalogue | None = None) -> 
     seconds = seen_by_host(
         chip, timing.seconds, str(values.get("runtime") or "graph"), catalogue=used
     )
-    shown = kernel_shown(recipe(values).collectives, kernel, seconds, used)
+    shown = kernel_shown(str(values.get("tool") or ""), kernel, seconds, used)
     grades = {"kernel": timing.provenance}
     return Outcome({"kernel_s": shown.seconds}, provenance=grades, ends=shown.ends)
 
@@ -87,7 +86,8 @@ def _gemm(values: Mapping[str, Any], how: Mapping[str, Any]) -> Timing:
     """One product; the whole result of a call of its own leaves the chip before the next call."""
     m, n, k = (values[name] for name in ("m", "n", "k"))
     precision = values["precision"] or "bf16"
-    product = times.gemm(values["chip"], m, n, k, precision, **how)
+    casts = bool(values.get("casts"))
+    product = times.gemm(values["chip"], m, n, k, precision, casts=casts, **how)
     if (values.get("runtime") or "graph") == "graph":
         return product
     rank = rank_of(values["chip"], precision, **how)

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.predictions.outcome import Outcome, unsupported
-from experiments.validation.predictions.training import model_of, plan_of
-from experiments.validation.reading.machines import machines_for
-from topologies.catalogue.catalogue import Catalogue
+from experiments.validation.predictions.training import question
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.kernels.chip_share import worst
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
@@ -25,16 +24,15 @@ from workloads.training.program.group_times import exchange_ps
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of a dense layer's passes over one microbatch [s], tensor parallelism included."""
     row = filled(values)
-    model, plan, used = model_of(row.values), plan_of(row.values), recipe(row.values)
+    model, machine, plan = question(row.values, catalogue)
     if plan.cp > 1 or model.experts:
         return unsupported("a layer with context parallelism or experts. Use iteration_s.")
-    parts = used.numbers(catalogue)
-    machine = machines_for(row.values["cluster"], row.values["chips"], parts)
-    shapes = RankShapes(model, plan, machine.chip, parts)
+    machine = framework_of(plan, machine).on(machine, model)
+    shapes = RankShapes(model, plan, machine.chip, machine.catalogue or shipped_catalogue())
     there, back = forward(shapes), backward(shapes)
     grades = {
         "kernels": worst(*(step.provenance for step in there if step.provenance)),
-        "framework": f"assumed: {used.label}",
+        "framework": f"stated: {plan.framework}" if plan.framework else "assumed",
     }
     if row.assumed:
         grades["columns"] = f"assumed: {', '.join(row.assumed)}"

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.predictions.outcome import Outcome
-from experiments.validation.predictions.training import model_of, plan_of
-from experiments.validation.reading.machines import machines_for
-from topologies.catalogue.catalogue import Catalogue
+from experiments.validation.predictions.training import question
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import worst
 
 
@@ -22,12 +21,12 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     allocator; ``states_bytes`` are weights, gradients and optimizer.
     """
     row = filled(values)
-    plan, used = plan_of(row.values), recipe(row.values)
+    model, machine, plan = question(row.values, catalogue)
     # Frameworks with separate attention kernels date from when training used dropout.
-    model = replace(model_of(row.values), dropout=plan.attention == "unfused")
-    parts = used.numbers(catalogue)
-    needed = worst(model, plan, parts, machines_for(row.values["cluster"], 1).chip)
-    grades = {"framework": f"assumed: {used.label}"}
+    model = replace(model, dropout=plan.attention == "unfused")
+    numbers = framework_of(plan, machine).on(machine, model).catalogue or shipped_catalogue()
+    needed = worst(model, plan, numbers, machine.chip)
+    grades = {"framework": f"stated: {plan.framework}" if plan.framework else "assumed"}
     if row.assumed:
         grades["columns"] = f"assumed: {', '.join(row.assumed)}"
     return Outcome(
@@ -36,7 +35,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
             "reserved_bytes": float(needed.reserved),
             "activation_bytes": float(needed.activations),
             "states_bytes": float(needed.weights + needed.gradients + needed.optimizer),
-            "fits": float(needed.total <= needed.capacity),
+            "fits": float(needed.fits),
         },
         provenance=grades,
     )

@@ -25,8 +25,8 @@ class Outcome:
     provenance : mapping of str to str
         By input: measured, interpolated, extrapolated, assumed.
     ends : pair of float, optional
-        Least and greatest time that the tool may have shown [s], with what it adds itself; None
-        where it adds nothing.
+        Least and greatest time [s] that the tool may have shown, with what it adds itself, or that
+        fields of a plan without a stated value leave open; None where there is only one.
     """
 
     predicted: Mapping[str, float] = field(default_factory=dict)

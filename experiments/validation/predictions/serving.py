@@ -16,7 +16,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.serving.batching import BUCKETS, Batching
-from workloads.serving.engines import engine_batching
+from workloads.serving.engines import engine_batching, engine_numbers
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import Speculation, parse_speculation
@@ -100,6 +100,7 @@ def _engine_numbers(values: Mapping[str, Any], catalogue: Catalogue | None) -> C
     share = values.get("memory_share")
     if share is not None:
         catalogue = _with_share(catalogue, chip_family(chip, catalogue).serving, share)
+    catalogue = engine_numbers(catalogue, values.get("scheduler") or "")
     return _with_variants(catalogue, tuple(sorted(engine(values, chip, catalogue).items())))
 
 

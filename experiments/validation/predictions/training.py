@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import product
 from typing import Any
 
-from experiments.validation.conditions.recipes import recipe
 from experiments.validation.conditions.row_defaults import Stated, filled
-from experiments.validation.predictions.long_steps import SteadyStep, steady
 from experiments.validation.predictions.outcome import Outcome, infeasible
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.schema import TRAINING
-from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Experts, Model
-from workloads.training.memory.memory import worst
+from workloads.training.alternatives import alternatives, hull
+from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.by_value import ByValue
 from workloads.training.program.shared_parts import SharedParts
-
-SAVINGS: Mapping[str, tuple[Any, ...]] = {
-    "zero": (3,),
-    "recompute": ("selective", "full"),
-    "vpp": (1,),
-}
-"""Columns that can save memory, and their values that save more than the usual one."""
+from workloads.training.steady import SteadyStep, steady
+from workloads.training.usual_plan import complete
 
 
 class Steps:
@@ -57,8 +50,8 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
 
     ``memory_bytes`` is the peak of all tensors, ``reserved_bytes`` the memory that the
     framework's allocator holds, fragments included. A row that states a measured time or peak did
-    run, so it is run here too when the memory model finds it too large; one that does not is
-    infeasible then.
+    run, so it is run here too when the memory model finds it too large, and its provenance says so;
+    one that does not is infeasible then.
     """
     return Steps().predict(values, catalogue)
 
@@ -70,46 +63,53 @@ def _predicted(
 ) -> Outcome:
     """Predict a row from its step, which ``step_of`` simulates, or returns if it already has."""
     ran = any(values.get(name) is not None for name in TRAINING.published)
-    row = fitting(filled(values)) if ran else filled(values)
-    model, plan = model_of(row.values), plan_of(row.values)
-    used = recipe(row.values)
-    machine = machines_for(row.values["cluster"], row.values["chips"], used.numbers(catalogue))
+    row = filled(values)
+    model, machine, plan = question(row.values, catalogue)
     step = step_of(model, machine, plan)
     predicted = {
         "iteration_s": step.seconds,
         "memory_bytes": float(step.memory.allocated),
         "reserved_bytes": float(step.memory.reserved),
     }
-    grades = _provenance(step, row, used.label)
-    if step.memory.total > step.memory.capacity and not ran:
+    if not step.memory.fits and not ran:
         return infeasible(_too_large(step), predicted)
-    return Outcome(predicted, provenance=grades)
+    others = alternatives(
+        *(plan, model, machine, step.seconds),
+        times=lambda other: step_of(model, machine, other).seconds,
+    )
+    least, most = hull(others)
+    ends = (step.seconds * least, step.seconds * most) if others else None
+    return Outcome(predicted, provenance=_provenance(step, row, plan), ends=ends)
 
 
-def fitting(row: Stated) -> Stated:
-    """Return the row with the least saving of memory that makes the plan fit.
+def question(
+    row: Mapping[str, Any], catalogue: Catalogue | None = None
+) -> tuple[Model, Cluster, ParallelPlan]:
+    """Return the model, cluster and plan that a row asks ``train`` about.
 
-    Where a row does not state them, these savings are tried: one chunk per stage, recomputation,
-    and ZeRO-3 where only data parallelism divides the model. Where none suffices, the row is
-    returned with one chunk per stage. Fragments do not count: an allocator without free memory
-    returns its reserve.
+    Parameters
+    ----------
+    row : mapping
+        Cells, those of the model and its sizes filled.
+    catalogue : Catalogue, optional
+
+    Raises
+    ------
+    InputError
+        For what the plan or its framework refuses.
     """
-    saved = product(*(_savings(row, name, more) for name, more in SAVINGS.items()))
-    for savings in saved:
-        tried = {**row.values, **dict(zip(SAVINGS, savings, strict=True))}
-        used, chip = recipe(tried), machines_for(tried["cluster"], 1).chip
-        needed = worst(model_of(tried), plan_of(tried), used.numbers(), chip)
-        if needed.total - needed.fragments <= needed.capacity:
-            return Stated(tried, row.assumed)
-    chunks = _savings(row, "vpp", SAVINGS["vpp"])[-1]
-    return Stated({**row.values, "vpp": chunks}, row.assumed)
+    model = model_of(row)
+    variants = variants_of(row)
+    base = (catalogue or shipped_catalogue()).with_variants(variants) if variants else catalogue
+    machine = machines_for(row["cluster"], row["chips"], base)
+    plan = complete(stated_plan(row), model, machine, chips=row["chips"])
+    return model, machine, plan
 
 
-def _savings(row: Stated, name: str, more: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Values to try in a column: its own, and others where the row does not state it."""
-    alone = row.values["tp"] * row.values["pp"] == 1
-    free = name in row.assumed and (name != "zero" or alone)
-    return (row.values[name], *more) if free else (row.values[name],)
+def variants_of(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the catalogue variants that a row states, as ``--variant`` of a command does."""
+    pairs = str(row.get("variant") or "").split(";")
+    return {path: name for path, _, name in (pair.partition("=") for pair in pairs) if path}
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
@@ -162,15 +162,24 @@ def model_of(row: Mapping[str, Any]) -> Model:
     )
 
 
-def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
-    """Plan of a row.
+STATED = (
+    *("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch", "seq", "zero"),
+    *("schedule", "precision", "fp8_recipe", "recompute", "overlap", "attention", "lora_rank"),
+    *("lora_on", "train_only", "runtime", "routed_nodes", "capacity_factor"),
+)
+"""Columns that are fields of a plan by the same name."""
+FLAGS = ("sequence_parallel", "fp8_exchange")
+"""Columns of 0 and 1 that are true or false in a plan."""
+
+
+def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan that a row states, its framework with all settings included.
 
     Raises
     ------
     InputError
-        For what the plan refuses, and when its ranks are not the same number on each chip.
+        When the ranks are not the same number on each chip.
     """
-    names = ("tp", "pp", "vpp", "dp", "cp", "ep", "microbatch", "global_batch", "seq", "zero")
     used = row["tp"] * row["pp"] * row["dp"] * row["cp"]
     ranks_per_chip, rest = divmod(used, row["chips"])
     if ranks_per_chip and rest:
@@ -178,33 +187,16 @@ def plan_of(row: Mapping[str, Any]) -> ParallelPlan:
             f"tp × pp × dp × cp = {used} ranks are not a multiple of chips {row['chips']}. "
             "Correct one of them."
         )
-    return ParallelPlan(
-        **{name: row[name] for name in names},
-        sequence_parallel=bool(row["sequence_parallel"]) and row["tp"] > 1,
-        schedule=row["schedule"],
-        precision=row["precision"],
-        fp8_recipe=row.get("fp8_recipe") or "tensorwise",
-        **recomputation(row),
-        overlap=row["overlap"],
-        attention=recipe(row).attention if row["cp"] == 1 else "fused",
-        ranks_per_chip=max(1, ranks_per_chip),
-        reshard=row["pp"] == 1,  # across a pipeline PyTorch's FSDP keeps what it gathers
-        etp=row.get("etp") or 0,
-        lora_rank=row.get("lora_rank") or 0,
-        lora_on=row.get("lora_on") or "all",
-        train_only=row.get("train_only") or "",
-        runtime=row.get("runtime") or "compiled",
-        routed_nodes=row.get("routed_nodes") or 0,
-        fp8_exchange=bool(row.get("fp8_exchange")),
-        capacity_factor=row.get("capacity_factor") or 0.0,
-    )
-
-
-def recomputation(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Recomputation of a plan; *selective* has the meaning of the row's framework."""
-    if row["recompute"] == "selective" and recipe(row).selective == "layers":
-        return {"recompute": "full", "recompute_every": 2}
-    return {"recompute": row["recompute"]}
+    fields = {name: row[name] for name in STATED if row.get(name) is not None}
+    fields |= {name: bool(row[name]) for name in FLAGS if row.get(name) is not None}
+    if row["tp"] == 1:
+        fields.pop("sequence_parallel", None)  # there is nothing to divide
+    if ranks_per_chip:
+        fields["ranks_per_chip"] = ranks_per_chip
+    conditions = Conditions(**{name: row.get(name) for name in CONDITIONS})
+    fields |= {"framework": row["framework"]} if row.get("framework") else {}
+    stack = conditions.framework_text(fields, machines_for(row["cluster"], 1))
+    return {**fields, **({"framework": stack} if stack else {})}
 
 
 def _too_large(step: SteadyStep) -> str:
@@ -212,12 +204,13 @@ def _too_large(step: SteadyStep) -> str:
     return f"it needs {needed:.1f} GB a rank and a rank has {capacity:.1f} GB."
 
 
-def _provenance(step: SteadyStep, row: Stated, framework: str) -> dict[str, str]:
+def _provenance(step: SteadyStep, row: Stated, plan: ParallelPlan) -> dict[str, str]:
     grades = dict(step.provenance)
-    if row.assumed:
-        grades["columns"] = f"assumed: {', '.join(row.assumed)}"
-    if framework:
-        grades["framework"] = f"assumed: {framework}"
-    if step.memory.total > step.memory.capacity:
+    left = [name for name in plan.assumed if name in (*STATED, *FLAGS)]
+    empty = [name for name in row.assumed if name not in left]
+    if empty or left:
+        grades["columns"] = f"assumed: {', '.join((*empty, *left))}"
+    grades["framework"] = f"stated: {plan.framework}" if plan.framework else "assumed"
+    if not step.memory.fits:
         grades["memory"] = _too_large(step)
     return grades

@@ -33,6 +33,8 @@ def read_cell(column: Column, text: str) -> Value:
         number = float(text.replace(",", ""))
     except ValueError:
         raise InputError(f"{column.name} {shown} is not a number. Write digits only.") from None
+    if number == 0 and text.lower().partition("e")[0].strip("+-0.,"):
+        raise InputError(f"{column.name} {shown} is too small to be a number. Correct it.")
     if column.holds == "count":
         return _count(column, number, shown)
     if not 0 < number < float("inf"):

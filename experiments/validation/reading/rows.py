@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.validation.reading.cells import read_cell
 from experiments.validation.reading.columns import Kind, Value
 from experiments.validation.reading.schema import kind_of
+from topologies.clusters.names import FILES, GRAPHS
 from topologies.errors import InputError
 from topologies.files.reading import csv_lines, read_bytes
 
@@ -73,7 +74,26 @@ def read_file(path: Path | str) -> Rows:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{name} is not UTF-8 text. Save it as CSV in UTF-8.") from None
-    return read_text(text, name)
+    rows = read_text(text, name)
+    return replace(rows, rows=tuple(_beside(row, Path(path).parent) for row in rows.rows))
+
+
+FILES_OF_ROWS = ("model", "cluster")
+"""Columns whose cells may name a file, by one of ``ENDINGS`` or the folder of a model."""
+
+
+ENDINGS = (*FILES, *GRAPHS, ".json")
+
+
+def _beside(row: Row, folder: Path) -> Row:
+    """Row whose files are looked for in the folder of its table, wherever the command runs."""
+    places = {
+        name: str(folder / value)
+        for name in FILES_OF_ROWS
+        if isinstance(value := row.values.get(name), str)
+        and (value.endswith(ENDINGS) or ("/" in value and (folder / value).exists()))
+    }
+    return replace(row, values={**row.values, **places}) if places else row
 
 
 def read_text(text: str, name: str) -> Rows:

@@ -18,6 +18,13 @@ def _spellings(**names: str) -> dict[str, str]:
     return {other: choice for choice, others in names.items() for other in others.split()}
 
 
+TOOLS = (
+    *("nccl-tests", "nccom-test", "nccom-first", "nvshmem"),
+    *("pytorch", "pytorch-waited", "pytorch-called"),
+    *("deepep", "deepep-low-latency", "trtllm"),
+)
+"""Tools and libraries by which a collective or kernel was timed;
+see :mod:`workloads.confidence.timing_tool`."""
 SCHEDULE = Column(
     "schedule",
     "text",
@@ -90,6 +97,8 @@ PLAN = (
     Column("capacity_factor", "number", least=0),
     Column("model", "text"),
     Column("runtime", "text", choices=("compiled", "eager", "xla")),
+    Column("framework", "text"),
+    Column("variant", "text"),
     Column("source", "text"),
 )
 """Model, machine and plan of a training run."""
@@ -144,6 +153,7 @@ COLLECTIVE = Kind(
         *_counts("experts_per_token"),
         Column("what", "text"),
         Column("time_s", "number", least=0),
+        Column("tool", "text", choices=TOOLS),
         Column("source", "text"),
     ),
     published=("time_s",),
@@ -187,7 +197,9 @@ KERNEL = Kind(
         *_counts("m", "n", "k", "batch", "seq", "kv_seq", "heads", "kv_heads", "head_dim"),
         Column("direction", "text", choices=("forward", "backward", "forward+backward")),
         Column("writes_cache", "flag"),
+        Column("casts", "flag"),
         *_counts("size_bytes", "rows"),
+        Column("tool", "text", choices=TOOLS),
         Column("source", "text"),
         Column("kernel_s", "number", least=0),
     ),

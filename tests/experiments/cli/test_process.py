@@ -17,7 +17,7 @@ COMMAND = "-m cluster_sim list variants"
 
 def shell(words: str) -> subprocess.CompletedProcess[str]:
     """Run words of a shell with this Python in place of PY."""
-    line = words.replace("PY", sys.executable)
+    line = words.replace("PY ", f"{sys.executable} ")
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
 
 
@@ -29,6 +29,11 @@ def shell(words: str) -> subprocess.CompletedProcess[str]:
         ("PY -m cluster_sim --version >/dev/full", 2, "standard output: No space left"),
         (f"PY {COMMAND} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
         (f"PY {COMMAND} 2>&- >/dev/null", 0, ""),
+        (
+            "PYTHONIOENCODING=ascii PY -m cluster_sim train --model gpt2 --cluster dgx-h100",
+            0,
+            "",
+        ),
         ("PY -m cluster_sim nope 2>&-", 2, ""),
         ("PY -m cluster_sim nope <&- >&- 2>&-", 2, ""),
         ("PY -m cluster_sim nope 2>/dev/full", 2, ""),

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import http.client
 import importlib.util
+import io
+import json
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from experiments.cli.main import run
@@ -113,8 +120,57 @@ def test_runs_that_sliders_cannot_answer_are_refused(
 ) -> None:
     record = {"command": "train", "inputs": inputs}
     monkeypatch.setattr("experiments.explore.answers.read_record", lambda folder: record)
+    monkeypatch.setattr("experiments.explore.answers.check_unchanged", lambda *_: None)
     with pytest.raises(InputError, match=message):
         read_runs([tmp_path])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_run_that_was_changed_is_refused_in_one_line(
+    folders: list[Path], tmp_path: Path, which: int
+) -> None:
+    """Every input, seed and version is covered, and the file with the answers."""
+    answers = ("results.json", "metrics.csv")[which]
+    kept = {name: (folders[which] / name).read_text() for name in ("run.json", answers)}
+    record = json.loads(kept["run.json"])
+    changed = [
+        {**record, "inputs": {**record["inputs"], name: other}}
+        for name in record["inputs"]
+        for other in ("other", {"path": "/etc/passwd", "sha256": "0"})
+    ]
+    changed += [{**record, "seed": 7}, {**record, "version": "x"}, {**record, "inputs": []}]
+    texts = [(json.dumps(each), kept[answers]) for each in changed]
+    for run_text, answers_text in [*texts, (kept["run.json"], kept[answers] + " ")]:
+        (tmp_path / "run.json").write_text(run_text)
+        (tmp_path / answers).write_text(answers_text)
+        with pytest.raises(InputError, match=r"was changed since the run|no table of inputs"):
+            read_runs([tmp_path])
+
+
+def test_a_sweep_is_read_and_refused_when_changed(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("command: topology\ngrid: {cluster: [trn2.48xlarge, dgx-h100]}\n")
+    out = tmp_path / "sweep"
+    assert run(["sweep", str(study), "--out", str(out), "--quiet"]) == 0
+    _, sweeps = read_runs([out])
+    assert len(sweeps["sweep"]) == 2
+    (out / "results.csv").write_text("a\n1\n")
+    with pytest.raises(InputError, match=r"results\.csv was changed since the run"):
+        read_runs([out])
+
+
+def test_a_forged_run_of_another_form_is_refused_in_one_line(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    record = json.loads((folders[0] / "run.json").read_text())
+    results = json.loads((folders[0] / "results.json").read_text())
+    for name in ("plan", "interval", "breakdown_s", "model"):
+        text = json.dumps({key: value for key, value in results.items() if key != name})
+        (tmp_path / "results.json").write_text(text)
+        record["files"]["results.json"] = hashlib.sha256(text.encode()).hexdigest()
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        with pytest.raises(InputError, match=f"cannot be read .KeyError: '{name}'"):
+            read_runs([tmp_path])
 
 
 def test_a_missing_panel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +196,61 @@ def test_the_page_has_a_slider_for_each_number(runs: list[Explored]) -> None:
     assert table["change"].tolist()[1] != "+0.0%"
     back.clicks += 1
     assert slider.value == slider.value_throttled == 1.0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("panel") is None, reason="Panel is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_names_from_files_are_text(runs: list[Explored]) -> None:
+    from experiments.explore.page import page
+
+    hostile = "<img src=x onerror=alert(1)>"
+    frame = pd.DataFrame({hostile: ["=1+1"]})
+    renamed = [replace(each, name="a$x_{$") for each in runs]
+    _, right = page(renamed, {hostile: frame}, [], shipped())
+    title, table = right[-1]
+    assert hostile not in title.object
+    assert "&lt;img" in title.object
+    assert list(table.value.columns) == ["&lt;img src=x onerror=alert(1)&gt;"]
+    for figure in pictures(renamed, [each.recorded for each in renamed]):
+        figure.savefig(io.BytesIO())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("panel") is None, reason="Panel is not installed")
+def test_the_page_answers_its_own_names_alone(folders: list[Path]) -> None:
+    """A foreign Host, a foreign Origin and paths out of the packages reach nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    words = ["explore", str(folders[1]), "--knobs", "1", "--quiet", "--port", str(port)]
+    server = subprocess.Popen([sys.executable, "-m", "cluster_sim", *words])
+    try:
+        wait_for_server(port)
+        host = f"localhost:{port}"
+        socket_words = {"Connection": "Upgrade", "Upgrade": "websocket"}
+        socket_words |= {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "a" * 22 + "=="}
+        assert status(port, "/", {"Host": host}) == 200
+        assert status(port, "/", {"Host": "evil.example"}) == 404
+        assert status(port, "/", {"Host": f"{host}.evil.example"}) == 404
+        assert status(port, "/ws", {"Host": f"evil.example:{port}", **socket_words}) == 404
+        origin = {"Host": host, "Origin": "http://evil.example", **socket_words}
+        assert status(port, "/ws", origin) == 403
+        for path in ("/../../etc/passwd", "/static/../../../../../../etc/passwd",
+                     "/static//etc/passwd", "/static/%2e%2e/%2e%2e/%2e%2e/etc/passwd"):  # fmt: skip
+            assert status(port, path, {"Host": host}) in (403, 404)
+        with ThreadPoolExecutor(20) as clients:
+            answers = clients.map(lambda _: status(port, "/", {"Host": host}), range(20))
+            assert list(answers) == [200] * 20
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def status(port: int, path: str, headers: dict[str, str]) -> int:
+    """Ask the server and return the status of its answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse().status
+    connection.close()
+    return answer
 
 
 SHADOWS = """

@@ -54,6 +54,14 @@ def test_everything_that_was_given_is_there(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+def test_text_of_a_table_is_no_formula(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"=name": ["=1+1", "-2"], "change": [-1.5, 2.0]})
+    with run_directory(tmp_path / "out", command="x", inputs={}) as writer:
+        writer.table("results", rows)
+    text = (tmp_path / "out" / "results.csv").read_text()
+    assert text == "'=name,change\n'=1+1,-1.5\n-2,2.0\n"
+
+
 def test_the_record_names_inputs_version_seed_and_every_file(tmp_path: Path) -> None:
     _write(tmp_path / "out")
     record = read_record(tmp_path / "out")

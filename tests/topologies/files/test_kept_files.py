@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from topologies.catalogue import shipped
 from topologies.catalogue.shipped import shipped_rows
 from topologies.files import kept_files
+from topologies.files.writing import unfinished
 
 
 @pytest.fixture
@@ -50,6 +54,81 @@ def test_a_folder_that_cannot_be_made_is_no_failure(folder: Path) -> None:
     folder.write_text("a file stands where the folder should")
     kept_files.keep("a-1", b"content")
     assert kept_files.read("a-1") is None
+
+
+@pytest.mark.parametrize("place", ["folder", "file"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_what_others_could_have_written_is_not_read(folder: Path, place: str, mode: int) -> None:
+    kept_files.keep("a-1", b"content")
+    path = folder if place == "folder" else folder / "a-1"
+    path.chmod(path.stat().st_mode | mode)
+    assert kept_files.read("a-1") is None
+    path.chmod(path.stat().st_mode & ~mode)
+    assert kept_files.read("a-1") == b"content"
+
+
+def test_what_another_user_owns_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_files.keep("a-1", b"content")
+    real = os.stat
+
+    def foreign(place: Any, *rest: Any, **named: Any) -> Any:
+        status = real(place, *rest, **named)
+        return os.stat_result((*status[:4], 4242, *status[5:])) if place == folder else status
+
+    monkeypatch.setattr(os, "stat", foreign)
+    assert kept_files.read("a-1") is None
+    kept_files.keep("a-2", b"content")
+    assert [path.name for path in folder.iterdir()] == ["a-1"]
+
+
+def test_files_are_made_private_whatever_the_mask_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of our own that an earlier version left open are closed; named ones are left."""
+    open_folder = tmp_path / "own"
+    open_folder.mkdir()
+    open_folder.chmod(0o777)
+    monkeypatch.delenv(kept_files.FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(kept_files, "folders", lambda: (open_folder,))
+    earlier = os.umask(0)
+    try:
+        kept_files.keep("a-1", b"content")
+        open_folder.chmod(0o777)
+        monkeypatch.setenv(kept_files.FOLDER_VARIABLE, str(open_folder))
+        kept_files.keep("a-2", b"content")
+    finally:
+        os.umask(earlier)
+    assert open_folder.stat().st_mode & 0o777 == 0o777
+    assert [path.name for path in open_folder.iterdir()] == ["a-1"]
+    assert (open_folder / "a-1").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], {}, ["x", []], ["x", [[1]]], [1, 2, 3], "", [["a"], [["b"]]]]
+)
+def test_a_whole_file_of_another_form_is_made_again(folder: Path, document: Any) -> None:
+    from cluster_sim.collectives.algorithms import torus
+
+    def answers() -> list[Any]:
+        torus.shares.cache_clear()
+        return [shipped_rows(), torus.shares((4, 6), (1, 2))]
+
+    fresh = answers()
+    names = [path.name for path in folder.iterdir()]
+    assert len(names) == 2
+    for name in names:
+        kept_files.keep(name, json.dumps(document).encode())
+    assert answers() == fresh
+    assert kept_files.read_json(names[0], lambda content: content) != document
+
+
+def test_a_killed_writer_leaves_nothing_for_long(folder: Path) -> None:
+    kept_files.keep("a-1", b"content")
+    orphan = unfinished(folder / "other")
+    dead = orphan.with_name(orphan.name.replace(f"-{os.getpid()}.", "-4194305."))
+    dead.write_bytes(b"half")
+    kept_files.keep("a-2", b"content")
+    assert sorted(path.name for path in folder.iterdir()) == ["a-1", "a-2"]
 
 
 def test_parts_are_told_apart_by_their_borders() -> None:
@@ -93,7 +172,7 @@ def test_the_digest_of_the_catalogue_is_kept_with_it(
 ) -> None:
     digest, rows = shipped_rows()
     assert digest == shipped.digest_of(reversed(rows))
-    monkeypatch.delattr(shipped, "digest_of")
+    monkeypatch.delattr(shipped, "read_entries")
     assert shipped_rows() == (digest, rows)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,19 @@ def test_arrow_arrays_are_those_that_arrow_makes() -> None:
     assert texts([]).equals(pa.array([], pa.string()))
     frame = pd.DataFrame({"a": [1, 2], "b": [0.5, None], "c": ["x", None], "d": [True, False]})
     assert table_of(Table.of(frame)).to_pylist() == pa.Table.from_pandas(frame).to_pylist()
+
+
+@given(st.lists(st.text("=+-@a1. \t'%", min_size=1, max_size=6), min_size=1, max_size=9))
+def test_no_cell_of_text_is_a_formula(texts: list[str]) -> None:
+    """Read back, the names are as they were; numbers are left to be numbers."""
+    for cells in csv.reader(io.StringIO(Table({"a": texts, "=b": texts}).csv())):
+        for cell in cells:
+            number = cell.rstrip("% ").lstrip("+-")
+            assert not cell.startswith(("=", "@", "\t")), cell
+            assert cell[:1] not in "+-" or not number or set(number) <= set("0123456789."), cell
+
+
+def test_marked_text_reads_back(tmp_path: Path) -> None:
+    names = ["=1+1", "@x", "-O2", "plain", "'quoted", "-3 %"]
+    (tmp_path / "t.csv").write_text(Table({"name": names}).csv())
+    assert read_csv(tmp_path / "t.csv", 99, 10**6)["name"] == names

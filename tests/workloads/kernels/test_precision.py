@@ -48,6 +48,31 @@ def test_products_take_the_rate_of_their_precision(chip: str) -> None:
     assert took["mxfp4"] <= 1.05 * took["mxfp8"]
 
 
+@pytest.mark.parametrize("chip", ["h100", "b200"])
+@pytest.mark.parametrize("side", [512, 2048, SIZE])
+def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(
+    chip: str, side: int
+) -> None:
+    """The grid agrees once the casts that it contains are taken off, at 3 or 5 B an element."""
+    whole, alone = (
+        gemm(chip, side, side, side, "fp8", casts=each).seconds for each in (True, False)
+    )
+    assert alone < whole
+    launches_s = 10.5e-6
+    rate = {"h100": 2.0e12, "b200": 3.9e12}[chip]
+    passes = 5 if side == SIZE else 3
+    cast_s = launches_s + passes * side**2 / rate
+    assert whole == pytest.approx(alone + cast_s, rel=0.15)
+
+
+def test_casts_are_those_of_fp8_on_gpus_alone() -> None:
+    for chip, precision in (("h100", "bf16"), ("trn2", "fp8"), ("b200", "mxfp4")):
+        with_casts, without = (
+            gemm(chip, SIZE, SIZE, SIZE, precision, casts=each) for each in (True, False)
+        )
+        assert with_casts == without
+
+
 def step(machine: str, **changes: object) -> Iteration:
     plan = ParallelPlan(tp=8, dp=1, global_batch=8, microbatch=4, seq=4096, sequence_parallel=True)
     part = replace(plan, **changes)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from tests.support.small_decoders import small
 from topologies import cluster
 from topologies.errors import InputError
 from workloads.models.flops import all_attention_flops, forward_flops, keys_seen
-from workloads.models.huggingface import from_fields, named
+from workloads.models.huggingface import SHIPPED, from_fields, named
 from workloads.models.model import Layer
 from workloads.serving import profile
 from workloads.training.iteration import iteration
@@ -242,3 +242,27 @@ def test_gemma_3_leaves_out_what_its_class_fills_in() -> None:
 def test_an_embedding_may_be_tied_under_another_name() -> None:
     tied = small(shared_input_output_embedding=True)
     assert small().parameters - tied.parameters == 64 * 100
+
+
+def test_fields_that_nobody_reads_are_named() -> None:
+    """A made-up family is simulated as what its known fields say; the others are not in silence."""
+    llama = json.loads((SHIPPED / "llama-3.1-8b.json").read_text())
+    off = {"mlp_depth": 0, "use_mixer": False, "extra": None, "rope_scaling": {"factor": 8.0}}
+    assert from_fields({**llama, **off}, "mine").left_out == ()
+    mine = {**llama, "model_type": "deepmlp", "mlp_depth": 3, "bos_token_id": 1, "mixer": "fft"}
+    assert from_fields(mine, "mine").left_out == (
+        "the field mixer, which is not understood",
+        "the field mlp_depth, which is not understood",
+    )
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_every_field_of_a_shipped_model_is_understood(path: Path) -> None:
+    left_out = from_fields(json.loads(path.read_text()), path.stem).left_out
+    assert not [part for part in left_out if "understood" in part]
+
+
+@pytest.mark.parametrize("name", sorted(HUB))
+def test_every_field_of_a_model_of_the_hub_is_understood(name: str) -> None:
+    left_out = from_fields(HUB[name]["config"], name).left_out
+    assert not [part for part in left_out if "understood" in part]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.toy_training import TOY, plan
 from topologies.clusters.names import cluster
+from workloads.models.model import Model
 from workloads.search import agreement, estimate
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
@@ -33,6 +34,30 @@ PLANS: list[dict[str, Any]] = [
     {"pp": 4, "dp": 4, "schedule": "zero-bubble", "zero": 3},
     {"tp": 2, "cp": 4, "dp": 2},
 ]
+
+
+@pytest.mark.parametrize("name", ["fsdp", "megatron-lm:2020-08", "torchtitan"])
+def test_estimates_follow_the_kernels_of_a_framework(name: str) -> None:
+    """Copies of sharded parameters, and sums of gradients that no product does, are in passes."""
+    where, plans = cluster("dgx-a100:2"), []
+    wide = Model("wide", 8, 4096, 32, 8, 128, 14336, 32_000)
+    for changes in PLANS:
+        one = plan(**{"overlap": "dp", "framework": name, **changes, "seq": 4096})
+        batch = 8 * one.dp * one.microbatch
+        plans.append(replace(one, global_batch=batch, sequence_parallel=one.sp > 1))
+    estimates_s = estimate(wide, where, plans)
+    simulated = [iteration(wide, where, one, allow_oversized=True).iteration_s for one in plans]
+    assert estimates_s == pytest.approx(simulated, rel=0.05)
+
+
+def test_plans_of_several_frameworks_are_each_estimated_with_their_own() -> None:
+    where = cluster("dgx-a100:2")
+    sharded = plan(dp=16, global_batch=64, zero=3)
+    alike = [replace(sharded, framework=name) for name in ("fsdp", "megatron-core")]
+    together = estimate(TOY, where, [*alike, *alike])
+    alone = [estimate(TOY, where, [one])[0] for one in alike]
+    assert together.tolist() == [*alone, *alone]
+    assert alone[0] > 1.05 * alone[1]
 
 
 @pytest.mark.parametrize("overlap", ["none", "dp", "all"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.toy_training import TOY, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search import candidates, describe, fit
@@ -69,3 +70,24 @@ def test_when_nothing_fits_the_nearest_plan_is_named_with_the_bytes_missing() ->
     assert describe(nearest) in text
     assert f"{over[nearest] / 1e9:.1f} GB more than its" in text
     assert "\n" not in text
+
+
+def test_where_no_plan_is_likely_to_fit_tight_ones_are_taken() -> None:
+    """The published plan of Llama 3 405B, which the trainer takes as tight too."""
+    model, where = named("llama-3.1-405b"), cluster("dgx-h100:256")
+    stated = {
+        "tp": 8,
+        "pp": 16,
+        "seq": 8192,
+        "recompute": "none",
+        "schedule": "1f1b",
+        "zero": 1,
+        "cp": 1,
+    }
+    possible = candidates(model, where, 256, stated={**stated, "microbatch": 1})
+    taken = fit(possible)
+    needs = [worst(model, one, shipped_catalogue(), "h100") for one in possible.plans]
+    assert not any(need.total <= need.capacity for need in needs)
+    assert taken.fits.tolist() == [need.fits for need in needs]
+    assert taken.total_bytes.tolist() == [need.least for need in needs]
+    assert taken.fits.any()

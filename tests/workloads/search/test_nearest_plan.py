@@ -11,7 +11,7 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.search.nearest import nearest_plan
 from workloads.training.iteration import iteration
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
 BAD: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"tp": 3}, {"tp": 4}),

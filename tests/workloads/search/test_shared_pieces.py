@@ -14,7 +14,11 @@ from workloads.training.layers.data_parallel import (
     reduce_gradients,
 )
 from workloads.training.layers.layer import RankShapes
-from workloads.training.memory.activations import chunk_activations, layer_activations
+from workloads.training.memory.activations import (
+    Stack,
+    chunk_activations,
+    layer_activations,
+)
 from workloads.training.plan.parameters import kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import (
@@ -72,7 +76,7 @@ def test_activations_of_a_chunk_are_those_of_its_layers(plan):
             ]
             last = plan.pipeline.number(plan.pp, stage, chunk) == plan.pp * plan.vpp - 1
             norm = 4 * plan.microbatch * plan.seq * MODEL.hidden // plan.sp * last
-            assert chunk_activations(MODEL, plan, stage, chunk, 3) == sum(each) + norm
+            assert chunk_activations(MODEL, plan, stage, chunk, Stack()) == sum(each) + norm
 
 
 def _kept(plan):

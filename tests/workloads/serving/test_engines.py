@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import cluster_sim as cs
 from tests.support.toy_serving import requests_of, toy_replica
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
-from workloads.serving import batching_from, serve
+from workloads.serving import ServingOptions, batching_from, serve
 from workloads.serving.batching import BESIDE, FIRST, WHOLE, Batching
-from workloads.serving.engines import engine_batching
+from workloads.serving.engines import engine_batching, engine_numbers
 from workloads.serving.profile import Profile
 from workloads.serving.speculation import Speculation
 
@@ -129,6 +131,27 @@ def test_serve_takes_an_engine_and_its_waits() -> None:
         return served.ttft_s["mean"] or 0.0
 
     assert mean_s(poll=30) > 1.5 * mean_s()
+
+
+@pytest.mark.parametrize(
+    ("engine", "iteration_s", "request_s"),
+    [("vllm", 2e-3, 20e-6), ("sglang", 2e-3, 10e-6), ("tensorrt-llm", 0.8e-3, 10e-6)],
+)
+def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request_s: float) -> None:
+    model, machine = cs.model("llama-3.1-8b"), cs.cluster("dgx-h100")
+    options = ServingOptions(engine_batching(machine, engine, 8))
+    own = options.deployment(model, machine, tp=1, precision=None).profile
+    plain = ServingOptions().deployment(model, machine, tp=1, precision=None).profile
+    assert own.linear_s - plain.linear_s == pytest.approx(iteration_s - 2e-3, abs=1e-12)
+    assert own.decode_request_s - plain.decode_request_s == pytest.approx(request_s - 10e-6)
+
+
+def test_overheads_that_a_user_measured_stay() -> None:
+    shipped = shipped_catalogue()
+    row = shipped.entry("serving.gpu", "iteration_overhead")
+    mine = shipped.with_rows([row._replace(value=5e-3, exact=Fraction(5, 1000))])
+    assert engine_numbers(mine, "tensorrt-llm").value("serving.gpu", "iteration_overhead") == 5e-3
+    assert engine_numbers(shipped, "") is shipped
 
 
 def test_decode_replicas_of_their_own_have_no_prompts_to_run() -> None:

@@ -151,3 +151,17 @@ def test_a_model_that_does_not_fit_and_too_many_ranks_are_refused() -> None:
         profile(replace(named("llama-3.1-405b"), layers=400), TRN2)
     with pytest.raises(InputError, match="within one scale-up domain of 16"):
         profile(named("llama-3.1-8b"), TRN2, tp=99)
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "trn2.48xlarge"])
+def test_layers_with_windows_read_no_more_of_a_cache(machine: str) -> None:
+    """On GPUs; programs of Trainium read whole caches."""
+    model = named("llama-3.1-8b")
+    whole, windowed = (
+        profile(each, cluster(machine), tp=8) for each in (model, replace(model, window=128))
+    )
+    requests, short, long = 3, 3 * 100, 3 * 10_000
+    most = requests * (128 if machine == "dgx-h100" else 10_000)
+    for cached, read in ((short, short), (long, most)):
+        expected = pytest.approx(whole.attention_s(requests, read))
+        assert windowed.attention_s(requests, cached) == expected

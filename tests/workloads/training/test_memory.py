@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,12 @@ from tests.support.toy_training import SPARSE, TOY, plan
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.training.memory.activations import in_flight, layer_activations
+from workloads.models.model import Model
+from workloads.training.memory.activations import Stack, in_flight, layer_activations
 from workloads.training.memory.memory import Memory, check_memory, memory, worst
 from workloads.training.plan.parameters import edge_share, layer_share, stage_share
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.stage_layers import layers_by_cost
 
 GPT = replace(named("gpt3-175b"), dropout=True)
 
@@ -144,11 +148,153 @@ def test_microbatches_in_flight(schedule: str, stage: int, held: int) -> None:
     assert in_flight(plan(pp=4, schedule=schedule), stage) == held
 
 
+def need(how: ParallelPlan, model: Model = TOY, chip: str = "h100", **variants: str) -> Memory:
+    """Need of a plan by a stack with these variants."""
+    chosen = {f"training.{name}": variant for name, variant in variants.items()}
+    return worst(model, how, shipped_catalogue().with_variants(chosen), chip)
+
+
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    how = plan(tp=8, zero=0, seq=8192)
-    largest = worst(named("llama-3.1-405b"), how, shipped_catalogue(), "trn2")
+    how, model = plan(tp=8, zero=0, seq=8192), named("llama-3.1-405b")
+    largest = need(how, model, "trn2")
     with pytest.raises(InputError, match=r"needs .* GB a rank \(weights 101.5, gradients 202.9, "):
-        check_memory(largest, how)
+        check_memory(largest, model, how, shipped_catalogue(), "trn2")
+
+
+def test_a_refusal_says_what_is_lacking_and_names_changes_that_fit() -> None:
+    """More chunks a stage hold fewer microbatches in flight; each remedy is tried here as well."""
+    model = named("llama-3.1-70b")
+    how = plan(
+        tp=4, pp=8, schedule="interleaved", vpp=2, seq=8192, global_batch=128, recompute="none"
+    )
+    refused = need(how, model)
+    with pytest.raises(InputError) as refusal:
+        check_memory(refused, model, how, shipped_catalogue(), "h100")
+    lacking = [(size - refused.capacity) / 1e9 for size in (refused.total, refused.least)]
+    assert "it lacks {:.1f} GB, and {:.1f} GB in the".format(*lacking) in str(refusal.value)
+    advice = str(refusal.value).split("Use ")[1].split(", or --allow-oversized")[0].split(" or ")
+    assert advice == ["--recompute full", "--vpp 10 (tight)"]
+    assert need(replace(how, recompute="full"), model).total <= refused.capacity
+    more = need(replace(how, vpp=10), model)
+    assert more.tight
+    assert more.activations < refused.activations
+
+
+@pytest.mark.parametrize(
+    ("capacity", "fits", "tight"), [(89, False, False), (90, True, True), (100, True, False)]
+)
+def test_between_the_least_and_the_likely_need_a_plan_is_tight(
+    capacity: int, fits: bool, tight: bool
+) -> None:
+    one = Memory(20, 20, 20, 20, 10, 5, 5, capacity, below=10, above=30)
+    assert (one.least, one.total, one.most) == (90, 100, 130)
+    assert (one.fits, one.tight) == (fits, tight)
+    assert sum(one.parts().values()) == one.total
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"zero": 2}, {"schedule": "interleaved", "vpp": 4}, {"schedule": "dualpipe", "vpp": 2}],
+)
+def test_llama_3_405b_runs_without_recomputation_as_published(more: dict[str, Any]) -> None:
+    """On 16,384 H100 (arXiv 2407.21783, section 3.3), with 16 microbatches in all."""
+    how = plan(tp=8, pp=16, dp=128, global_batch=2048, seq=8192, recompute="none", **more)
+    assert need(how, named("llama-3.1-405b")).fits
+
+
+def test_a_variant_narrows_the_range() -> None:
+    how = plan(tp=2, pp=2, recompute="none")
+    narrowed = need(how, gradient_bytes="fp32", optimizer_bytes="fp32", norms_kept="kept")
+    assert narrowed.total == need(how).total
+    assert narrowed.below < need(how).below
+
+
+def test_differences_of_stacks_add_as_squares() -> None:
+    """With all but two quantities narrowed, the range is the root of two squares."""
+    how, names = plan(zero=0, recompute="none", seq=1024), ("gradient_bytes", "runtime_bytes")
+    base = shipped_catalogue()
+    rows = [base.entry("training", name) for name in Stack._fields if name not in names]
+    exact = base.with_rows(row._replace(low=row.value, high=row.value) for row in rows)
+    held = worst(TOY, how, exact, "h100")
+    assert held.below == int(math.hypot(2 * TOY.parameters, 1e9))
+    assert held.above == int(1e9)
+
+
+@given(
+    st.integers(0, 3), st.sampled_from(["none", "selective", "full"]), st.sampled_from([1, 2, 4])
+)
+@settings(deadline=None, max_examples=40)
+def test_a_plan_with_more_needs_more(zero: int, recompute: Any, pp: int) -> None:
+    how = plan(tp=2, pp=pp, dp=4, zero=zero, recompute=recompute, seq=2048, global_batch=32)
+    more = [
+        replace(how, seq=4096),
+        replace(how, microbatch=2),
+        replace(how, tp=1, sequence_parallel=False),
+    ]
+    less = [replace(how, zero=min(3, zero + 1))] if zero in (0, 1) else []
+    pairs = [(how, one) for one in more] + [(one, how) for one in less]
+    for small, large in pairs:
+        small_need, large_need = need(small, SPARSE), need(large, SPARSE)
+        assert small_need.total <= large_need.total
+        assert small_need.least <= large_need.least
+
+
+def test_inputs_of_products_in_fp8_wait_as_they_were_cast() -> None:
+    """Four inputs of a layer's products lose a byte; that of the output projection is a copy."""
+    how = plan(seq=1024, recompute="none")
+    wide, cast = (
+        layer_activations(TOY, replace(how, precision="fp8"), stack=Stack(fp8_input_bytes=size))
+        for size in (2, 1)
+    )
+    assert layer_activations(TOY, how) == wide
+    assert wide - cast == 1024 * (2 * TOY.hidden + TOY.ffn - TOY.value_width)
+
+
+def test_what_is_computed_again_is_not_kept() -> None:
+    how = plan(seq=1024, recompute="none")
+    usual = layer_activations(TOY, how)
+    assert usual - layer_activations(TOY, how, stack=Stack(gated_kept=2)) == 2 * 1024 * TOY.ffn
+    assert usual - layer_activations(TOY, how, stack=Stack(gated_kept=1)) == 4 * 1024 * TOY.ffn
+    assert usual - layer_activations(TOY, how, stack=Stack(norms_kept=0)) == 4 * 1024 * TOY.hidden
+    latent = named("deepseek-v3")
+    heads = 2 * latent.query_width + latent.value_width
+    kept = [layer_activations(latent, how, stack=Stack(latent_kept=one)) for one in (1, 0)]
+    assert kept[0] - kept[1] == 2 * 1024 * heads
+
+
+def test_a_frozen_product_without_an_adapter_keeps_no_input() -> None:
+    how = plan(seq=1024, recompute="none", lora_rank=16)
+    everywhere, attention = (
+        layer_activations(TOY, replace(how, lora_on=part)) for part in ("all", "attention")
+    )
+    assert everywhere - attention == 2 * 1024 * (TOY.hidden + TOY.ffn)
+
+
+def test_logits_that_are_gathered_are_those_of_the_whole_vocabulary() -> None:
+    how = plan(seq=4096, microbatch=4, tp=2, recompute="none")
+    split, whole = need(how), need(how, loss_gathered="whole")
+    assert whole.buffers - split.buffers == 8 * 4 * 4096 * (TOY.vocab // 2)
+
+
+def test_gradients_and_states_have_the_stack_s_precision() -> None:
+    usual, narrow = (
+        need(plan(zero=0)),
+        need(plan(zero=0), gradient_bytes="bf16", optimizer_bytes="bf16"),
+    )
+    assert usual.gradients == 2 * narrow.gradients == 4 * TOY.parameters
+    assert usual.optimizer == 3 * narrow.optimizer == 12 * TOY.parameters
+
+
+def test_stages_of_equal_cost_leave_the_output_layer_to_the_last() -> None:
+    """Eight layers and an output layer worth two give shares of 2.5 layers, rounded up in turn."""
+    layer = 4 * TOY.query_width * TOY.hidden + 3 * TOY.ffn * TOY.hidden
+    model = replace(TOY, vocab=2 * layer // TOY.hidden)
+    assert layers_by_cost(model, 4) == (3, 3, 2, 0)
+    how = plan(pp=4, recompute="none")
+    stated = need(replace(how, stage_layers=(3, 3, 2, 0)), model)
+    assert need(how, model, stages_by_cost="nanotron") == replace(
+        stated, below=need(how, model, stages_by_cost="nanotron").below
+    )
 
 
 def test_half_a_chip_has_half_its_memory() -> None:
@@ -180,7 +326,7 @@ def test_logits_at_the_loss_depend_on_how_it_is_computed(variant: str, size: int
 
 def test_eager_frameworks_keep_the_activated_gate() -> None:
     how = plan(seq=1024, recompute="none")
-    kept = [layer_activations(TOY, how, gated=gated) for gated in (3, 4)]
+    kept = [layer_activations(TOY, how, stack=Stack(gated_kept=gated)) for gated in (3, 4)]
     assert kept[1] - kept[0] == 2 * 1024 * how.microbatch * TOY.ffn
 
 

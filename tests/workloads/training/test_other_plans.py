@@ -35,7 +35,8 @@ from workloads.training.plan.plan_file import read_any_plan
         ("nxd.yaml", NXD, "NxD Training", {
             "tp": 32, "pp": 4, "zero": 1, "sequence_parallel": True, "microbatch": 1,
             "global_batch": 1024, "seq": 8192, "recompute": "selective", "precision": "bf16",
-        }, {"trainer.devices", "trainer.num_nodes", "distributed_strategy.kv_replicator"}),
+            "ranks_per_chip": 2,
+        }, {"trainer.num_nodes", "distributed_strategy.kv_replicator"}),
         ("ds.json", DEEPSPEED, "DeepSpeed", {
             "global_batch": 512, "microbatch": 2, "zero": 3, "overlap": "dp",
             "bucket_bytes": 10**9, "precision": "bf16",
@@ -69,9 +70,11 @@ def test_our_own_plan_is_ours(tmp_path: Path) -> None:
 
 def test_megatron_as_yaml_with_underscores(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
-    path.write_text("tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\n")
+    path.write_text(
+        "tensor_model_parallel_size: 4\nsequence_parallel: true\nlr: 0.1\ntrainer: {devices: 1}\n"
+    )
     read = read_any_plan(path)
-    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr",))
+    assert (read.tool, read.ignored) == ("Megatron-LM", ("lr", "trainer.devices"))
     assert read.fields == {"tp": 4, "sequence_parallel": True}
 
 
@@ -91,9 +94,125 @@ def test_a_broken_file_is_refused(tmp_path: Path, name: str, text: str, message:
         read_any_plan(path)
 
 
-@pytest.mark.parametrize("stage", ["Infinity", "null", "[1, 2]", '"x"', "1e999"])
+@pytest.mark.parametrize("stage", ["Infinity", "-1", "true", "[1, 2]", '"x"', "1e999"])
 def test_a_value_of_which_no_field_can_be_made_is_named(tmp_path: Path, stage: str) -> None:
     path = tmp_path / "deepspeed.json"
     path.write_text(f'{{"train_batch_size": 8, "zero_optimization": {{"stage": {stage}}}}}')
     with pytest.raises(InputError, match=r"zero_optimization\.stage is .* of which no zero can"):
         read_any_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("run.sh", "--tensor-model-parallel-size four", "four.*whole number"),
+        ("run.sh", "--tensor-model-parallel-size 0", "'0'.*whole number"),
+        ("run.sh", "--tensor-model-parallel-size 2.5", "2.5.*whole number"),
+        ("run.sh", "--tensor-model-parallel-size", "True.*whole number"),
+        ("run.sh", "--tensor-model-parallel-size 2 --fp8-format int8", "int8.*one of e4m3, hybrid"),
+        ("run.sh", "--micro-batch-size 1 --recompute-granularity most", "most.*one of full"),
+        ("run.sh", "--micro-batch-size 1 --bf16=perhaps", "perhaps.*true or false"),
+        ("run.sh", "--micro-batch-size 1 --data-parallel-sharding-strategy all", "all.*no_shard"),
+        ("ds.json", '{"train_batch_size": -1}', "-1.*whole number"),
+        ("ds.json", '{"train_batch_size": true}', "True.*whole number"),
+        ("ds.json", '{"train_batch_size": 8, "bf16": {"enabled": "on"}}', "'on'.*true or false"),
+        ("ds.json", '{"zero_optimization": {"reduce_bucket_size": -5}}', "-5.*number of elements"),
+        ("job.toml", "[parallelism]\ntensor_parallel_degree = -1", "-1.*whole number"),
+        ("job.toml", "[parallelism]\ndata_parallel_shard_degree = 0", "0.*whole number"),
+        ("job.toml", '[parallelism]\npipeline_parallel_schedule = "Best"', "Best.*like one of"),
+        ("job.toml", '[activation_checkpoint]\nmode = "some"', "some.*one of full"),
+        ("nemo.yaml", "model: {tensor_model_parallel_size: two}", "two.*whole number"),
+        ("nemo.yaml", "trainer: {precision: 8, strategy: x}", "8.*one of bf16"),
+        ("nemo.yaml", "model: {micro_batch_size: 1, sequence_parallel: maybe}", "true or false"),
+        ("nxd.yaml", "trainer: {lnc: 3}\ndistributed_strategy: {x: 1}", "lnc is 3.*1 or 2"),
+        ("nxd.yaml", "distributed_strategy: {tensor_model_parallel_size: '${env:TP}'}", "env:TP"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_read_is_no_default(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_any_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "tp"),
+    [
+        ("TP=8\ntrain --tensor-model-parallel-size $TP", 8),
+        ("export TP=8; train --tensor-model-parallel-size=${TP}", 8),
+        ("TP=${TP:-8}\nA=$TP\ntrain --tensor-model-parallel-size ${A}", 8),
+        ("train --tensor-model-parallel-size ${TP:-8}", 8),
+        ("ARGS=(\n # comment's end \\\n --tensor-model-parallel-size 8)\ntrain ${ARGS[@]}", 8),
+        ('ARGS=" \\\n --bf16 --tensor-model-parallel-size 8"\ntrain $ARGS', 8),
+        ("bash -c 'train --tensor-model-parallel-size 8 --bf16'", 8),
+        ("if [ -n a ]; then LR=1; fi\ntrain --lr $LR --tensor-model-parallel-size 8", 8),
+        ("train --tensor-model-parallel-size $TP", "TP, which the file does not state"),
+        ("train --tensor-model-parallel-size $((64/8))", "does not state as a literal"),
+        ("TP=$1\ntrain --tensor-model-parallel-size $TP", "does not state as a literal"),
+        ("TP=1\nTP=2\ntrain --tensor-model-parallel-size $TP", "sets in several ways"),
+        ("if a; then TP=2; fi\ntrain --tensor-model-parallel-size $TP", "does not state"),
+        ("if a; then train --tensor-model-parallel-size 2; fi", "decided by an if or a case"),
+        ("a --tensor-model-parallel-size 2\nb --tensor-model-parallel-size 4", "as 2 and as 4"),
+        ("train --tensor-model-parallel-size $TP --seq-length $SEQ", "TP, .*seq-length is .SEQ, "),
+        ("train --tensor-model-parallel-size '8", "No closing quotation.*Close its quotes"),
+    ],
+)
+def test_variables_of_a_script_are_put_in_or_refused(
+    tmp_path: Path, script: str, tp: int | str
+) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(script)
+    if isinstance(tp, str):
+        with pytest.raises(InputError, match=tp):
+            read_any_plan(path)
+    else:
+        assert read_any_plan(path).fields["tp"] == tp
+
+
+def test_a_flag_takes_no_word_and_options_that_nobody_sees_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("train --micro-batch-size 2 --sequence-parallel $EXTRA_ARGS --lr 1")
+    read = read_any_plan(path)
+    assert read.fields == {"microbatch": 2, "sequence_parallel": True}
+    assert read.ignored == ("$EXTRA_ARGS", "lr")
+
+
+def test_a_training_file_of_nxd_with_compiler_flags(tmp_path: Path) -> None:
+    """It has the form of the examples of Neuron's NxD Training."""
+    path = tmp_path / "nxd.yaml"
+    path.write_text(
+        "trainer: {devices: 64, lnc: 2, gradient_clip_val: 1.0, max_steps: 10}\n"
+        "exp_manager: {model_parallel_size: '${multiply:${a.b}, ${c.d}}'}\n"
+        "distributed_strategy: {tensor_model_parallel_size: 32, zero1: False}\n"
+        "data: {seq_length: '${model.encoder_seq_length}', train_dir: /data}\n"
+        "model:\n"
+        "  encoder_seq_length: 8192\n"
+        "  max_position_embeddings: ${.encoder_seq_length}\n"
+        "  fusions: {flash_attention: True}\n"
+        "  moe: {capacity_factor: 2.0}\n"
+        "model_alignment_strategy: {peft: {lora_rank: 16, target_modules: [qkv_proj]}}\n"
+        "precision: {type: fp32}\n"
+        "compiler_flags: '--model-type transformer'\n"
+    )
+    read = read_any_plan(path)
+    assert (read.tool, dict(read.fields)) == ("NxD Training", {
+        "tp": 32, "zero": 0, "seq": 8192, "ranks_per_chip": 4, "attention": "fused",
+        "capacity_factor": 2.0, "lora_rank": 16, "lora_on": "attention", "precision": "bf16",
+    })  # fmt: skip
+    assert read.may_change_time == (
+        "compiler_flags", "model.max_position_embeddings",
+        "model_alignment_strategy.peft.target_modules = ['qkv_proj']", "precision.type = fp32",
+    )  # fmt: skip
+    assert read.sentence == (
+        f"The plan is NxD Training's; it has no field for {', '.join(read.may_change_time)}, which "
+        "may change the time, nor for data.train_dir, exp_manager.model_parallel_size, "
+        "trainer.gradient_clip_val, trainer.max_steps, which cannot change the time."
+    )
+
+
+def test_arguments_of_megatron_within_yaml_ending(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text("--tensor-model-parallel-size 4 --bf16\n")
+    assert read_any_plan(path).fields == {"tp": 4, "precision": "bf16"}

@@ -15,7 +15,8 @@ from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.training.plan.checks import check_model, check_ranks, filling_dp
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.plan_file import complete, read_plan
+from workloads.training.plan.plan_file import read_plan
+from workloads.training.usual_plan import complete
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
@@ -153,6 +154,7 @@ def test_a_missing_plan_file() -> None:
         ("reshard: maybe", "reshard is 'maybe'; it must be true or false"),
         ("schedule: [1]", "it must be one of gpipe"),
         ("order: tp-tp", "rank order tp-tp does not name each of tp, cp, dp, pp once"),
+        (f"stage_layers: 8-{'9' * 5000}", "… are not numbers. Write them as"),
         ("stage_layers: [1, x]", "stage_layers is 'x'; it must be a whole number"),
     ],
 )

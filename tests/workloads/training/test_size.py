@@ -16,7 +16,7 @@ from workloads.training.execution import size
 from workloads.training.execution.size import estimated_size
 from workloads.training.iteration import iteration
 from workloads.training.layers.shapes import RankShapes
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
 HUGE: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("gpt2", "trn2.48xlarge", {"tp": 4, "global_batch": 100_000_000}, {}),

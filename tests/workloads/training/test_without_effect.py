@@ -22,6 +22,7 @@ from workloads.training.plan.without_effect import (
     idle_fields,
     idle_fields_in_all,
 )
+from workloads.training.usual_plan import complete
 
 NO_EXPERTS = "the model has no experts"
 OF_1F1B = "1f1b with vpp 1 has the same passes"
@@ -135,11 +136,21 @@ def test_every_field_of_a_plan_has_a_case() -> None:
         *("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq"),
         *("precision", "fp8_recipe", "attention", "ranks_per_chip", "capacity_factor"),
         *("routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only", "runtime"),
+        "framework",  # tested by itself, as what it changes depends on the chip
     }
     named = {name for _, _, idle, _ in EACH for name in idle}
     assert named == {name for _, _, change in WITH_EFFECT for name in change}
-    assert named | always == {field.name for field in fields(ParallelPlan)}
+    assert named | always == {field.name for field in fields(ParallelPlan) if field.compare}
     assert not named & always
+
+
+def test_what_a_framework_gives_is_not_named() -> None:
+    """Fields that nobody stated are no options, whatever they would change."""
+    assert complete({"framework": "axlearn"}, TOY, sixteen()).reshard
+    piped = complete({"framework": "axlearn", "pp": 2, "zero": 1}, TOY, sixteen())
+    assert not piped.reshard
+    assert idle_fields(piped, TOY) == {}
+    assert "reshard" in idle_fields(replace(piped, assumed=()), TOY)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -536,6 +537,7 @@ def free_units(terms: Terms, kept: FloatArray) -> IntArray:
 def minute_of_day(text: str) -> int:
     """Read a time of day such as ``06:00`` as minutes since midnight."""
     hours, _, rest = text.strip().partition(":")
-    if not (hours.isdigit() and rest.isdigit() and int(hours) < 24 and int(rest) < 60):
+    digits = re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}", text.strip())
+    if not (digits and int(hours) < 24 and int(rest) < 60):
         raise InputError(f"{text!r} is not a time of day; write it as 06:00 (UTC).")
     return int(hours) * 60 + int(rest)

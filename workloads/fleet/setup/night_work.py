@@ -64,10 +64,10 @@ class TrainingRate:
 
 def load_rate(name: str) -> TrainingRate | None:
     """Read the rate of this name, exactly as it was; None where there is none."""
-    content = kept_files.read(name)
-    if content is None:
-        return None
-    document = json.loads(content)
+    return kept_files.read_json(name, _rate)
+
+
+def _rate(document: dict[str, Any]) -> TrainingRate:
     plan = document.pop("plan")
     return TrainingRate(**document, plan=None if plan is None else _plan(plan))
 

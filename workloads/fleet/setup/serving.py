@@ -177,7 +177,7 @@ def _service(
         replica_chips=served.chips,
         expert_groups=served.expert_groups,
         chunk_tokens=batching.chunk_tokens,
-        prediction=serving_features(model, cluster, served.chips),
+        prediction=serving_features(model, cluster, served.chips, precision=served.precision),
         cold_s=cold_cache_s(served, lengths, runs, table.rate_max_per_s / groups),
         apart=apart,
     )

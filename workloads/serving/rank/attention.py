@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from topologies.catalogue.families import chip_family
 from workloads.kernels.times import AttentionShape, attention_s, decode_attention
 from workloads.serving.rank.share import RankShare
 
@@ -33,6 +34,18 @@ def decode_kv_s(rank: RankShare) -> float:
     heads = min(rank.query_heads, rank.kv_heads * rank.overhead("decode_score_heads"))
     scored_s = rank.attention_layers * heads * rank.overhead("decode_score")
     return max(streamed_s, scored_s)
+
+
+def windows_of(rank: RankShare) -> tuple[int, float]:
+    """Return the mean window of layers that have one, and their share of the attention layers.
+
+    Neuron's programs read whole caches, so there is none.
+    """
+    layers = [layer for layer in rank.model.each_layer if layer.mixer == "attention"]
+    windows = [layer.window for layer in layers if layer.window]
+    if not windows or chip_family(rank.cluster.chip, rank.catalogue).is_neuron:
+        return 0, 0.0
+    return round(sum(windows) / len(windows)), len(windows) / len(layers)
 
 
 def decode_request_s(rank: RankShare) -> float:

@@ -126,7 +126,7 @@ def ready(
         return Ready(program, disturbed, schedule, table, undisturbed, like)
     in_place = engine == "fast" and not faults
     expanded = expand(program, schedule, cluster, as_flows=level == "flow", in_place=in_place)
-    table = fault_table(expanded.schedule, faults) if faults else None
+    table = fault_table(expanded.schedule, faults, cluster) if faults else None
     calm = with_durations(expanded, usual) if disturbed else expanded
     return Ready(program, disturbed, expanded, table, calm if compared else None)
 

@@ -11,7 +11,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
-from workloads.training.memory.activations import chunk_activations
+from workloads.training.memory.activations import chunk_activations, stack_of
 from workloads.training.memory.memory import memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers
@@ -44,7 +44,7 @@ def memory_in_use(
         np.asarray(labels[name]) for name in ("rank", "stage", "layer", "microbatch")
     )
     ran = (trace.times.start_ps >= 0) & (trace.times.end_ps > trace.times.start_ps)
-    gated = catalogue.integer("training", "gated_kept")
+    stack = stack_of(catalogue)
     in_use = []
     for number in np.unique(rank[ran])[:MOST_CHIPS].tolist():
         of_rank = np.flatnonzero((rank == number) & ran)
@@ -52,7 +52,7 @@ def memory_in_use(
         kept = memory(model, plan, its_stage, catalogue, chip)
         constant = kept.weights + kept.gradients + kept.optimizer
         chunks = chunk_layers(model, plan, its_stage)
-        sizes = [chunk_activations(model, plan, its_stage, k, gated) for k in range(plan.vpp)]
+        sizes = [chunk_activations(model, plan, its_stage, k, stack) for k in range(plan.vpp)]
         passes = of_rank[(layer[of_rank] >= 0) & (microbatch[of_rank] >= 0)]
         start, end, chunk = _spans(trace, passes, layer, microbatch, chunks)
         held = np.concatenate([[constant], np.array(sizes, np.float64)[chunk]])

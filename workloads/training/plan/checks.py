@@ -156,6 +156,20 @@ Reduce dp to 5 or use 96 chips.
     )
 
 
+def check_chips(count: int, cluster: Cluster) -> None:
+    """Refuse a number of chips that a cluster does not have.
+
+    Raises
+    ------
+    InputError
+    """
+    if isinstance(count, bool) or not 1 <= count <= cluster.chips:
+        raise InputError(
+            f"chips {count!r} must be a whole number from 1 to the {cluster.chips:,} of "
+            f"{cluster.name}. Correct it."
+        )
+
+
 def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> int:
     """Data-parallel degree that fills a cluster.
 

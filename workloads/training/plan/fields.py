@@ -89,7 +89,7 @@ def _stage_layers(name: str, value: object) -> None:
     if not isinstance(value, tuple):
         raise InputError(f"{name} is {shown(value)}; it must be a tuple, such as (9, 7).")
     for number in value:
-        _positive(name, number)
+        _positive(name, number, least=0)
 
 
 def _order(_name: str, value: object) -> None:
@@ -101,11 +101,11 @@ def _order(_name: str, value: object) -> None:
         )
 
 
-def _positive(name: str, value: object, most: int = 2**31) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+def _positive(name: str, value: object, most: int = 2**31, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         above = f" and at most {most:,}" if isinstance(value, int) and value > most else ""
         raise InputError(
-            f"{name} is {shown(value)}; it must be a whole number of at least 1{above}."
+            f"{name} is {shown(value)}; it must be a whole number of at least {least}{above}."
         )
 
 

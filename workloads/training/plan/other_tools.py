@@ -1,34 +1,45 @@
 """Reader of plans that other tools wrote: Megatron-LM, NeMo, torchtitan, NxD Training, DeepSpeed.
 
 A file is flattened to dotted keys. The tool's table in ``other_tool_keys`` says which of them are
-fields of a plan, and by what rule a value is converted. Keys that have no influence on time are
-ignored, and named in the result.
+fields of a plan, and by what rule a value is converted. A value that no rule can read is refused;
+keys that a plan has no field for are named in the result.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
-from workloads.training.plan.other_tool_keys import INTERLEAVED, TABLES, Rule, schedule_like
+from workloads.training.plan.fields import shown
+from workloads.training.plan.launch_script import OPTION, Unknown, script_options
+from workloads.training.plan.other_tool_keys import (
+    INTERLEAVED,
+    MEGATRON_FLAGS,
+    TABLES,
+    Near,
+    Rule,
+    cannot_change_time,
+    schedule_like,
+)
 
 LARGEST_BYTES = 2**16
 """Size of the largest file that is read as YAML [B]."""
 DEEPEST = 8
 """Sections within sections that are flattened; what lies deeper is left as one value."""
 MARKS = {
-    "Megatron-LM": ("tensor-model-parallel-size", "pipeline-model-parallel-size"),
+    "Megatron-LM": (
+        "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size",
+    ),
     "torchtitan": ("parallelism", "activation_checkpoint", "job.config_file"),
     "NxD Training": ("distributed_strategy",),
     "NeMo": ("model.tensor_model_parallel_size", "trainer.strategy", "model.micro_batch_size"),
     "DeepSpeed": ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"),
-}
+}  # fmt: skip
 """Keys by which a tool's file is recognised, any of them alone; a section stands for its keys."""
 
 
@@ -39,16 +50,42 @@ class OtherPlan:
     Attributes
     ----------
     tool : str
-        Name of the tool, such as ``Megatron-LM``.
+        Name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own.
     fields : mapping
         Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states.
     ignored : tuple of str
-        Keys of the file that a plan has no field for.
+        Keys of the file that a plan has no field for, or whose value a plan has only nearly.
     """
 
     tool: str
     fields: Mapping[str, Any]
     ignored: tuple[str, ...]
+
+    @property
+    def may_change_time(self) -> tuple[str, ...]:
+        """Ignored keys with which a step might take another time on the tool's own machine."""
+        return tuple(key for key in self.ignored if not cannot_change_time(key))
+
+    def document(self) -> dict[str, Any]:
+        """Return the tool and the ignored keys, as JSON has them."""
+        keys = {"ignored": self.ignored, "may_change_time": self.may_change_time}
+        return {"plan_file": {"tool": self.tool, **keys}}
+
+    @property
+    def sentence(self) -> str:
+        """One line on the ignored keys, the ones that matter first; empty without any."""
+        matter = self.may_change_time
+        rest = [key for key in self.ignored if key not in matter]
+        parts = [
+            f"{start} {', '.join(keys)}, which {verb} change the time"
+            for start, keys, verb in (
+                ("", matter, "may"),
+                ("nor for" if matter else "", rest, "cannot"),
+            )
+            if keys
+        ]
+        about = ", ".join(part.strip() for part in parts)
+        return f"The plan is {self.tool}'s; it has no field for {about}." if about else ""
 
 
 def other_plan(path: Path, text: str) -> OtherPlan | None:
@@ -68,12 +105,16 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
     """
     keys = _flattened(path, text)
     # Megatron-LM's YAML has underscores where its command line has hyphens.
-    hyphened = {key.replace("_", "-"): value for key, value in keys.items() if "." not in key}
+    hyphened = {
+        key if "." in key or key.startswith("$") else key.replace("_", "-"): value
+        for key, value in keys.items()
+    }
     if set(MARKS["Megatron-LM"]) & set(hyphened):
         keys = hyphened
     tool = _tool(keys)
     if tool is None:
         return None
+    _check_known(path, {key: keys[key] for key in keys if key in TABLES[tool]})
     fields: dict[str, Any] = {}
     ignored = []
     for key, value in keys.items():
@@ -82,15 +123,26 @@ def other_plan(path: Path, text: str) -> OtherPlan | None:
             continue
         field, rule = TABLES[tool][key]
         converted = _converted(rule, key, keys, f"{path}: ", field)
-        if converted is None:
+        if converted is None or isinstance(converted, Near):
             ignored.append(f"{key} = {str(value)[:40]}")
-        else:
+            converted = converted and converted.value
+        if converted is not None:
             fields[field] = _stronger(field, fields.get(field), converted)
     if fields.get("vpp", 1) > 1:
         fields.setdefault("schedule", schedule_like(INTERLEAVED, keys))
     if "fp8_recipe" in fields and fields.get("precision") != "fp8":
         ignored.append(f"fp8 recipe {fields.pop('fp8_recipe')} without fp8")
     return OtherPlan(tool, fields, tuple(sorted(ignored)))
+
+
+def _check_known(path: Path, stated: Mapping[str, Any]) -> None:
+    """Refuse fields of a plan that the file leaves open, all of them at once."""
+    unknown = [
+        f"{key} is {value.why}" for key, value in stated.items() if isinstance(value, Unknown)
+    ]
+    if unknown:
+        more = f"; and {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        raise InputError(f"{path}: {'; '.join(unknown[:4])}{more}. Write numbers into the file.")
 
 
 def _tool(keys: Mapping[str, Any]) -> str | None:
@@ -103,14 +155,16 @@ def _tool(keys: Mapping[str, Any]) -> str | None:
 
 def _converted(rule: Rule, key: str, keys: Mapping[str, Any], where: str, field: str) -> Any:
     """Value of a plan's field that a key stands for; None where it says nothing about the field."""
+    value = keys[key]
     try:
-        return rule(keys[key], keys)
+        return None if str(value) in ("None", "null", "auto") else rule(value, keys)
     except InputError as mistake:
         raise InputError(f"{where}{mistake}") from None
-    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
-        # The file may hold null, lists, infinities or zeros where a number is expected.
+    except (ValueError, TypeError, OverflowError, ZeroDivisionError) as mistake:
+        # The file may hold lists, infinities or zeros where a number is expected.
+        needed = f"; it must be {mistake}" if type(mistake) is ValueError else ""
         raise InputError(
-            f"{where}{key} is {str(keys[key])[:40]!r}, of which no {field} can be made. "
+            f"{where}{key} is {shown(value)}, of which no {field} can be made{needed}. "
             "Correct the value."
         ) from None
 
@@ -133,13 +187,15 @@ def _flattened(path: Path, text: str) -> dict[str, Any]:
 
     from topologies.files.yaml_documents import read_yaml
 
+    # Compiler flags within YAML look like a command line, so its ending decides.
+    is_yaml = path.suffix in (".yaml", ".yml")
     document: Any = None
     try:
         if path.suffix == ".toml":
             document = tomllib.loads(text)
         elif path.suffix == ".json":
             document = json.loads(text)
-        elif not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):  # no long option: not a script
+        elif is_yaml or not re.search(r"^[^#\n]*--[a-z]", text, re.MULTILINE):
             document = read_yaml(path, limit_bytes=LARGEST_BYTES, content="fields")
     except (InputError, ValueError, RecursionError) as mistake:
         if path.suffix in (".toml", ".json"):
@@ -147,10 +203,33 @@ def _flattened(path: Path, text: str) -> dict[str, Any]:
             raise InputError(
                 f"{path} is not {path.suffix[1:].upper()} ({why}). Correct it."
             ) from None
-        return {}
+        if not (is_yaml and OPTION.match(text.lstrip())):
+            return {}
     if document is None:
-        return _options(text)
-    return dict(_leaves(document)) if isinstance(document, dict) else {}
+        try:
+            options = script_options(text, MEGATRON_FLAGS)
+        except InputError as mistake:
+            raise InputError(f"{path}: {mistake}") from None
+        if "job.config-file" in options:
+            raise InputError(
+                f"{path}: --job.config_file names the file that holds the plan. Name it by --plan."
+            )
+        return {name.replace("-", "_") if "." in name else name: options[name] for name in options}
+    leaves = dict(_leaves(document)) if isinstance(document, dict) else {}
+    return {key: _referred(key, value, leaves) for key, value in leaves.items()}
+
+
+def _referred(key: str, value: Any, leaves: Mapping[str, Any]) -> Any:
+    """Value of a key, or of the key that it refers to by ``${model.seq}`` or ``${.seq}``."""
+    for _ in range(DEEPEST):
+        reference = re.fullmatch(r"\$\{(\.?)([\w.]+)\}", value) if isinstance(value, str) else None
+        if reference is None:
+            break
+        key = f"{key.rpartition('.')[0]}.{reference[2]}" if reference[1] else reference[2]
+        value = leaves.get(key, Unknown(f"{value}, which the file does not state"))
+    if isinstance(value, str) and "${" in value:
+        return Unknown(f"{value}, which is not a literal value")
+    return value
 
 
 def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, Any]]:
@@ -163,19 +242,3 @@ def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> li
         else:
             leaves.append((name, value))
     return leaves
-
-
-def _options(text: str) -> dict[str, Any]:
-    """Long options of a command line or of a script; a flag without a value is true."""
-    try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError:
-        return {}
-    options: dict[str, Any] = {}
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        if not word.startswith("--"):
-            continue
-        name, equals, value = word[2:].partition("=")
-        has_value = after and not after.startswith("--")
-        options[name.replace("_", "-")] = value if equals else after if has_value else True
-    return options

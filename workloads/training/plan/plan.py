@@ -115,6 +115,13 @@ class ParallelPlan:
     runtime : {"compiled", "eager", "xla"}
         Unit in which a Trainium host issues work: whole microbatches, single operations, or
         programs of torch-xla.
+    framework : str
+        Training stack, and its settings after a colon, as
+        :func:`workloads.training.frameworks.framework.framework` reads it; empty for the usual one
+        of the chip and the kind of plan.
+    assumed : tuple of str
+        Fields that nobody stated, whose values are usual ones. Plans that differ in nothing else
+        are equal.
 
     Raises
     ------
@@ -258,6 +265,16 @@ class ParallelPlan:
         default="compiled",
         metadata=option("Way in which work is issued to Trainium", choices=CHOICES["runtime"]),
     )
+    framework: str = field(
+        default="",
+        metadata=option(
+            "Training stack that runs the plan, such as torchtitan or megatron-lm:2020 "
+            "(`cluster-sim list frameworks` shows them), or FILE.yaml",
+            metavar="NAME",
+            default="the usual one of the chip and the kind of plan",
+        ),
+    )
+    assumed: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __repr__(self) -> str:
         stated = display.stated_fields(self).items()

@@ -67,6 +67,27 @@ def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
     return plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
 
 
+def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
+    """Count the layers of stages that take turns until their share of the products is passed.
+
+    The output layer counts as well, so that the last stages may be left without a layer (nanotron,
+    ``build_model`` and ``get_block_compute_costs``).
+
+    Examples
+    --------
+    >>> from workloads.models.huggingface import named
+    >>> layers_by_cost(named("llama-3.1-8b"), 4)
+    (9, 9, 8, 6)
+    """
+    products = 4 * model.query_width * model.hidden + 3 * model.ffn * model.hidden
+    whole = model.layers * products + model.vocab * model.hidden
+    counts, stage = [0] * pp, 0
+    for layer in range(1, model.layers + 1):
+        counts[stage] += 1
+        stage += layer * products * pp > whole * (stage + 1)
+    return tuple(counts)
+
+
 @lru_cache(maxsize=1024)
 def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]:
     """Number the chunks of all stages in order of the model.

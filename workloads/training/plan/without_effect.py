@@ -15,7 +15,7 @@ DEFAULTS = ParallelPlan()
 
 
 def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Return each field that differs from its default and changes nothing, with the reason.
+    """Return each stated field that differs from its default and changes nothing, and the reason.
 
     Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
     compares two plans by it should know.
@@ -41,7 +41,7 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
     return {
         name: reason
         for name, reason in sorted(reasons.items())
-        if reason and getattr(plan, name) != getattr(DEFAULTS, name)
+        if reason and name not in plan.assumed and getattr(plan, name) != getattr(DEFAULTS, name)
     }
 
 

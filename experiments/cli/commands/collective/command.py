@@ -92,7 +92,8 @@ def collective(
         for row, _ in results
     ]
     rows = [_as_issued(row, cluster, inputs.op, inputs.runtime) for row in rows]
-    ends = [_interval(inputs, cluster, groups[0], row) for row in rows]
+    timed = measured is not None
+    ends = [_interval(inputs, cluster, groups[0], row, timed=timed) for row in rows]
     rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
     summary: dict[str, Any] = {}
     if measured is not None:
@@ -190,15 +191,23 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
 
 
 def _interval(
-    inputs: CollectiveInputs, cluster: Cluster, group: Group, row: Mapping[str, Any]
+    inputs: CollectiveInputs,
+    cluster: Cluster,
+    group: Group,
+    row: Mapping[str, Any],
+    *,
+    timed: bool = False,
 ) -> Interval:
-    """Interval of the time of one row."""
+    """Interval of the time of one row; ``timed`` says whether the vendor's own test measured it."""
     from workloads.confidence.collectives import collective_interval
+    from workloads.confidence.timing_tool import vendors_test
 
-    size, seconds = row["size_bytes"], row["time_s"]
-    crosses = len(group.domains) > 1
+    tool = "" if inputs.runtime == "compiled" else inputs.runtime
     return collective_interval(
-        cluster, group.ranks, size, seconds, ideal=inputs.ideal, crosses=crosses
+        *(cluster, group.ranks, row["size_bytes"], row["time_s"]),
+        ideal=inputs.ideal,
+        tool=vendors_test(cluster.chip) if timed and cluster.chip else tool,
+        crosses=len(group.domains) > 1,
     )
 
 

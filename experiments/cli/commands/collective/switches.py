@@ -44,7 +44,7 @@ def tell_switches(rows: Sequence[Mapping[str, Any]]) -> None:
     from topologies.units import format_bytes, format_seconds
 
     for row in rows:
-        if "best_time_s" in row:
+        if row.get("best_time_s") is not None:  # rows beside measurements all have the column
             other = " or ".join(name for name in row["switches"] if name != row["algorithm"])
             click.echo(
                 f"{format_bytes(row['size_bytes'])}: the Neuron runtime takes {row['algorithm']} "

@@ -42,12 +42,15 @@ def run_job(
     If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
     from workloads.job import run_job as run
+    from workloads.training.plan.plan_file import read_any_plan
 
     catalogue = catalogue_inputs.read(inputs.cluster)
+    filed = read_any_plan(plan.plan) if plan.plan else None
     cluster = inputs.read_cluster(catalogue)
     step, fields = _step(inputs, stated, plan, cluster, call)
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), **_plan_document(step, fields)}
+    document |= filed.document() if filed else {}
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
         lambda: document,
@@ -56,7 +59,7 @@ def run_job(
         rankings=sure.rank(
             lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
         ),
-        notes=(result.note,),
+        notes=(filed.sentence if filed else "", result.note),
     )
 
 
@@ -83,14 +86,21 @@ def _step(
     from experiments.cli.output.remedies import remedied
     from workloads.job.choice import job_plan
     from workloads.training.iteration import iteration
-    from workloads.training.plan.plan_file import read_plan
+    from workloads.training.plan.checks import check_chips
 
     model = inputs.read_model()
-    fields = {**(read_plan(plan.plan) if plan.plan else {}), **stated}
+    if plan.chips is not None:
+        check_chips(plan.chips, cluster)
+    fields = plan.fields(stated, cluster)
     hints = remedied(fields, model, cluster, lnc=plan.lnc)
     with hints, progress_bars(quiet=call.quiet) as report:
-        chosen = job_plan(fields, model, cluster, lnc=plan.lnc)
-        step = iteration(model, cluster, chosen, engine=call.engine, progress=report)
+        chosen = job_plan(fields, model, cluster, lnc=plan.lnc, chips=plan.chips)
+        step = iteration(
+            *(model, cluster, chosen),
+            engine=call.engine,
+            progress=report,
+            partial=plan.chips is not None,
+        )
     return step, fields
 
 

@@ -224,8 +224,7 @@ def serve(
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
     }
-    model, chips = inputs.read_model(), deployment.profile.chips
-    document = with_intervals(plain, model, cluster, chips, deployed.served.requests)
+    document = with_intervals(plain, inputs.read_model(), cluster, deployed)
     call.answer(
         lambda: document,
         lambda: print_serving(document),

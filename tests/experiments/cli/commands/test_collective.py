@@ -149,6 +149,16 @@ def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
     assert "2 rows compared: median error" in capsys.readouterr().out
 
 
+def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(capsys, tmp_path):
+    """Rows without a switch have empty cells in its columns, which nobody may read."""
+    path = tmp_path / "nccl.txt"
+    lines = (f"{size} {size // 4} float sum -1 40 1 1.96875 0\n" for size in (2**20, 2**28))
+    path.write_text(MEASURED.splitlines()[2] + "\n" + "".join(lines))
+    words = ("all-reduce", "trn2.48xlarge", "--ranks-per-chip", "4", "--compare", str(path))
+    assert run(["collective", *words]) == 0
+    assert capsys.readouterr().out.count("the Neuron runtime takes") == 1
+
+
 def test_a_size_that_was_not_measured_has_no_error(capsys, measured):
     rows = printed(capsys, "all-reduce", "ring:8", size="1MiB,2MiB", compare=measured, **RING)
     assert rows[0]["error"] is not None

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from cluster_sim.hardware import fault_text
 from experiments.cli.main import run
 
 RING = ("collective", "all-reduce", "ring:4", "--bandwidth", "100GB/s", "--latency", "1us")
@@ -62,3 +63,16 @@ def test_a_link_of_a_switch_is_named_as_the_trace_prints_it(capsys, link):
 def test_mistakes_are_named(capsys, words, message):
     assert run([*words, *QUIET]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("resource", ["link:16-17", "tx:20", "rx:31", "dma:16"])
+def test_a_fault_of_an_idle_part_has_no_effect_and_says_so(capsys, caplog, resource):
+    """The second server has no rank; what stands nowhere is refused as before."""
+    few = ("collective", "all-reduce", "trn2.48xlarge:2", "--ranks", "16", "--algorithm", "ring")
+    healthy = time_s(capsys, *few)
+    fault_text._tell_idle.cache_clear()
+    assert time_s(capsys, *few, "--fault", f"{resource}@0s:dead") == healthy
+    assert f"the fault of {resource} has no effect" in caplog.text
+    for nowhere in ("link:16-21", "tx:32", "link:99999999999-1", "uplink:1"):
+        assert run([*few, *QUIET, "--fault", f"{nowhere}@0s:dead"]) == 2
+        assert f"no resource {nowhere} in this run" in capsys.readouterr().err

@@ -153,7 +153,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--top", "0"], "--top"),
     (["--each", "tpp"], "a plan has no 'tpp'. Did you mean tp?"),
     (["--cluster", "trn2.48xlarg"], "Did you mean trn2.48xlarge?"),
-    (["--seq", "4000000"], "plans for tiny fits on trn2.48xlarge: the nearest, tp 16"),
+    (["--seq", "16000000"], "plans for tiny fits on trn2.48xlarge: the nearest, tp 16"),
     (["--order", "tp-dp"], "rank order tp-dp"),
 ]
 

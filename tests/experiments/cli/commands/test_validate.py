@@ -143,3 +143,30 @@ def test_the_summary_comes_first_and_long_tables_show_their_furthest_rows(capsys
     assert "Source:" in before
     assert rows.count(" ok\n") == MOST_PRINTED
     assert len(re.findall(r"\d (?:us|ms) +[\d.]+ (?:us|ms)", rows)) == MOST_PRINTED
+
+
+@pytest.mark.parametrize("cell", ["0", "1e-400", "-1", "x", ""])
+@pytest.mark.parametrize("kind", ["training", "collective"])
+def test_one_bad_cell_never_ends_the_command(kind, cell, tmp_path, capsys):
+    header, row = ROW_OF[kind].splitlines()
+    for place, column in enumerate(header.split(",")):
+        cells = row.split(",")
+        cells[place] = cell
+        path = tmp_path / "rows.csv"
+        path.write_text(f"{header}\n{','.join(cells)}\n")
+        status = run(["validate", "--file", str(path), "--json", "--quiet"])
+        answered = capsys.readouterr()
+        assert status in (0, 2), (column, answered.err)
+        if cell == "1e-400" and column not in TEXTS:
+            (read,) = json.loads(answered.out)["rows"]
+            assert (read["status"], read[column]) == ("unsupported", cell)
+
+
+TEXTS = ("cluster", "precision", "collective")
+ROW_OF = {
+    "training": "cluster,chips,layers,hidden,ffn,heads,kv_heads,vocab,seq,tp,pp,dp,cp,ep,zero,"
+    "microbatch,global_batch,precision,iteration_s\n"
+    "dgx-h100,8,2,512,2048,8,8,1000,256,2,1,4,1,1,1,1,8,bf16,0.01\n",
+    "collective": "collective,cluster,chips,ranks,size_bytes,time_s\n"
+    "all-reduce,dgx-h100,8,8,1048576,0.00005\n",
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,3 +144,24 @@ def test_no_row_that_is_read_is_marked_as_reference() -> None:
     for part, quantity in (("trn2", "hbm_bandwidth"), ("trn2", "ranks_per_chip")):
         assert not is_reference(part, quantity, shipped_catalogue().entry(part, quantity).unit)
     assert is_reference("trn2", "scale_up_headline", "B/s")
+
+
+HEAD = "part,quantity,variant,value,unit,grade,source,note,low,high\n"
+
+
+def test_rows_that_nothing_reads_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of other machines, and those kept for reference, as the file may have other uses."""
+    path = tmp_path / "mine.csv"
+    rows = ("h100,hbm_bandwidth,,3.0", "trn2,hbm_bandwidth,,2.8", "trn2,dma_bandwidth,,0.4")
+    path.write_text(HEAD + "".join(f"{row},TB/s,assumed,me,,,\n" for row in rows))
+    words = ["topology", "trn2.48xlarge", "--no-graph", "--catalogue", str(path)]
+    assert run(words) == 0
+    assert capsys.readouterr().err == (
+        f"{path}: nothing reads h100.hbm_bandwidth, trn2.dma_bandwidth here, rows of other "
+        "machines or for reference.\n"
+    )
+    path.write_text(f"{HEAD}{rows[1]},TB/s,assumed,me,,,\n")
+    assert run(words) == 0
+    assert capsys.readouterr().err == ""

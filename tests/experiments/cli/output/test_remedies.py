@@ -8,7 +8,7 @@ import pytest
 from experiments.cli.output.remedies import remedied
 from tests.support.toy_training import TOY, sixteen
 from topologies.errors import InputError
-from workloads.training.plan.plan_file import complete
+from workloads.training.usual_plan import complete
 
 STEP = "train --model gpt2 --cluster trn2.48xlarge --global-batch 16 --json"
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from experiments.validation.predictions import long_steps
-from experiments.validation.predictions.long_steps import steady
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.steady import steady
 
 MODEL, MACHINE = named("gpt2"), cluster("dgx-a100")
 LONG = ParallelPlan(tp=2, pp=2, dp=2, global_batch=80, seq=1024)

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from experiments.cli.main import run
-from experiments.validation.comparison.compare import compare, summary
+from experiments.validation.comparison.compare import compare, summary, told
 from experiments.validation.predictions.memory import predict
 from experiments.validation.predictions.training import predict as predict_training
 from experiments.validation.reading.rows import read_text
-from experiments.validation.reading.tables import table
+from experiments.validation.reading.schema import TRAINING
+from experiments.validation.reading.tables import table, tables
 
 PLAN = "name,cluster,chips,layers,hidden,heads,seq,ffn,vocab,gated_mlp,tp,zero,recompute"
 SMALL = "small,dgx-h100,8,4,1024,16,1024,4096,32000,1,8,1,none"
@@ -64,12 +65,36 @@ def test_activations_of_megatron_are_met_to_the_formula() -> None:
     assert numbers["quantities"]["states_bytes"]["p90_abs_error"] < 0.1
 
 
+def judged(name: str) -> dict[str, int]:
+    """Counts of a table's plans that ran and that failed, by what they are told."""
+    rows = table(name).rows()
+    return told(compare(rows, predict), unstated="1" if rows.kind is TRAINING else "")
+
+
 def test_runs_out_of_memory_are_known_beforehand() -> None:
     """Nanotron made 1,114 runs on H100s, of which 577 ran out of memory."""
-    fits = summary(compare(table("nanotron_memory").rows(), predict))["fits"]
-    assert sum(fits.values()) == 1114
-    assert fits["ran_told_too_large"] <= 5
-    assert fits["failed_told_to_fit"] <= 60
+    assert judged("nanotron_memory") == {
+        "ran_told_to_fit": 536,
+        "ran_told_too_large": 1,
+        "failed_told_too_large": 549,
+        "failed_told_to_fit": 28,
+    }
+
+
+def test_few_plans_that_ran_are_refused() -> None:
+    """Bounds by table; five of NeMo's move activations to the host, which no row states."""
+    most = {
+        "fsdp_more": 1, "moe_folding": 1, "nanotron_h100": 1, "nemo_more": 7, "nemo_experts": 3,
+        "tpu_training": 3, "automodel": 1,
+    }  # fmt: skip
+    plans = 0
+    for name, one in tables().items():
+        if one.rows().kind is TRAINING:
+            counts = judged(name)
+            plans += sum(counts.values())
+            assert counts.get("ran_told_too_large", 0) <= most.get(name, 0), name
+    assert plans > 1600
+    assert sum(most.values()) / plans < 0.03
 
 
 def test_the_command_shows_memory_on_a_line_of_its_own(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -13,7 +13,7 @@ from experiments.validation.predictions.collectives import predict as predict_co
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.layers import length_s
 from experiments.validation.predictions.predictors import predictor
-from experiments.validation.predictions.training import model_of, plan_of
+from experiments.validation.predictions.training import model_of, question, stated_plan
 from experiments.validation.reading.machines import machines_for
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -32,9 +32,9 @@ def test_models_and_plans_follow_the_columns():
     assert moe.experts is not None
     assert (moe.experts.count, moe.experts.ffn) == (8, 512)
     neuron = filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8, dp=4))
-    assert plan_of(neuron.values).ranks_per_chip == 2
+    assert question(neuron.values)[2].ranks_per_chip == 2
     with pytest.raises(InputError, match="not a multiple of chips 16"):
-        plan_of(filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8, dp=3)).values)
+        stated_plan(filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8, dp=3)).values)
 
 
 def test_rows_of_a_table_with_one_step_simulate_it_once(monkeypatch):
@@ -93,7 +93,7 @@ def test_kernel_rows_say_what_they_need():
     assert whole["status"] == "ok"
 
 
-def test_other_libraries_are_told_apart_by_source():
+def test_other_libraries_are_told_apart_by_tool():
     values = {
         "collective": "all-reduce",
         "cluster": "dgx-h100",
@@ -103,9 +103,9 @@ def test_other_libraries_are_told_apart_by_source():
         "size_bytes": 2**10,
     }
     nccl_s = predict_collective(values).predicted["time_s"]
-    torch = predict_collective({**values, "source": "microsoft/vidur data/profiling/network"})
+    torch = predict_collective({**values, "tool": "pytorch"})
     assert torch.predicted["time_s"] > nccl_s
-    assert predict_collective({**values, "source": "NVSHMEM all-to-all"}).status == "unsupported"
+    assert predict_collective({**values, "tool": "nvshmem"}).status == "unsupported"
 
 
 def test_slices_of_tables_are_machines_too():

@@ -104,3 +104,19 @@ def test_no_text_breaks_the_reader(text):
 )
 def test_cells_are_read_as_people_spell_them(name, text, expected):
     assert training_row(**{name: text})[name] == expected
+
+
+def test_files_of_rows_are_beside_the_table(tmp_path, monkeypatch):
+    """One table gives one answer in any working directory; names are left as they are."""
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    path = tmp_path / "rows.csv"
+    head = "model,cluster,chips,tp,prompt_tokens,output_tokens,concurrency,tpot_s\n"
+    lines = ("c.json,my.yaml", "models/mine,dgx-h100", "Qwen/Qwen-72B,trn2.48xlarge")
+    path.write_text(head + "".join(f"{line},8,8,1,1,1,0.1\n" for line in lines))
+    monkeypatch.chdir("/")
+    read = [(row.values["model"], row.values["cluster"]) for row in read_file(path).rows]
+    assert read == [
+        (f"{tmp_path}/c.json", f"{tmp_path}/my.yaml"),
+        (f"{tmp_path}/models/mine", "dgx-h100"),
+        ("Qwen/Qwen-72B", "trn2.48xlarge"),
+    ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topologies.catalogue.catalogue import Catalogue
+from topologies.catalogue.families import NCCL, chip_family
 
 QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
 """Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""
@@ -18,6 +19,8 @@ FIRST_NCCOM = "nccom-first"
 """Way of timing of the first nccom-test."""
 PYTORCH_NEURON = "pytorch-neuron"
 """Calls of PyTorch's own backend for Trainium, one after the other."""
+NCCL_TESTS, NCCOM_TEST = "nccl-tests", "nccom-test"
+"""The vendors' own tests, which add nothing."""
 COLLECTIVES, KERNELS, NCCOM = "nccl.pytorch", "runtime.pytorch", "nccom-test.first"
 NEURON = "runtime.neuron"
 """Parts of the catalogue."""
@@ -39,7 +42,7 @@ class Shown(NamedTuple):
 
 
 def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains: int = 1) -> Shown:
-    """Time of a collective as a recipe's tool shows it.
+    """Time of a collective as the row's tool shows it.
 
     Calls back to back take at least the time between two calls; where a captured graph is replayed
     they may take that of the collective alone. Waiting for each adds the wait. The first nccom-test
@@ -48,7 +51,7 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
     Parameters
     ----------
     through : str
-        ``collectives`` of the row's recipe.
+        Tool of the row; empty for the vendor's own test.
     seconds : float
         Time of the collective itself [s].
     catalogue : Catalogue
@@ -68,8 +71,41 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
     return Shown(max(seconds, call.value), (seconds, max(seconds, longest)))
 
 
+def vendors_test(chip: str) -> str:
+    """Return the vendor's own test of collectives on a chip.
+
+    Examples
+    --------
+    >>> vendors_test("h100"), vendors_test("trn2")
+    ('nccl-tests', 'nccom-test')
+    """
+    return NCCOM_TEST if chip_family(chip).is_neuron else NCCL_TESTS
+
+
+def hull(
+    tool: str, runtime: str, seconds: float, catalogue: Catalogue, domains: int = 1
+) -> tuple[float, float]:
+    """Return the least and most that tools may show for a collective of a runtime [s].
+
+    Without a tool, all that time NCCL count, of which its own tests add nothing. A program of
+    the Neuron runtime has its collectives inside.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> least, most = hull("", "nccl", 1e-5, shipped_catalogue())
+    >>> least == 1e-5, most > 4 * least, hull("nccl-tests", "nccl", 1e-5, shipped_catalogue())
+    (True, True, (1e-05, 1e-05))
+    """
+    tools = [tool] if tool or runtime != NCCL else [QUEUED, WAITED]
+    shown = [collective_shown(each, seconds, catalogue, domains).ends for each in tools]
+    ends = [(seconds, seconds) if each is None else each for each in shown]
+    least = min(end[0] for end in ends)
+    return least if tool else seconds, max(end[1] for end in ends)
+
+
 def kernel_shown(through: str, kernel: str, seconds: float, catalogue: Catalogue) -> Shown:
-    """Time of a kernel as a recipe's tool shows it; see :func:`collective_shown`.
+    """Time of a kernel as the row's tool shows it; see :func:`collective_shown`.
 
     Examples
     --------

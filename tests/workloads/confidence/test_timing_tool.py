@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.conditions.timing_tool import collective_shown, kernel_shown
 from experiments.validation.reading.rows import read_text
 from experiments.validation.validate import validate
 from topologies.catalogue.catalogue import shipped_catalogue
+from workloads.confidence.timing_tool import collective_shown, kernel_shown
 
-VIDUR = "github microsoft/vidur data/profiling/network/h100_dgx/all_reduce.csv"
-COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,source\n"
-KERNEL = "kernel,chip,precision,size_bytes,kernel_s,source\n"
+COLLECTIVE = "collective,cluster,chips,ranks,size_bytes,time_s,tool\n"
+KERNEL = "kernel,chip,precision,size_bytes,kernel_s,tool\n"
 
 
 def test_calls_behind_one_another_show_at_least_their_distance() -> None:
@@ -31,10 +30,9 @@ def test_waiting_for_each_call_adds_the_wait() -> None:
 
 
 def test_the_first_nccom_test_shows_its_host_longer_over_servers() -> None:
-    """Of its page, rows of Trn1 alone: their ends hold the range, and one chip waits less."""
-    page = "github aws-neuron/aws-neuron-sdk tools/neuron-sys-tools/nccom-test.rst"
+    """The ends of rows of Trn1 hold the range, and one chip waits less."""
     rows = [f"all-reduce,trn1.32xlarge,{chips},{2 * chips},67108864,1e-3" for chips in (1, 32)]
-    text = "".join(f"{row},{source}\n" for row in rows for source in (page, "mine"))
+    text = "".join(f"{row},{tool}\n" for row in rows for tool in ("nccom-first", "nccom-test"))
     compared = validate(read_text(COLLECTIVE + text, "rows.csv"), "rows.csv").rows
     for (through, alone), quantity in zip(
         (compared[:2], compared[2:]), ("within_server", "servers"), strict=True
@@ -56,20 +54,22 @@ def test_kernels_called_alone_take_a_product_shorter_than_an_element_wise_one() 
 
 def test_interval_of_a_row_through_pytorch_holds_the_range_of_the_tool() -> None:
     """From the collective alone to the longest distance of two calls, each end with its error."""
-    text = f"{COLLECTIVE}all-reduce,dgx-h100,2,2,16384,4e-5,{VIDUR}\n"
-    (through,) = validate(read_text(text, "rows.csv"), "rows.csv").rows
-    (alone,) = validate(read_text(text.replace(VIDUR, "mine"), "rows.csv"), "rows.csv").rows
-    assert through["predicted_least"] == alone["predicted"] < through["predicted"]
-    assert through["low"] == pytest.approx(alone["low"])
-    assert through["high"] / through["predicted_most"] == pytest.approx(
-        alone["high"] / alone["predicted"]
+    row = f"{COLLECTIVE}all-reduce,dgx-h100,2,2,16384,4e-5,"
+    through, alone, bare = (
+        validate(read_text(f"{row}{tool}\n", "rows.csv"), "rows.csv").rows[0]
+        for tool in ("pytorch", "nccl-tests", "")
     )
+    assert through["predicted_least"] == alone["predicted"] < through["predicted"]
+    assert through["low"] < through["predicted_least"] < through["predicted_most"] < through["high"]
     assert "predicted_least" not in alone
+    assert bare["predicted"] == bare["predicted_least"] == alone["predicted"]
+    assert bare["predicted_most"] >= through["predicted_most"]
+    assert bare["low"] <= alone["low"] < alone["high"] < bare["high"]
 
 
 def test_kernel_of_a_table_timed_through_pytorch_takes_longer() -> None:
     row = "elementwise,a100-80gb,bf16,536870912,3.73e-4,"
-    text = f"{KERNEL}{row}PrincetonUniversity/LLMCompass\n{row}mine\n"
+    text = f"{KERNEL}{row}pytorch-called\n{row}\n"
     called, alone = validate(read_text(text, "rows.csv"), "rows.csv").rows
     more = shipped_catalogue().value("runtime.pytorch", "elementwise_called")
     assert called["predicted"] == pytest.approx(alone["predicted"] + more)

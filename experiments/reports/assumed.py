@@ -1,0 +1,64 @@
+"""The fields of a plan that nobody stated, and what other values of them would do to the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workloads.training.iteration import Iteration
+
+WORTH_NAMING = 0.03
+"""Smallest relative change of the time for which an alternative is named in a sentence."""
+NAMED = ("framework", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
+"""Fields in the order in which they are named."""
+
+
+def assumed_document(step: Iteration) -> dict[str, Any]:
+    """Return the key ``assumed``: each field that was varied, its value, and the alternatives.
+
+    ``ratio`` is the time with an alternative over that of the answer.
+    """
+    fields: dict[str, Any] = {}
+    for other in step.alternatives:
+        entry = fields.setdefault(other.field, {"value": _value(step, other.field)})
+        entry.setdefault("alternatives", []).append({"value": other.value, "ratio": other.ratio})
+    if "framework" in step.plan.assumed or not step.plan.framework:
+        fields.setdefault("framework", {"value": step.framework.name, "alternatives": []})
+    return {"framework": step.framework.text, **({"assumed": fields} if fields else {})}
+
+
+def _value(step: Iteration, name: str) -> Any:
+    return step.framework.name if name == "framework" else getattr(step.plan, name)
+
+
+def assumed_sentences(step: Iteration) -> list[str]:
+    """Return a sentence about the framework, and one about other fields that matter."""
+    told = {name: _alternatives(step, name) for name in NAMED}
+    sentences = []
+    if "framework" in step.plan.assumed or not step.plan.framework:
+        others = f"; {told['framework']}" if told["framework"] else ""
+        sentences.append(f"Framework not stated: predicted as {step.framework.name}{others}.")
+    shown = [
+        f"{name.replace('_', ' ')} {_word(_value(step, name))} ({text})"
+        for name, text in told.items()
+        if text and name != "framework"
+    ]
+    if shown:
+        sentences.append(f"Not stated, and taken as usual: {', '.join(shown)}.")
+    return sentences
+
+
+def _alternatives(step: Iteration, name: str) -> str:
+    """Return the alternatives of a field that change the time, in words."""
+    texts = []
+    for other in step.alternatives:
+        change = other.ratio - 1
+        if other.field == name and abs(change) >= WORTH_NAMING:
+            way = "longer" if change > 0 else "shorter"
+            texts.append(f"{_word(other.value)} would be {abs(change):.0%} {way}")
+    return ", ".join(texts)
+
+
+def _word(value: Any) -> str:
+    return (
+        {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    )

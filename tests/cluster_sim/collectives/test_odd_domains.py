@@ -1,0 +1,65 @@
+"""Groups over any number of domains, the last of which may be less full: no cliffs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cluster_sim import train
+from cluster_sim.collectives.algorithms.domains import evened, radices, timed_radices
+from cluster_sim.collectives.duration.duration import collective_time
+from cluster_sim.collectives.group import Group
+from topologies.clusters.names import cluster
+
+MACHINE = cluster("trn2-ultraserver:4200")
+PLACES = (0, 32)
+"""Chips of a domain on which a data-parallel group has a rank, as with tp 32."""
+
+
+def _group(domains: int, missing: int = 0) -> Group:
+    chips = [64 * domain + place for domain in range(domains) for place in PLACES]
+    return Group(MACHINE, np.array(chips[: len(chips) - missing]))
+
+
+def _ms(group: Group, size_bytes: int = 2**30, kind: str = "all-gather") -> float:
+    return collective_time(kind, group, size_bytes=size_bytes).time_s * 1e3
+
+
+def test_a_short_domain_is_evened_and_its_ranks_stand_for_several() -> None:
+    even = evened(_group(20, missing=1))
+    assert even is not None
+    assert (even[0].ranks, even[1]) == (40, 2)
+    assert evened(_group(20)) is None
+    lopsided = np.array([0, 32, 64, 97, 128])  # full domains have chips at unlike places
+    assert evened(Group(MACHINE, lopsided)) is None
+
+
+@pytest.mark.parametrize("domains", [16, 17, 100, 1024, 4096])
+def test_a_missing_rank_costs_at_most_its_adapters_and_no_ring_over_all(domains: int) -> None:
+    """One rank carries what two carry elsewhere, and rounds grow with the logarithm."""
+    even, odd = _ms(_group(domains)), _ms(_group(domains, missing=1))
+    assert even < odd < 2.05 * even
+    assert odd < 1.2 * _ms(_group(16, missing=1))
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce"])
+def test_one_domain_more_costs_what_both_neighbours_cost(kind: str) -> None:
+    draw = np.random.default_rng(7)
+    for domains in draw.integers(17, 4096, 12).tolist():
+        before, here, after = (_ms(_group(domains + step), kind=kind) for step in (-1, 0, 1))
+        assert here <= 1.05 * max(before, after), domains
+
+
+def test_a_prime_number_of_domains_is_timed_like_a_number_of_small_factors() -> None:
+    assert radices(_group(1021)) == [1021]
+    assert timed_radices(_group(1021)) == [2, 2, 2, 2, 3, 3, 7]
+    assert timed_radices(_group(1024)) == [2] * 10
+
+
+def test_steps_on_an_odd_number_of_ultraservers_cost_what_the_even_ones_do() -> None:
+    known = {"tp": 32, "pp": 2, "recompute": "full", "zero": 1, "framework": "neuronx", "seq": 8192}
+    steps = [
+        train("llama-3.1-405b", f"trn2-ultraserver:{domains}", **known).time_s
+        for domains in (1024, 1025, 1026)
+    ]
+    assert steps[1] <= 1.05 * max(steps[0], steps[2])

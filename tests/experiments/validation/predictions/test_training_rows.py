@@ -1,0 +1,193 @@
+"""Training rows: what they state moves their prediction, and what they are called does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments.validation.conditions.row_defaults import filled
+from experiments.validation.predictions.predictors import predictor
+from experiments.validation.predictions.training import predict, question
+from experiments.validation.reading.rows import Row
+from experiments.validation.reading.tables import table, tables
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.errors import InputError
+from workloads.kernels.chip_share import family
+from workloads.training.frameworks.framework import framework_of
+
+ROW: dict[str, Any] = {
+    "cluster": "dgx-h100", "chips": 8, "layers": 4, "hidden": 4096, "heads": 32, "kv_heads": 8,
+    "seq": 4096, "tp": 1, "zero": 3, "precision": "bf16", "recompute": "none", "overlap": "dp",
+    "microbatch": 1, "global_batch": 8, "gated_mlp": 1,
+}  # fmt: skip
+
+
+def seconds(**stated: Any) -> float:
+    return predict({**ROW, **stated}).predicted["iteration_s"]
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ({"attention": "unfused"}, {"attention": "fused"}),
+        ({"compiled": 0}, {"compiled": 1}),
+        ({"zero": 1, "tp": 8, "graphs": 0}, {"zero": 1, "tp": 8, "graphs": 1}),
+        ({"tp": 8, "launch_blocking": 1}, {"tp": 8, "launch_blocking": 0}),
+        ({"tp": 8, "parallel_layers": 0}, {"tp": 8, "parallel_layers": 1}),
+        ({"power_limit_w": 500}, {"power_limit_w": 700}),
+        ({"framework": "torchtitan:500-watt"}, {"framework": "torchtitan"}),
+        ({"framework": "fsdp"}, {"framework": "torchtitan"}),
+        (
+            {"zero": 1, "precision": "fp8", "date": "2023-05"},
+            {"zero": 1, "precision": "fp8", "date": "2023-11"},
+        ),
+        (
+            {"zero": 1, "precision": "fp8", "date": "2023-11"},
+            {"zero": 1, "precision": "fp8", "date": "2024-11"},
+        ),
+        ({"variant": "kernels.h100.norm_efficiency=eager", "zero": 1}, {"zero": 1}),
+    ],
+)
+def test_what_a_row_states_moves_its_time(slower: dict[str, Any], faster: dict[str, Any]) -> None:
+    assert seconds(**slower) > 1.003 * seconds(**faster)
+
+
+def test_a_variant_that_a_row_states_counts_before_its_framework() -> None:
+    """FSDP has attention by flash-attention 2, which is faster than that by Triton."""
+    triton = {"variant": "kernels.h100.attention_efficiency=triton"}
+    assert seconds(framework="fsdp") < seconds(framework="fsdp", **triton)
+
+
+def test_a_condition_adds_to_the_settings_of_the_stated_framework() -> None:
+    plan = question(filled({**ROW, "framework": "torchtitan:500-watt", "compiled": 0}).values)[2]
+    assert plan.framework == "torchtitan:500-watt,eager"
+    with pytest.raises(InputError, match="graphs is no condition of framework llm-foundry"):
+        seconds(framework="llm-foundry", graphs=1)
+
+
+def test_exchanges_of_experts_may_be_in_fp8_and_once_for_a_server() -> None:
+    sparse = {"chips": 16, "global_batch": 16, "experts": 64, "experts_per_token": 8, "ep": 16}
+    usual = seconds(**sparse)
+    assert seconds(**sparse, fp8_exchange=1) < usual
+    assert seconds(**sparse, routed_nodes=1) < usual
+    assert seconds(**sparse, capacity_factor=1.25) > usual
+
+
+def test_scales_of_rows_cost_more_than_of_blocks_and_of_tensors() -> None:
+    times = [
+        seconds(precision="fp8", fp8_recipe=scales)
+        for scales in ("tensorwise", "blockwise", "rowwise")
+    ]
+    assert times[0] < times[1] < times[2]
+    assert times[0] == seconds(precision="fp8")
+
+
+def test_a_row_may_name_a_shipped_model() -> None:
+    """Its own layers and width are taken, which those of the row must equal."""
+    llama = {**ROW, "layers": 32, "vocab": 128256, "ffn": 14336}
+    named = predict({**llama, "model": "llama-3.1-8b"}).predicted["iteration_s"]
+    assert named == pytest.approx(predict(llama).predicted["iteration_s"], rel=1e-3)
+    with pytest.raises(InputError, match=r"layers is 4, but llama-3.1-8b has 32"):
+        predict({**ROW, "model": "llama-3.1-8b"})
+
+
+def test_sums_in_fp32_cost_what_two_published_pairs_differ_by() -> None:
+    """Pairs of BLOOM's trials that differ in fp16 or bf16, and in nothing else."""
+    rows = [row.values for row in table("megatron_deepspeed").rows().rows]
+    for heads in (64, 96):
+        narrow, wide = (
+            next(
+                row
+                for row in rows
+                if (row["layers"], row["heads"], row["microbatch"]) == (106, heads, 2)
+                and ("fp16" in str(row["framework"])) == half
+            )
+            for half in (True, False)
+        )
+        published = _s(wide) / _s(narrow)
+        first, second = (predict(row).predicted["iteration_s"] for row in (narrow, wide))
+        assert second / first == pytest.approx(published, abs=0.012)
+
+
+def _s(row: Any) -> float:
+    """Measured time of a row [s]."""
+    return float(row["iteration_s"])
+
+
+def test_launches_that_block_cost_what_ten_servers_lost() -> None:
+    """BLOOM's authors ran 200B on 80 A100 with and without: 97.20 and 91.04 TFLOP/s."""
+    rows = [row.values for row in table("megatron_deepspeed").rows().rows]
+    model = {"layers": 80, "hidden": 14400, "ffn": 57600, "heads": 96, "kv_heads": 96}
+    job = {"chips": 80, "pp": 10, "dp": 1, "microbatch": 1, "global_batch": 512}
+    row = {**rows[0], **model, **job, "framework": "megatron-deepspeed:2021-12,fp16"}
+    # 2,048 sequences took 844.81 s at 98.87 TFLOP/s.
+    published_s = [844.81 / 4 * 98.87 / rate for rate in (97.20, 91.04)]
+    steps_s = [
+        predict({**row, "launch_blocking": blocks}).predicted["iteration_s"] for blocks in (0, 1)
+    ]
+    passes = 512 + 10 - 1
+    assert (published_s[1] - published_s[0]) / passes == pytest.approx(0.028, abs=0.0005)
+    assert (steps_s[1] - steps_s[0]) / passes == pytest.approx(0.028, rel=0.15)
+    stated = {**row, "framework": "megatron-deepspeed:2021-12,fp16,blocking"}
+    assert predict(stated).predicted["iteration_s"] == steps_s[1]
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "gb200-nvl72"])
+def test_adapters_of_mlperf_run_in_captured_graphs(name: str) -> None:
+    rows = table("mlperf_lora").rows().rows
+    row = next(row.values for row in rows if row.values["cluster"] == name)
+    model, machine, plan = question(filled(row).values)
+    part = f"kernels.{family(machine.chip).name}"
+    catalogue = framework_of(plan, machine).on(machine, model).catalogue
+    assert catalogue is not None
+    eager = shipped_catalogue().value(part, "host_dispatch")
+    assert catalogue.value(part, "host_dispatch") < eager / 10
+
+
+def test_rows_of_one_source_have_the_framework_of_each_row() -> None:
+    """Megatron-LM summed gradients in fp16, MT-NLG's framework in fp32, in one collection."""
+    sums = {}
+    for name in ("megatron_sc21", "megatron_more"):
+        for row in table(name).rows().rows:
+            if "llm-analysis" in row.cells["source"]:
+                _, machine, plan = question(filled(row.values).values)
+                stack = framework_of(plan, machine)
+                variants = stack.variants(machine.chip, shipped_catalogue(), dense=True)
+                sums[row.values["name"]] = variants["training.accumulation_bytes"]
+    assert sums == {"GPT 174.6B": "separate", "GPT 529.6B": "separate", "MT-NLG 530B": "fp32"}
+
+
+def renamed(row: Row) -> dict[str, Any]:
+    """Values of a row without what says where it is from, and under another name."""
+    return {**row.values, "source": "", "name": "row", "quality": None}
+
+
+def test_no_question_of_a_training_row_depends_on_its_source_or_its_name() -> None:
+    """A question is the model, cluster and plan, which decide everything that follows."""
+    questions = 0
+    for each in tables().values():
+        read = each.rows()
+        if read.kind.name != "training":
+            continue
+        for row in [row for row in read.rows if not row.mistakes][::4]:
+            model, machine, plan = question(filled(row.values).values)
+            plain, place, how = question(filled(renamed(row)).values)
+            assert (plan, machine, plan.assumed) == (how, place, how.assumed), row
+            assert replace(model, name="") == replace(plain, name="")
+            questions += 1
+    assert questions > 300
+
+
+@pytest.mark.parametrize("name", tables())
+def test_no_prediction_depends_on_a_source_or_a_name(name: str) -> None:
+    """The quickest rows of every table are predicted as their unnamed copies are."""
+    read = table(name).rows()
+    sizes = ("global_batch", "size_bytes", "requests", "chips")
+    whole = [row for row in read.rows if not row.mistakes]
+    quickest = sorted(whole, key=lambda row: [float(row.values.get(s) or 0) for s in sizes])
+    predict_row = predictor(read.kind)
+    for row in quickest[:2]:
+        named, plain = (predict_row(values, None) for values in (row.values, renamed(row)))
+        assert (named.status, named.predicted) == (plain.status, plain.predicted)

@@ -1,0 +1,202 @@
+"""Intervals of collectives, serving and kernels: their domains, left-out coverage, and words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.validation.left_out import Cover, Fold, as_prediction, cover, folds
+from topologies.clusters.names import cluster
+from workloads.confidence.answers import first_token_interval, serving_interval
+from workloads.confidence.collectives import collective_interval
+from workloads.confidence.domains import HIGHEST, LEAST, domain_half_width
+from workloads.confidence.features import model_family
+from workloads.confidence.kinds import FAMILY, NAMES, SERVING, Prediction
+from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
+from workloads.confidence.split_conformal import interval
+from workloads.models.huggingface import named
+
+OTHERS = sorted(kind for kind in NAMES if FAMILY[kind] != "training")
+"""Kinds whose intervals follow from domains."""
+
+
+def _row(table: str, residual: float, **other: object) -> Residual:
+    fields = {"kind": SERVING, "chip": "h100", "group": "a", "tp": 1, "cp": 1, "ranks": 8}
+    return Residual(table=table, assumed=False, log_residual=residual, **{**fields, **other})
+
+
+def _many(table: str, residual: float, **other: object) -> list[Residual]:
+    return [_row(table, residual, **other) for _ in range(10)]
+
+
+def _half(prediction: Prediction, *rows: Residual) -> float:
+    return domain_half_width(prediction, Residuals(rows))[0]
+
+
+KNOWN = Prediction(SERVING, "h100", tool="vllm", family="dense")
+
+
+def test_a_domain_is_drawn_towards_its_tool_and_others() -> None:
+    """Each level has the weight of one table: half of its own, half of what it is drawn to."""
+    own = _many("a", 0.1, tool="vllm", family="dense")
+    same = _many("b", 0.2, chip="b200", tool="vllm", family="dense")
+    others = _many("c", 0.4, tool="sglang", family="experts")
+    # The stack has two tables, its quantile is 0.2; with the rows of others, all are at 0.4.
+    stack = math.exp((2 * math.log(0.2) + math.log(0.4)) / 3)
+    assert _half(KNOWN, *own, *same, *others) == pytest.approx(math.sqrt(0.1 * stack))
+
+
+def test_a_family_that_nobody_measured_is_as_sure_as_others_were() -> None:
+    rows = [*_many("a", 0.1, family="dense"), *_many("b", 0.4, family="experts")]
+    unknown = replace(KNOWN, tool="", family="a new one")
+    half, basis = domain_half_width(unknown, Residuals(tuple(rows)))
+    assert half == pytest.approx(0.4)
+    assert basis == (
+        "serving: no measured row of a new one on such chips, so it is as sure as 2 others "
+        "(20 rows) were"
+    )
+
+
+def test_few_rows_count_in_part() -> None:
+    """One lucky row makes no domain known."""
+    others = _many("b", 0.4, tool="sglang", family="experts")
+    lucky = _row("a", 0.0, tool="vllm", family="dense")
+    one, ten = _half(KNOWN, lucky, *others), _half(KNOWN, *[lucky] * 10, *others)
+    assert ten < 0.6 * one
+
+
+def test_runs_of_one_configuration_differ_by_the_least() -> None:
+    assert _half(KNOWN, *_many("a", 0.0, tool="vllm", family="dense")) == pytest.approx(LEAST)
+    assert HIGHEST < 1
+
+
+@given(st.floats(1e-9, 1e9), st.sampled_from(OTHERS), st.floats(-2, 0), st.floats(0, 2))
+def test_an_interval_contains_the_prediction_and_what_tools_show(
+    value: float, kind: str, below: float, above: float
+) -> None:
+    ends = interval(value, Prediction(kind, "h100", below=below, above=above))
+    assert ends.low < value * math.exp(below) <= value * math.exp(above) < ends.high
+
+
+@given(st.sampled_from(shipped_residuals().rows), st.sampled_from(["h100", "trn2", "a text"]))
+def test_an_interval_is_no_narrower_with_less_stated(row: Residual, chip: str) -> None:
+    if row.kind not in OTHERS:
+        return
+    stated = replace(as_prediction(row), chip=chip)
+    known = {each.tool for each in shipped_residuals().of(row.kind).rows if each.chip == chip}
+    if stated.tool in known:
+        halves = [
+            domain_half_width(each, shipped_residuals())[0]
+            for each in (stated, replace(stated, tool=""))
+        ]
+        assert halves[0] <= halves[1] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_more_ranks_and_new_chips_are_never_refused(kind: str) -> None:
+    for chip in ("h100", "trn3", "tpu7x", "no such chip"):
+        half, basis = domain_half_width(Prediction(kind, chip, ranks=2**20), shipped_residuals())
+        assert LEAST <= half < 10
+        assert basis.startswith(NAMES[kind])
+
+
+def test_a_collective_of_more_ranks_than_measured_is_less_sure() -> None:
+    few, many = (
+        domain_half_width(
+            Prediction("collective.large", "h100", ranks=ranks, tool="nccl-tests", crosses=True),
+            shipped_residuals(),
+        )[0]
+        for ranks in (64, 4096)
+    )
+    assert many > 1.3 * few
+
+
+def test_a_bare_question_holds_what_every_tool_shows() -> None:
+    """PyTorch issues calls of NCCL 42 to 60 us apart or waits for each; a graph does not."""
+    machine = cluster("dgx-h100")
+    bare, inside = (
+        collective_interval(machine, 8, 2**16, 18e-6, tool=tool) for tool in ("", "nccl-tests")
+    )
+    assert inside.high < 25e-6
+    assert bare.high > 60e-6
+    assert bare.low <= inside.low
+    assert "18 to 60 us by the tool that times it" in bare.basis
+    large = collective_interval(machine, 8, 2**30, 5e-3)
+    assert large.high < 1.2 * 5e-3
+
+
+def test_collectives_between_servers_have_measurements_of_their_own() -> None:
+    two = cluster("trn1.32xlarge:2")
+    within, between = (collective_interval(two, ranks, 2**30, 1.0) for ranks in (16, 64))
+    assert "between servers" in between.basis
+    assert "between servers" not in within.basis
+    assert between.factor > within.factor
+
+
+def test_small_collectives_are_less_sure_than_large_ones() -> None:
+    small, large = (
+        collective_interval(cluster("p5.48xlarge"), 8, size, 1.0, tool="nccl-tests")
+        for size in (1024, 2**30)
+    )
+    assert small.factor > large.factor
+
+
+def test_a_known_model_and_engine_are_surer_than_a_new_model() -> None:
+    machine, model = cluster("dgx-b200"), named("llama-3.1-70b")
+    known = serving_interval(model, machine, 2, 0.01, precision="fp8", engine="vllm")
+    new = serving_interval(named("deepseek-v3"), machine, 8, 0.01, precision="bf16", engine="vllm")
+    assert known.factor < 1.2 < new.factor
+    assert known.basis == (
+        "serving: 16 measured rows of vllm with dense; 8 bits on such chips, 1 table"
+    )
+    assert "no measured row of vllm with experts; latent attention; 16 bits" in new.basis
+    open_engine = serving_interval(model, machine, 2, 0.01, precision="fp8")
+    assert open_engine.factor >= known.factor
+    assert "(engine not stated)" in open_engine.basis
+    first = first_token_interval(model, machine, 2, 0.1, precision="fp8", engine="vllm")
+    assert first.factor > known.factor
+
+
+def test_families_tell_experts_attention_and_width_apart() -> None:
+    names = ("llama-3.1-70b", "deepseek-v3", "qwen3-235b-a22b")
+    families = {
+        model_family(named(name), precision) for name in names for precision in ("fp8", "bf16")
+    }
+    assert len(families) == 6
+
+
+def _covers(name: str) -> dict[str, list[Cover]]:
+    """Coverage of what is left out under a name, by family of kinds."""
+    rows = shipped_residuals().rows
+    answers: dict[str, list[Cover]] = {}
+
+    def of_interest(fold: Fold) -> bool:
+        return fold.family != "training" and fold.name.startswith(f"{name} ")
+
+    for fold in filter(of_interest, folds(rows)):
+        if covered := cover(fold, rows):
+            answers.setdefault(fold.family, []).append(covered)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("left_out", "least", "widest"),
+    [
+        ("table", {"serving": 0.85, "first_token": 0.84, "collective": 0.8, "kernel": 0.8}, 0.5),
+        ("tool", {"serving": 0.87, "collective": 0.8, "kernel": 0.82}, 0.4),
+        ("family", {"serving": 0.85, "first_token": 0.85, "kernel": 0.8}, 1.2),
+    ],
+)
+def test_what_was_left_out_is_covered(
+    left_out: str, least: dict[str, float], widest: float
+) -> None:
+    covers = _covers(left_out)
+    for family, share in least.items():
+        of_family = covers[family]
+        assert float(np.mean([each.mean for each in of_family])) >= share, family
+        assert float(np.median([each.width for each in of_family])) <= widest, family

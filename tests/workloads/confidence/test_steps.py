@@ -1,0 +1,99 @@
+"""Intervals of training steps: pools of residuals, hulls, and coverage of what was left out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workloads.confidence.domains import LEAST
+from workloads.confidence.kinds import BARE, FAMILY, FRAMEWORK, PLAN, RESEARCH, TENSOR, Prediction
+from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
+from workloads.confidence.split_conformal import half_width, interval
+from workloads.confidence.steps import UNMEASURED, step_ends, step_half_width
+
+
+def _row(table: str, residual: float, **other: object) -> Residual:
+    fields: dict[str, object] = {"kind": TENSOR, "chip": "h100", "group": "a", "tp": 8, "cp": 1}
+    named = {"ranks": 64, "assumed": False, "framework": "one", "told": FRAMEWORK}
+    return Residual(table=table, log_residual=residual, **{**fields, **named, **other})  # type: ignore[arg-type]
+
+
+def _asked(**other: object) -> Prediction:
+    fields: dict[str, object] = {"tp": 8, "ranks": 64, "framework": "one", "told": FRAMEWORK}
+    return Prediction(TENSOR, "h100", **{**fields, **other})  # type: ignore[arg-type]
+
+
+def test_a_domain_is_drawn_towards_its_framework_and_this_towards_others() -> None:
+    rows = (_row("a", 0.1), _row("b", 0.2, chip="b200"), _row("c", 0.4, framework="two"))
+    half, basis = step_half_width(_asked(), Residuals(rows))
+    # The framework's quantile over both chips is 0.2 with two tables; others' is 0.4.
+    of_framework = (2 * 0.2 + 0.4) / 3
+    assert half == pytest.approx((0.1 + of_framework) / 2)
+    assert basis.startswith("1 measured steps of one on such chips, 1 table")
+
+
+def test_what_was_told_less_of_has_residuals_of_its_own() -> None:
+    rows = (_row("a", 0.1), _row("a", 0.5, told=PLAN))
+    halves = [step_half_width(_asked(told=told), Residuals(rows))[0] for told in (FRAMEWORK, PLAN)]
+    assert halves == pytest.approx([0.1, 0.5])
+
+
+def test_a_row_inside_its_hull_narrows_and_one_outside_widens() -> None:
+    inside = _row("a", 0.1, below=-0.2, above=0.4)
+    outside = _row("a", 0.5, below=-0.2, above=0.4)
+    assert (inside.score, outside.score) == pytest.approx((-0.3, 0.1))
+
+
+def test_a_neuron_chip_without_rows_takes_what_fresh_steps_needed() -> None:
+    asked = Prediction(TENSOR, "trn2", tp=8, ranks=16, framework="neuronx", told=FRAMEWORK)
+    _, basis = step_half_width(asked, shipped_residuals())
+    assert half_width(asked, shipped_residuals()) >= UNMEASURED
+    assert "no measured step of neuronx on such a chip" in basis
+
+
+@given(st.floats(-1.0, 0.0), st.floats(0.0, 1.0), st.floats(-0.5, 1.0))
+def test_an_interval_always_contains_the_prediction(
+    below: float, above: float, half: float
+) -> None:
+    low, high = step_ends(_asked(below=below, above=above), half)
+    assert low <= -LEAST < LEAST <= high
+
+
+def test_unstated_fields_widen_by_their_hull() -> None:
+    known, open_ = (interval(1.0, _asked(above=above)) for above in (0.0, math.log(1.3)))
+    assert open_.high == pytest.approx(1.3 * known.high)
+    assert open_.low == known.low
+
+
+@pytest.mark.parametrize(
+    ("told", "mean", "least"),
+    [("", 0.75, 0.4), (FRAMEWORK, 0.75, 0.4), (PLAN, 0.75, 0.4), (BARE, 0.7, 0.25)],
+)
+def test_tables_that_were_left_out_are_covered(told: str, mean: float, least: float) -> None:
+    """Each table by the residuals of all others, at each level of what was told."""
+    residuals, shares = shipped_residuals(), []
+    of_level = [row for row in residuals.told(told).rows if FAMILY.get(row.kind) == "training"]
+    for table in dict.fromkeys(row.table for row in of_level if row.kind != RESEARCH):
+        others = residuals.without(table)
+        inside = [
+            row.score <= half_width(_as_prediction(row), others)
+            for row in of_level
+            if row.table == table
+        ]
+        shares.append(float(np.mean(inside)))
+    assert mean <= np.mean(shares) <= 0.95
+    assert min(shares) >= least
+
+
+def _as_prediction(row: Residual) -> Prediction:
+    return Prediction(
+        *(row.kind, row.chip, row.tp, row.cp, row.ranks, row.assumed),
+        framework=row.framework,
+        told=row.told,
+        below=row.below,
+        above=row.above,
+    )

@@ -1,0 +1,92 @@
+"""Alternatives of fields that nobody stated: which are tried, and what an answer says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster_sim import train
+from experiments.reports.assumed import assumed_document, assumed_sentences
+from topologies.clusters.names import cluster
+from workloads.models.huggingface import named
+from workloads.training.alternatives import Alternative, common_frameworks, hull
+from workloads.training.plan.plan import ParallelPlan
+
+MACHINE = "dgx-h100:2"
+STATED = {"tp": 8, "global_batch": 16, "recompute": "none", "overlap": "dp", "zero": 1}
+
+
+def test_a_plan_that_states_all_has_no_alternatives() -> None:
+    step = train("llama-3.1-8b", MACHINE, ParallelPlan(tp=8, dp=2, global_batch=16))
+    assert step.alternatives == ()
+
+
+def test_each_unstated_field_is_varied_alone() -> None:
+    told = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
+    step = train("llama-3.1-8b", MACHINE, **told)
+    fields = {other.field for other in step.alternatives}
+    assert fields == {"recompute", "overlap", "zero", "sequence_parallel"}
+    full = next(other for other in step.alternatives if other.value == "full")
+    stated = train(
+        "llama-3.1-8b", MACHINE, framework="megatron-core", tp=8, global_batch=16, recompute="full"
+    )
+    assert full.ratio == pytest.approx(stated.time_s / step.time_s)
+
+
+def test_less_stated_is_less_sure() -> None:
+    known = {**STATED, "sequence_parallel": True}
+    widths = [
+        step.interval.high / step.interval.low
+        for step in (
+            train("llama-3.1-8b", MACHINE, framework="megatron-core", **known),
+            train("llama-3.1-8b", MACHINE, **known),
+            train("llama-3.1-8b", MACHINE, tp=8, global_batch=16),
+        )
+    ]
+    assert widths == sorted(widths)
+
+
+def test_plans_that_do_not_fit_are_not_plausible() -> None:
+    """70 G parameters on eight chips fit with ZeRO-3 alone."""
+    step = train("llama-3.1-70b", "dgx-h100:8", recompute="full", zero=3, global_batch=64)
+    assert not [other for other in step.alternatives if other.field == "zero"]
+    open_ = train("llama-3.1-8b", "dgx-h100:8", global_batch=64)
+    assert [other.value for other in open_.alternatives if other.field == "zero"] == [0, 3] or [
+        other.value for other in open_.alternatives if other.field == "zero"
+    ] == [3]
+
+
+def test_effects_of_fields_multiply() -> None:
+    others = [Alternative("recompute", "full", 1.3), Alternative("overlap", "all", 0.9)]
+    assert hull(others) == pytest.approx((0.9, 1.3))
+    assert hull([*others, Alternative("framework", "fsdp", 1.1)]) == pytest.approx((0.9, 1.43))
+    assert hull([]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "expected"),
+    [
+        ("dgx-h100", {"tp": 8}, ("megatron-core", "torchtitan")),
+        ("dgx-h100", {"zero": 3}, ("fsdp", "megatron-core", "torchtitan")),
+        ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
+        ("trn2.48xlarge", {"tp": 8}, ("neuronx",)),
+        ("tpu-v6e-pod", {"zero": 3}, ("axlearn", "maxtext")),
+    ],
+)
+def test_frameworks_in_use_depend_on_chip_and_plan(machine, fields, expected) -> None:
+    assert common_frameworks(ParallelPlan(**fields), cluster(machine)) == expected
+
+
+def test_an_answer_says_what_was_assumed() -> None:
+    step = train("llama-3.1-8b", "dgx-h100:8", global_batch=64)
+    framework, others = assumed_sentences(step)
+    assert framework.startswith("Framework not stated: predicted as megatron-core; fsdp would")
+    assert "recompute selective (full would be" in others
+    document = assumed_document(step)
+    assert document["framework"] == "megatron-core"
+    assert {entry["value"] for entry in document["assumed"]["framework"]["alternatives"]} >= {
+        "fsdp"
+    }
+    named_step = train(
+        named("llama-3.1-8b"), MACHINE, framework="torchtitan", **STATED, sequence_parallel=True
+    )
+    assert assumed_sentences(named_step) == []

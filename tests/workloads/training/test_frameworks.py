@@ -1,0 +1,363 @@
+"""Training frameworks: files, settings, releases, conditions, and what each gives to a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.toy_training import TOY
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.machines import machines
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.frameworks.conditions import Conditions
+from workloads.training.frameworks.framework import (
+    OF_THE_CHIP,
+    framework,
+    framework_of,
+    names,
+    usual_framework,
+)
+from workloads.training.front import train
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import complete
+
+ON = {"nccl": "dgx-h100", "rccl": "mi300x-platform", "neuron": "trn2.48xlarge"}
+"""A machine of each runtime that has servers."""
+WIDE = Model("wide", 4, 4096, 32, 8, 128, 14336, 32_000)
+"""A model whose kernels, rather than launches, take the time."""
+
+
+def seconds(machine: str = "dgx-h100", catalogue: Catalogue | None = None, **stated: Any) -> float:
+    """Time of a step of a wide model on one server [s]."""
+    where = cluster(machine, catalogue=catalogue)
+    fields = {"seq": 4096, "global_batch": 2 * where.chips, **stated}
+    return train(WIDE, where, **fields).time_s
+
+
+def written(folder: Path, text: str, name: str = "mine.yaml") -> str:
+    """Path of a framework's file with the text."""
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shipped_framework_names_variants_that_some_chip_has(name: str) -> None:
+    stack, base = framework(name), shipped_catalogue()
+    chips = {cluster(machine).chip for machine in machines(base)}
+    trains_on = [chip for chip in chips if chip_family(chip).runtime in stack.runtimes]
+    periods = [variants for _, variants in stack.releases]
+    for variants in (stack.numbers, *stack.settings.values(), *periods):
+        for path, variant in variants.items():
+            paths = (
+                [f"{chip_family(chip).kernels}.{path.removeprefix(OF_THE_CHIP)}" for chip in chips]
+                if path.startswith(OF_THE_CHIP)
+                else [path]
+            )
+            parts = [each.rpartition(".") for each in dict.fromkeys(paths)]
+            rows = [
+                row
+                for part, _, quantity in parts
+                if base.has(part, quantity)
+                for row in base.variants(part, quantity)
+            ]
+            assert any(row.variant == variant for row in rows), path
+    assert trains_on
+    assert stack.title
+    assert stack.assumes
+    assert stack.source
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_shipped_framework_runs_a_small_plan_on_each_of_its_chips(name: str) -> None:
+    for machine in ON.values():
+        where = cluster(machine)
+        if chip_family(where.chip).runtime not in framework(name).runtimes:
+            continue
+        stated = {"framework": name, "seq": 1024, "global_batch": 2 * where.chips}
+        plan = complete(stated, TOY, where)
+        expected = framework(name).plan
+        assert {field: getattr(plan, field) for field in expected} == expected
+        assert set(expected) <= set(plan.assumed)
+        assert "framework" not in plan.assumed
+        assert iteration(TOY, where, plan).time_s > 0
+
+
+def test_a_plan_that_names_no_framework_gets_the_usual_one_of_its_chips_and_kind() -> None:
+    usual = {
+        (machine, *stated.items()): usual_framework(cluster(machine), stated)
+        for machine, stated in (
+            ("dgx-h100", {}),
+            ("dgx-h100", {"zero": 3}),
+            ("dgx-a100", {"attention": "unfused"}),
+            ("trn2.48xlarge", {"zero": 3}),
+            ("trn1.32xlarge", {"runtime": "xla"}),
+            ("tpu-v6e-pod", {}),
+        )
+    }
+    expected = ["megatron-core", "fsdp", "megatron-lm", "neuronx", "torch-neuronx", "maxtext"]
+    assert list(usual.values()) == expected
+    for named, stated in (("fsdp", {"zero": 3}), ("megatron-core", {"tp": 8})):
+        assert seconds(**stated, framework=named) == seconds(**stated)
+
+
+def test_what_is_stated_counts_before_what_a_framework_gives() -> None:
+    machine = cluster("dgx-a100")
+    usual = complete({"framework": "megatron-lm"}, TOY, machine)
+    assert (usual.zero, usual.overlap, usual.attention) == (0, "none", "unfused")
+    stated = {"framework": "megatron-lm", "zero": 1, "overlap": "dp", "attention": "fused"}
+    plan = complete(stated, TOY, machine)
+    assert (plan.zero, plan.overlap, plan.attention) == (1, "dp", "fused")
+    assert not set(stated) & set(plan.assumed)
+
+
+def test_selective_recomputation_means_what_the_framework_means() -> None:
+    machine = cluster("dgx-h100")
+    plans = [
+        complete({"framework": name, "recompute": "selective"}, TOY, machine)
+        for name in ("megatron-core", "torchtitan")
+    ]
+    recomputed = [(plan.recompute, plan.recompute_every) for plan in plans]
+    assert recomputed == [("selective", 1), ("full", 2)]
+
+
+def test_sharded_parameters_are_kept_across_a_pipeline() -> None:
+    """PyTorch's FSDP gathers a stage's parameters once where there are stages, and zero is 1."""
+    plan = complete({"framework": "fsdp", "pp": 2}, TOY, cluster("dgx-h100"))
+    assert (plan.zero, plan.reshard) == (1, False)
+    stated = complete({"framework": "fsdp", "pp": 2, "zero": 3}, TOY, cluster("dgx-h100"))
+    assert (stated.zero, stated.reshard) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "slower", "faster", "stated"),
+    [
+        ("dgx-h100", "torchtitan:eager", "torchtitan", {}),
+        ("dgx-h100", "fsdp", "fsdp:compiled", {}),
+        ("dgx-h100", "torchtitan:500-watt", "torchtitan", {}),
+        ("dgx-h100", "megatron-core:2023-05", "megatron-core:2023-11", {"precision": "fp8"}),
+        ("dgx-h100", "megatron-core:2023-11", "megatron-core:2024-11", {"precision": "fp8"}),
+        ("dgx-h100", "megatron-core", "megatron-core:graphs", {"tp": 8}),
+        ("dgx-h100", "megatron-core:blocking", "megatron-core", {"tp": 8}),
+        ("dgx-h100", "nanotron", "megatron-core", {"tp": 8}),
+        ("dgx-a100", "megatron-lm:2020-08", "megatron-lm:2021-04", {}),
+        ("dgx-a100", "megatron-lm:2021-04", "megatron-lm:2022-05", {}),
+        ("dgx-a100", "megatron-lm:separate-sums", "megatron-lm", {}),
+        ("dgx-a100", "megatron-deepspeed:2021-12", "megatron-deepspeed:2022-12", {}),
+        ("dgx-a100", "megatron-deepspeed:fp16", "megatron-deepspeed", {}),
+        ("dgx-a100", "megatron-lm", "megatron-core", {}),
+    ],
+)
+def test_settings_and_releases_move_the_time(
+    machine: str, slower: str, faster: str, stated: dict[str, Any]
+) -> None:
+    times = [seconds(machine, framework=text, **stated) for text in (slower, faster)]
+    assert times[0] > 1.001 * times[1]
+
+
+def test_a_cross_entropy_that_is_fused_needs_less_memory() -> None:
+    plain, fused = (
+        train(TOY, "dgx-h100", seq=1024, global_batch=16, framework=name).memory.total
+        for name in ("megatron-core", "megatron-core:fused-loss")
+    )
+    assert fused < plain
+
+
+def test_a_release_comes_before_what_is_chosen_whatever_the_order() -> None:
+    """A power limit holds for fp8 in every release; the order of the words changes nothing."""
+    chosen = [
+        framework(f"megatron-core:{words}").variants("h100", shipped_catalogue(), dense=True)
+        for words in ("2024-11,500-watt", "500-watt,2024-11", "2024-11")
+    ]
+    path = "kernels.h100.gemm_sustained_fp8"
+    assert [variants[path] for variants in chosen] == ["500-watt", "500-watt", "late-2024"]
+    assert chosen[0] == chosen[1]
+
+
+def test_a_release_lasts_until_the_month_before_the_next() -> None:
+    path = "kernels.h100.gemm_sustained_fp8"
+    variants = [
+        framework(f"megatron-core:{date}")
+        .variants("h100", shipped_catalogue(), dense=True)
+        .get(path)
+        for date in ("2023", "2023-08-31", "2023-09", "2024-02", "2024-03", "2031-01")
+    ]
+    assert variants == ["early-2023", "early-2023", None, None, "late-2024", "late-2024"]
+
+
+def test_a_variant_that_a_user_chose_stays() -> None:
+    """``--variant`` counts before the framework, for what the framework chooses and restores."""
+    path = "kernels.h100.attention_efficiency"
+    with_triton = shipped_catalogue().with_variants({path: "triton"})
+    on = framework("torchtitan").on(cluster("dgx-h100", catalogue=with_triton), TOY).catalogue
+    assert on is not None
+    of = ("kernels.h100", "attention_efficiency")
+    assert on.value(*of) == with_triton.value(*of) != shipped_catalogue().value(*of)
+    stays = seconds(framework="torchtitan", catalogue=with_triton)
+    assert stays > seconds(framework="torchtitan")
+
+
+def test_numbers_of_a_framework_are_in_force_on_every_copy_of_a_cluster() -> None:
+    machine = cluster("dgx-h100:2")
+    changed = framework("fsdp").on(machine, TOY)
+    assert changed.catalogue is not None
+    eager = shipped_catalogue().with_variants({"kernels.h100.norm_efficiency": "eager"})
+    of = ("kernels.h100", "norm_efficiency")
+    assert changed.catalogue.value(*of) == eager.value(*of)
+    assert (changed.chips, changed.name) == (machine.chips, machine.name)
+
+
+def test_a_framework_of_a_users_own_is_a_file_with_the_same_keys(tmp_path: Path) -> None:
+    """A copy under another name gives equal numbers; an edit moves them."""
+    folder = Path(__file__).parents[3] / "workloads/training/frameworks"
+    text = (folder / "fsdp.yaml").read_text(encoding="utf-8")
+    copy = written(tmp_path, text, "cloned.yaml")
+    for stated in ({}, {"precision": "fp8"}, {"recompute": "selective"}):
+        assert seconds(framework=copy, **stated) == seconds(framework="fsdp", **stated)
+    assert seconds(framework=f"{copy}:compiled") == seconds(framework="fsdp:compiled")
+    assert framework_of(ParallelPlan(framework=copy), cluster("dgx-h100")).name == copy
+    ours = written(tmp_path, "title: ours\nruntimes: [nccl]\nplan: {zero: 0, overlap: none}\n")
+    plan = complete({"framework": ours}, TOY, cluster("dgx-h100"))
+    assert (plan.zero, plan.overlap) == (0, "none")
+
+
+GOOD = "title: ours\nruntimes: [nccl]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "kernel: fast\n", r"mine.yaml: a framework has no key 'kernel'. .*It has title,"),
+        (GOOD + "selectiv: layers\n", r"no key 'selectiv'. Did you mean selective\?"),
+        ("runtimes: [nccl]\n", r"mine.yaml: a framework needs title. Add it"),
+        ("title: ours\n", r"mine.yaml: a framework needs runtimes. Add it"),
+        (GOOD + "plan: {zeros: 3}\n", r"mine.yaml: a plan has no field 'zeros'. Did you mean zero"),
+        (GOOD + "plan: {zero: 7}\n", r"zero"),
+        (GOOD + "plan: {overlap: some}\n", r"overlap"),
+        (GOOD + "selective: half\n", r"mine.yaml: selective is attention or layers. Correct it"),
+        ("- a\n- b\n", r"mine.yaml"),
+        ("title: [\n", r"mine.yaml"),
+    ],
+)
+def test_a_file_that_is_no_framework_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        framework(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("megatron", r"framework 'megatron' is none of automodel, .*Did you mean megatron-"),
+        ("torchtitan:egaer", r"torchtitan has no setting 'egaer'. Did you mean eager\?"),
+        ("maxtext:compiled", r"maxtext has no setting 'compiled'. It has none but a date"),
+        ("megatron-core:2024-13", r"no setting '2024-13'"),
+        ("none-such.yaml", r"none-such.yaml"),
+    ],
+)
+def test_a_name_or_setting_that_is_unknown_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        framework(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "others"),
+    [
+        ("torchtitan", "trn2.48xlarge", "axlearn, neuronx, torch-neuronx"),
+        ("neuronx", "dgx-h100", "automodel, deepspeed, .*torchtitan"),
+        ("nanotron", "mi300x-platform", "deepspeed, fsdp, .*torchtitan"),
+        ("megatron-core", "tpu-v6e-pod", "axlearn, maxtext"),
+    ],
+)
+def test_chips_that_a_framework_does_not_train_on_are_refused(
+    name: str, machine: str, others: str
+) -> None:
+    with pytest.raises(InputError, match=rf"{name} does not train on .* Use one of {others}\."):
+        train(TOY, machine, framework=name)
+
+
+@pytest.mark.parametrize("text", ["torchtitan:500-watt", "megatron-core:graphs"])
+def test_a_setting_without_numbers_for_the_chip_is_refused(text: str) -> None:
+    name, _, word = text.partition(":")
+    message = f"setting {word} of framework {name} changes nothing on a100-80gb"
+    with pytest.raises(InputError, match=message):
+        train(TOY, "dgx-a100", framework=text)
+    assert train(TOY, "dgx-h100", framework=text).time_s > 0
+
+
+CONDITIONED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"compiled": False}, {"compiled": True}, {"zero": 3}),
+    ({}, {"compiled": True}, {"zero": 3}),
+    ({"compiled": False}, {}, {"framework": "torchtitan"}),
+    ({}, {"graphs": True}, {"tp": 8}),
+    ({"launch_blocking": True}, {}, {"tp": 8}),
+    ({"power_limit_w": 500.0}, {"power_limit_w": 700.0}, {}),
+    ({"date": "2023-05"}, {"date": "2023-11"}, {"precision": "fp8"}),
+    ({"date": "2023-11"}, {"date": "2024-11"}, {"precision": "fp8"}),
+]
+
+
+@pytest.mark.parametrize(("slower", "faster", "stated"), CONDITIONED)
+def test_each_condition_moves_the_time(
+    slower: dict[str, Any], faster: dict[str, Any], stated: dict[str, Any]
+) -> None:
+    assert seconds(**slower, **stated) > 1.01 * seconds(**faster, **stated)
+
+
+@pytest.mark.parametrize(
+    ("condition", "stated", "text"),
+    [
+        ({"graphs": True}, {}, "megatron-core:graphs"),
+        ({"compiled": True}, {"zero": 3}, "fsdp:compiled"),
+        ({"compiled": False}, {"zero": 3}, ""),
+        ({"compiled": False}, {"framework": "fsdp:compiled"}, "fsdp"),
+        ({"compiled": True}, {"framework": "torchtitan:eager"}, "torchtitan"),
+        ({"compiled": True}, {"framework": "torchtitan"}, "torchtitan"),
+        ({"compiled": False}, {"framework": "torchtitan:500-watt"}, "torchtitan:500-watt,eager"),
+        ({"date": "2024-06", "graphs": True}, {}, "megatron-core:2024-06,graphs"),
+        ({"graphs": False, "power_limit_w": 700.0}, {}, ""),
+        ({"graphs": False}, {"framework": "megatron-core:graphs,2024-06"}, "megatron-core:2024-06"),
+        (
+            {"launch_blocking": False},
+            {"framework": "megatron-lm:2020,blocking"},
+            "megatron-lm:2020",
+        ),
+        ({"power_limit_w": 700.0}, {"framework": "torchtitan:500-watt"}, "torchtitan"),
+        ({"date": "2021"}, {"framework": "megatron-lm:2020-06"}, "megatron-lm:2021"),
+    ],
+)
+def test_a_condition_stands_for_a_setting(
+    condition: dict[str, Any], stated: dict[str, Any], text: str
+) -> None:
+    assert Conditions(**condition).framework_text(stated, cluster("dgx-h100")) == text
+
+
+@pytest.mark.parametrize(
+    ("condition", "machine", "stated", "message"),
+    [
+        ({"graphs": True}, "dgx-a100", {"framework": "megatron-lm"}, "graphs is no condition of"),
+        ({"compiled": True}, "dgx-h100", {}, "compiled is no condition of framework megatron-core"),
+        ({"launch_blocking": True}, "trn2.48xlarge", {}, "launch_blocking is no condition of"),
+        ({"power_limit_w": 300.0}, "dgx-a100", {}, "power_limit_w 300: kernels of a100-80gb were"),
+        ({"date": "soon"}, "dgx-h100", {}, "date 'soon' is no month. Write it as 2024-06"),
+    ],
+)
+def test_a_condition_that_the_framework_lacks_is_refused(
+    condition: dict[str, Any], machine: str, stated: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(TOY, machine, **stated, **condition)
+
+
+def test_chips_may_be_fewer_than_the_cluster_has() -> None:
+    """A plan on the first chips is that of a cluster of them, but for what they share."""
+    part = train(WIDE, "dgx-h100:2", chips=8, seq=4096, global_batch=16)
+    assert part.plan.dp == 8
+    assert part.time_s == pytest.approx(seconds(), rel=1e-9)
+    with pytest.raises(InputError, match="chips 17 must be a whole number from 1 to the 16"):
+        train(TOY, "dgx-h100:2", chips=17)

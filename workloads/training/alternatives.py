@@ -1,0 +1,143 @@
+"""Alternatives of a plan: other values of the fields that nobody stated, and the times they give.
+
+A field that was not stated has a usual value, but the run that a user asks about may have another.
+The hull of the plausible times is what such a question leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.frameworks.framework import framework, framework_of, names
+from workloads.training.memory.memory import worst
+from workloads.training.plan.checks import check_model
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
+
+Times = Callable[[ParallelPlan], float]
+"""Function that returns the time of a step of a plan [s]."""
+
+
+class Alternative(NamedTuple):
+    """Another value of a field that nobody stated.
+
+    Attributes
+    ----------
+    field : str
+        Field of the plan.
+    value : object
+        Its other value.
+    ratio : float
+        Time of a step with it, over that of the plan as completed.
+    """
+
+    field: str
+    value: Any
+    ratio: float
+
+
+def alternatives(
+    plan: ParallelPlan, model: Model, cluster: Cluster, seconds: float, times: Times
+) -> tuple[Alternative, ...]:
+    """Return the plausible values of each field that nobody stated, with their times.
+
+    One field is changed at a time. A value that the plan refuses, or with which it does not fit in
+    memory, is not plausible.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+        Its ``assumed`` fields are varied.
+    model : Model
+    cluster : Cluster
+    seconds : float
+        Time of a step of the plan [s].
+    times : function of a plan
+    """
+    found = []
+    for changes in _changes(plan, model, cluster):
+        try:
+            other = replace(plan, **changes)
+            if other == plan or not _runs(other, model, cluster):
+                continue
+            ratio = times(other) / seconds
+        except InputError:
+            continue
+        (name, value), *_ = changes.items()
+        found.append(Alternative(name, value, ratio))
+    return tuple(found)
+
+
+def hull(others: Sequence[Alternative]) -> tuple[float, float]:
+    """Return the least and the greatest ratio that all fields together leave open.
+
+    Effects of different fields multiply: a recomputed layer is longer under either framework.
+
+    Examples
+    --------
+    >>> both = [Alternative("recompute", "full", 1.3), Alternative("framework", "fsdp", 1.1)]
+    >>> [round(end, 2) for end in hull([*both, Alternative("overlap", "all", 0.9)])]
+    [0.9, 1.43]
+    """
+    least = most = 1.0
+    for name in {other.field for other in others}:
+        ratios = [1.0, *(other.ratio for other in others if other.field == name)]
+        least, most = least * min(ratios), most * max(ratios)
+    return least, most
+
+
+def _runs(plan: ParallelPlan, model: Model, cluster: Cluster) -> bool:
+    check_model(plan, model)
+    numbers = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
+    needed = worst(model, plan, numbers, cluster.chip)
+    return needed.fits
+
+
+def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """Yield changes of the plan, each of one field that nobody stated and what depends on it."""
+    assumed, several = set(plan.assumed), plan.dp * plan.cp > 1
+    if "framework" in assumed:
+        for name in common_frameworks(plan, cluster):
+            usual = framework(name).plan.items()
+            # Each framework with its own usual values of what is open as well.
+            open_too = {key: value for key, value in usual if key in assumed}
+            if plan.pp > 1 and "zero" in open_too:
+                open_too["zero"] = min(1, open_too["zero"])
+            yield {"framework": name, **open_too}
+    if "recompute" in assumed:
+        yield {"recompute": "full", "recompute_every": 1}
+        yield {"recompute": "none", "recompute_every": 1}
+        if framework_of(plan, cluster).selective == "layers":
+            yield {"recompute": "full", "recompute_every": 2}
+    if "overlap" in assumed:
+        yield from ({"overlap": name} for name in ("none", "dp", "all"))
+    if "zero" in assumed and several:
+        stages = (0, 1, 3) if plan.tp == plan.pp == 1 else (0, 1)
+        yield from ({"zero": stage} for stage in stages)
+    if "sequence_parallel" in assumed and plan.tp > 1:
+        yield {"sequence_parallel": not plan.sequence_parallel}
+    if plan.pp > 1 and {"vpp", "schedule"} <= assumed:
+        yield {"vpp": 1, "schedule": DEFAULT}
+        layers = model.layers // plan.pp
+        counts = {count for count in (2, layers) if 1 < count <= layers}
+        yield from ({"vpp": count, "schedule": schedule_of_chunks(count)} for count in counts)
+
+
+def common_frameworks(plan: ParallelPlan, cluster: Cluster) -> tuple[str, ...]:
+    """Return the frameworks in use today that may run a plan on a cluster."""
+    runtime = chip_family(cluster.chip, cluster.catalogue).runtime
+    if plan.attention == "unfused":
+        kind = "unfused"
+    else:
+        kind = "sharded" if plan.tp == plan.pp == 1 else "divided"
+    stacks = (framework(name) for name in names())
+    return tuple(
+        stack.name for stack in stacks if runtime in stack.runtimes and kind in stack.usual_for
+    )

@@ -1,0 +1,1 @@
+"""Frameworks: training stacks, each a file that says what a plan leaves open, and the default."""

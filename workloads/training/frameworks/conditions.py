@@ -1,0 +1,134 @@
+"""Conditions of a run that its plan does not say: release, compiler, launches, power limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.options import option
+from workloads.kernels.chip_share import family
+from workloads.training.frameworks.framework import DATE, framework, usual_framework
+
+LIMITED_BELOW_W = 600
+"""Power limit below which an H100 (of 700 W) is predicted with the rates of 500 W."""
+LIMITED = "500-watt"
+"""Setting of a framework on chips of a low power limit."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions of a run, each of which stands for a setting of its framework.
+
+    Attributes
+    ----------
+    date : str, optional
+        Month of the software, such as ``2024-06``.
+    compiled : bool, optional
+        Whether layers are compiled, so that norms and activations are fused.
+    graphs : bool, optional
+        Whether layers are captured in CUDA graphs and launched at once.
+    launch_blocking : bool, optional
+        Whether each launch waits for its kernel (``CUDA_LAUNCH_BLOCKING=1``).
+    power_limit_w : float, optional
+        Power limit of a chip [W].
+    """
+
+    date: str | None = field(
+        default=None,
+        metadata=option("Month of the training software, such as 2024-06", default="the latest"),
+    )
+    compiled: bool | None = field(
+        default=None,
+        metadata=option("Layers are compiled", default="as the framework does"),
+    )
+    graphs: bool | None = field(
+        default=None,
+        metadata=option(
+            "Layers are captured in CUDA graphs and launched at once",
+            default="as the framework does",
+        ),
+    )
+    launch_blocking: bool | None = field(
+        default=None,
+        metadata=option("Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1"),
+    )
+    power_limit_w: float | None = field(
+        default=None,
+        metadata=option("Power limit of a chip", unit="W", default="that of the chip", least=1),
+    )
+
+    def framework_text(self, stated: Mapping[str, Any], cluster: Cluster) -> str:
+        """Return the framework of a plan with the settings that the conditions stand for.
+
+        Parameters
+        ----------
+        stated : mapping
+            Fields of the plan; its ``framework`` may be missing.
+        cluster : Cluster
+
+        Raises
+        ------
+        InputError
+            For a condition that the framework does not have on this chip.
+        """
+        text = str(stated.get("framework") or "")
+        words = self._words(cluster)
+        if not words:
+            return text
+        name, _, more = (text or usual_framework(cluster, stated)).partition(":")
+        stack, chosen = framework(name), [word for word in more.split(",") if word]
+        for word, opposite, condition in words:
+            chosen = [other for other in chosen if not re.fullmatch(opposite, other)]
+            if not word or (not stack.has(word) and stack.has(opposite)):
+                continue  # it is so where the opposite is not chosen
+            if not stack.has(word):
+                raise InputError(
+                    f"{condition} is no condition of framework {name}. Leave it out, or name "
+                    "another framework."
+                )
+            chosen.append(word)
+        return f"{name}:{','.join(dict.fromkeys(chosen))}" if chosen else text and name
+
+    def _words(self, cluster: Cluster) -> list[tuple[str, str, str]]:
+        """Return settings with the pattern of those they replace, and the fields they are from."""
+        words = []
+        if self.date is not None:
+            if not re.fullmatch(DATE, str(self.date)):
+                raise InputError(f"date {str(self.date)[:20]!r} is no month. Write it as 2024-06.")
+            words.append((str(self.date), DATE, "date"))
+        if self.compiled is not None:
+            pair = ("compiled", "eager") if self.compiled else ("eager", "compiled")
+            words.append((*pair, "compiled"))
+        for setting, stands in (("graphs", self.graphs), ("blocking", self.launch_blocking)):
+            if stands is not None:
+                condition = "graphs" if setting == "graphs" else "launch_blocking"
+                words.append((setting if stands else "", setting, condition))
+        if self.power_limit_w is not None:
+            low = self.power_limit_w < LIMITED_BELOW_W
+            if low:
+                _check_limit(cluster, self.power_limit_w)
+            words.append((LIMITED if low else "", LIMITED, "power_limit_w"))
+        return words
+
+
+def _check_limit(cluster: Cluster, limit_w: float) -> None:
+    """Refuse a power limit of chips whose kernels were only measured without one."""
+    catalogue = cluster.catalogue or shipped_catalogue()
+    kernels = f"kernels.{family(cluster.chip, catalogue).name}"
+    measured = catalogue.has(kernels, "gemm_sustained") and any(
+        row.variant == LIMITED for row in catalogue.variants(kernels, "gemm_sustained")
+    )
+    if not measured:
+        raise InputError(
+            f"power_limit_w {limit_w:g}: kernels of {cluster.chip} were not measured under a "
+            "limit, only those of h100. Leave it out."
+        )
+
+
+CONDITIONS = frozenset(entry.name for entry in fields(Conditions))
+"""Names of the conditions."""

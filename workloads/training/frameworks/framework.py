@@ -1,0 +1,306 @@
+"""The noun ``Framework``: what a training stack does that a plan does not say.
+
+A framework is a YAML file in this folder, or one of a user's own with the same keys: the values it
+gives to fields of a plan that nobody states, the meaning of *selective* recomputation, and the
+catalogue variants of its kernels, copies, launches and collective library. Its settings, such as
+the date of a release or whether layers are compiled, follow its name after a colon.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError, suggestion
+from topologies.files.yaml_documents import read_yaml
+from workloads.kernels.chip_share import family
+from workloads.models.model import Model
+from workloads.training.plan.fields import check_field
+from workloads.training.plan.plan import ParallelPlan
+
+LARGEST_FILE_BYTES = 2**16
+DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
+"""A year, a month or a day: the setting that chooses a release."""
+OF_THE_CHIP = "kernels.CHIP."
+"""Prefix of a variant of the kernels of whichever chip runs the plan, where it has the variant."""
+CLUSTERS_KEPT = 256
+
+Variants = Mapping[str, str]
+"""Names of catalogue variants by ``PART.QUANTITY``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Framework:
+    """A training stack: the choices that a plan leaves to it.
+
+    Attributes
+    ----------
+    name : str
+        Name, and for a file of a user's own its path.
+    title : str
+        The stack and its years in a few words.
+    runtimes : tuple of str
+        Collective runtimes of the chips that it trains on, as the catalogue names them: ``nccl``,
+        ``rccl``, ``neuron``, ``xla`` or ``other``.
+    plan : mapping
+        Values of fields of a plan where they are not stated.
+    selective : {"attention", "layers"}
+        Meaning of *selective* recomputation: the core of attention (Megatron), or every other
+        layer (frameworks of FSDP).
+    layers_of_a_chunk : mapping of str to int
+        Layers of a model chunk where a pipeline's chunks are not stated, of ``dense`` models and of
+        those with ``experts``; without an entry a stage is one chunk.
+    numbers : mapping of str to str
+        Catalogue variants that describe the stack.
+    dense_numbers : mapping of str to str
+        Further variants for models without experts.
+    settings : mapping of str to mapping
+        Further variants by the name of a setting that a user may add.
+    releases : tuple of (str, mapping)
+        Ends of the periods of its releases, ascending, each with the variants of the period. The
+        setting of a date chooses one; without a date none applies.
+    usual_for : tuple of str
+        Kinds of plans that it is used for today: ``divided`` by tensor or pipeline parallelism,
+        ``sharded`` by data parallelism alone, or ``unfused``, with separate attention kernels.
+    assumes : str
+        The choices in words.
+    source : str
+        Where they are known from.
+    chosen : tuple of str
+        Settings in force.
+    """
+
+    name: str
+    title: str
+    runtimes: tuple[str, ...]
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    selective: str = "attention"
+    layers_of_a_chunk: Mapping[str, int] = field(default_factory=dict)
+    numbers: Variants = field(default_factory=dict)
+    dense_numbers: Variants = field(default_factory=dict)
+    settings: Mapping[str, Variants] = field(default_factory=dict)
+    releases: tuple[tuple[str, Variants], ...] = ()
+    usual_for: tuple[str, ...] = ()
+    assumes: str = ""
+    source: str = ""
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Name and settings, as :func:`framework` reads them."""
+        return f"{self.name}:{','.join(self.chosen)}" if self.chosen else self.name
+
+    def variants(self, chip: str, base: Catalogue, *, dense: bool) -> dict[str, str]:
+        """Return the catalogue variants of the stack and its settings on a chip."""
+        dates = [word for word in self.chosen if word not in self.settings]
+        # A release comes first: what else was chosen holds whatever the release is.
+        layers = [self.numbers, self.dense_numbers if dense else {}]
+        layers += map(self._release, dates)
+        layers += [self.settings[word] for word in self.chosen if word in self.settings]
+        named = {path: name for layer in layers for path, name in layer.items()}
+        kernels = f"kernels.{family(chip, base).name}"
+        return dict(_on_the_chip(named, kernels, base))
+
+    def has(self, setting: str) -> bool:
+        """Return whether a word is a setting of the stack, as every date is."""
+        return setting in self.settings or re.fullmatch(DATE, setting) is not None
+
+    def _release(self, date: str) -> Variants:
+        return next((variants for end, variants in self.releases if date < end), {})
+
+    def on(self, cluster: Cluster, model: Model) -> Cluster:
+        """Return the cluster with the numbers of the stack in force that trains a model.
+
+        A variant that the cluster's catalogue chose already, as by ``--variant``, stays.
+        """
+        dense = model.experts is None
+        return _with_numbers(self, cluster, dense) if cluster.chip else cluster
+
+    def trains_on(self, cluster: Cluster) -> bool:
+        """Return whether the stack trains on the chips of a cluster."""
+        return chip_family(cluster.chip, cluster.catalogue).runtime in self.runtimes
+
+    def check_chip(self, cluster: Cluster) -> None:
+        """Refuse a cluster whose chips the stack does not train on, or has no chosen setting for.
+
+        Raises
+        ------
+        InputError
+        """
+        if not self.trains_on(cluster):
+            runtime = chip_family(cluster.chip, cluster.catalogue).runtime
+            others = ", ".join(name for name in names() if runtime in framework(name).runtimes)
+            raise InputError(
+                f"framework {self.name} does not train on {cluster.chip} of {cluster.name}. "
+                f"Use one of {others}."
+            )
+        base = cluster.catalogue or shipped_catalogue()
+        kernels = f"kernels.{family(cluster.chip, base).name}"
+        for word in self.chosen:
+            if word in self.settings and not _on_the_chip(self.settings[word], kernels, base):
+                raise InputError(
+                    f"setting {word} of framework {self.name} changes nothing on {cluster.chip}, "
+                    "whose kernels have no such numbers. Leave it out."
+                )
+
+
+def _on_the_chip(named: Variants, kernels: str, base: Catalogue) -> list[tuple[str, str]]:
+    """Paths and names of variants; those of kernels only where this chip's kernels have them."""
+    of_chip = []
+    for path, name in named.items():
+        if not path.startswith(OF_THE_CHIP):
+            of_chip.append((path, name))
+            continue
+        quantity = path.removeprefix(OF_THE_CHIP)
+        if base.has(kernels, quantity) and any(
+            row.variant == name for row in base.variants(kernels, quantity)
+        ):
+            of_chip.append((f"{kernels}.{quantity}", name))
+    return of_chip
+
+
+@lru_cache(CLUSTERS_KEPT)
+def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
+    base = cluster.catalogue or shipped_catalogue()
+    already = {f"{part}.{quantity}" for part, quantity, _ in base.chosen}
+    wanted = stack.variants(cluster.chip, base, dense=dense)
+    left = {path: name for path, name in wanted.items() if path not in already}
+    changed = base.with_variants(left) if left else base
+    return cluster if changed == base else replace(cluster, catalogue=changed)
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the names of the shipped frameworks, sorted."""
+    folder = files("workloads.training") / "frameworks"
+    stems = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(stem.removesuffix(".yaml") for stem in stems if stem.endswith(".yaml")))
+
+
+def framework(text: str) -> Framework:
+    """Return a framework by its name or file, with the settings that follow after a colon.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``torchtitan``, ``megatron-lm:2020-06``, ``megatron-core:graphs`` or ``mine.yaml``.
+
+    Raises
+    ------
+    InputError
+        For an unknown name or setting, with the nearest one, and for a file that is no framework.
+
+    Examples
+    --------
+    >>> framework("megatron-lm:2020-06").chosen
+    ('2020-06',)
+    """
+    name, _, added = text.partition(":")
+    is_file = name.endswith((".yaml", ".yml"))
+    if not is_file and name not in names():
+        near = suggestion(name, names())
+        raise InputError(
+            f"framework {name[:40]!r} is none of {', '.join(names())}.{near} A file of your own "
+            "ends in .yaml."
+        )
+    stack = _read(name) if is_file else _shipped(name)
+    chosen = tuple(word.strip() for word in added.split(",") if word.strip())
+    for setting in chosen:
+        if not stack.has(setting):
+            settings = ", ".join(stack.settings) or "none but a date"
+            near = suggestion(setting, stack.settings)
+            raise InputError(
+                f"framework {name} has no setting {setting[:40]!r}.{near} It has {settings}; a "
+                "date such as 2024-06 chooses a release."
+            )
+    return replace(stack, chosen=chosen) if chosen else stack
+
+
+@cache
+def _shipped(name: str) -> Framework:
+    folder = files("workloads.training") / "frameworks"
+    return _read(str(folder / f"{name}.yaml"), name)
+
+
+def _read(path: str, name: str = "") -> Framework:
+    """Read a framework's file, whose keys are the fields of the noun."""
+    document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content="keys of a framework")
+    keys = [entry.name for entry in fields(Framework) if entry.name not in ("name", "chosen")]
+    for key in document:
+        if key not in keys:
+            near = suggestion(str(key), keys)
+            raise InputError(
+                f"{path}: a framework has no key {str(key)[:40]!r}.{near} It has {', '.join(keys)}."
+            )
+    for key in ("title", "runtimes"):
+        if not document.get(key):
+            raise InputError(f"{path}: a framework needs {key}. Add it.")
+    _check_plan(document.get("plan") or {}, path)
+    if document.get("selective", "attention") not in ("attention", "layers"):
+        raise InputError(f"{path}: selective is attention or layers. Correct it.")
+    document["runtimes"] = tuple(document["runtimes"])
+    document["usual_for"] = tuple(document.get("usual_for") or ())
+    document["releases"] = tuple(
+        (str(release["before"]), release.get("numbers") or {})
+        for release in document.get("releases") or ()
+    )
+    return Framework(name=name or path, **document)
+
+
+def _check_plan(usual: Mapping[str, Any], path: str) -> None:
+    plan_fields = [entry.name for entry in fields(ParallelPlan) if entry.compare]
+    for key, value in usual.items():
+        if key not in plan_fields:
+            near = suggestion(str(key), plan_fields)
+            raise InputError(f"{path}: a plan has no field {str(key)[:40]!r}.{near} Correct it.")
+        check_field(key, value)
+
+
+def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
+    """Return the framework that a plan is predicted with where none is named.
+
+    It follows from the chip and the kind of plan: sharded parameters are PyTorch's FSDP, separate
+    attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs of a
+    Trainium host are torch-neuronx.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    stated : mapping
+        Fields of a plan.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> machine = cluster("dgx-h100")
+    >>> usual_framework(machine, {"tp": 8}), usual_framework(machine, {"zero": 3})
+    ('megatron-core', 'fsdp')
+    """
+    runtime = chip_family(cluster.chip, cluster.catalogue).runtime
+    if runtime == "neuron":
+        return "torch-neuronx" if stated.get("runtime") == "xla" else "neuronx"
+    if runtime == "xla":
+        return "maxtext"
+    if stated.get("attention") == "unfused":
+        return "megatron-lm"
+    return "fsdp" if stated.get("zero") == 3 else "megatron-core"
+
+
+def framework_of(plan: Any, cluster: Cluster) -> Framework:
+    """Return the framework that runs a plan on a cluster: the one it names, or the usual one.
+
+    Raises
+    ------
+    InputError
+        For an unknown framework, and one that does not train on the cluster's chips.
+    """
+    stack = framework(plan.framework or usual_framework(cluster, vars(plan)))
+    stack.check_chip(cluster)
+    return stack

@@ -1,0 +1,202 @@
+"""The usual plan: the framework's values for the fields of a plan that nobody stated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.training.frameworks.framework import Framework, framework, usual_framework
+from workloads.training.memory.memory import worst
+from workloads.training.plan.checks import check_ranks, filling_dp
+from workloads.training.plan.fields import check_field
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan_file import field_value
+from workloads.training.plan.schedules.registry import (
+    DEFAULT,
+    pipeline_schedule,
+    schedule_of_chunks,
+)
+
+DEFAULT_SEQ = 4096
+"""Tokens of a sequence where none are stated; less for a model with fewer positions."""
+DEFAULT_MICROBATCHES = 16
+"""Microbatches of a replica where no global batch is stated."""
+
+
+def complete(
+    stated: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    *,
+    lnc: int | None = None,
+    chips: int | None = None,
+) -> ParallelPlan:
+    """Return a plan with the framework's usual values for the fields that are not stated.
+
+    Parameters
+    ----------
+    stated : mapping
+        Fields of :class:`ParallelPlan`; None counts as not stated.
+    model : Model
+    cluster : Cluster
+        Cluster that the data-parallel degree fills.
+    lnc : int, optional
+        Physical cores of a logical core of Trainium, which says how many ranks a chip has.
+    chips : int, optional
+        Chips that the data-parallel degree fills, where that is not the whole cluster.
+
+    Raises
+    ------
+    InputError
+    """
+    named = {name: value for name, value in stated.items() if value is not None}
+    plan_fields = {name: field_value(name, value) for name, value in named.items()}
+    stack = framework(plan_fields.get("framework") or usual_framework(cluster, plan_fields))
+    plan_fields = {**stack.plan, **_recomputation(plan_fields, stack)}
+    room = cluster.chips if chips is None else chips
+    default_ranks = ranks_per_chip(cluster, lnc)
+    per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
+    if lnc is not None and per_chip != default_ranks:
+        raise InputError(
+            f"--lnc {lnc} makes {default_ranks} ranks a chip, but ranks_per_chip is {per_chip}. "
+            "State one of them."
+        )
+    plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
+    # Each size is checked before the next ones are computed from it.
+    tp, pp, cp, per_chip, microbatch = (
+        _size(plan_fields, name) for name in ("tp", "pp", "cp", "ranks_per_chip", "microbatch")
+    )
+    if "dp" not in plan_fields:
+        plan_fields["dp"] = filling_dp(tp, pp, cp, room, per_chip)
+    dp = _size(plan_fields, "dp")
+    # With one microbatch a replica, so that ranks are refused before a batch that follows from dp.
+    smallest = {**plan_fields, "global_batch": dp * microbatch, "vpp": 1, "schedule": DEFAULT}
+    check_ranks(ParallelPlan(**smallest), room)
+    plan_fields.setdefault("global_batch", dp * microbatch * DEFAULT_MICROBATCHES)
+    plan_fields |= usual_chunks(plan_fields, model, room, stack)
+    # With tp 1 there is nothing to split; the default stays, so that it is not named as idle.
+    plan_fields.setdefault("sequence_parallel", tp == 1 or plan_fields["seq"] % (cp * tp) == 0)
+    if pp > 1 and "zero" not in named:
+        plan_fields["zero"] = min(plan_fields.get("zero", 1), 1)
+    if stack.selective == "layers" and pp > 1:
+        plan_fields.setdefault("reshard", False)  # PyTorch's FSDP keeps what it gathers there
+    names = (field.name for field in fields(ParallelPlan) if field.compare)
+    assumed = tuple(name for name in names if name not in named)
+    return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster, model))
+
+
+def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
+    """Return a plan with one chunk a stage where only the chunks that nobody stated do not fit.
+
+    Chunks hold more microbatches at once; who lacks the memory for them does without.
+    """
+    if plan.vpp == 1 or not {"vpp", "schedule"} <= set(plan.assumed):
+        return plan
+    whole = replace(plan, vpp=1, schedule=DEFAULT)
+    too_large = not _fits(model, plan, cluster) and _fits(model, whole, cluster)
+    return whole if too_large else plan
+
+
+def _fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
+    """Return whether a plan fits in the memory of the stage that needs most."""
+    needed = worst(model, plan, cluster.catalogue or shipped_catalogue(), cluster.chip)
+    return needed.fits
+
+
+TUNED_CHIPS = 1024
+"""Chips from which a run is assumed to interleave; on fewer, sweeps also measure poor plans."""
+MOST_BUBBLE = 0.25
+"""Bubble of 1F1B beyond which a plan that states no schedule is taken to interleave. Published
+plans of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falcon 22 %)."""
+
+
+def usual_chunks(
+    plan_fields: Mapping[str, Any], model: Model, chips: int, stack: Framework
+) -> dict[str, Any]:
+    """Return ``vpp`` and ``schedule`` of a pipeline where one or both are not stated.
+
+    A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
+    where the bubble of one chunk a stage would be long on many chips.
+    """
+    pp, vpp, schedule = (plan_fields.get(name) for name in ("pp", "vpp", "schedule"))
+    if (pp or 1) == 1 or (vpp and schedule):
+        return {}
+    if vpp:
+        return {"schedule": schedule_of_chunks(vpp) if vpp > 1 else DEFAULT}
+    layers_of_a_chunk = stack.layers_of_a_chunk.get("experts" if model.experts else "dense")
+    if schedule is None and layers_of_a_chunk and _interleaves(plan_fields, model, chips):
+        schedule = schedule_of_chunks(2)
+    chosen = pipeline_schedule(schedule or DEFAULT)
+    if len(chosen.chunks_searched) > 1:
+        vpp = _nearest_chunks(model.layers, plan_fields["pp"], layers_of_a_chunk or 2)
+    return {"vpp": vpp or chosen.chunks_allowed[0], "schedule": chosen.name}
+
+
+def _interleaves(plan_fields: Mapping[str, Any], model: Model, chips: int) -> bool:
+    """Return whether a pipeline of no stated schedule is assumed to have several chunks a stage."""
+    pp, microbatch = plan_fields["pp"], plan_fields.get("microbatch", 1)
+    if model.layers // pp < 2:
+        return False
+    if model.experts:
+        return True
+    bubble = (pp - 1) * plan_fields["dp"] * microbatch / plan_fields["global_batch"]
+    return chips >= TUNED_CHIPS and bubble > MOST_BUBBLE
+
+
+def _nearest_chunks(layers: int, pp: int, each: int) -> int:
+    """Return how many chunks a stage has: the nearest number that divides it, if one does."""
+    most = layers // pp
+    usual = max(1, min(most, max(2, round(most / each))))
+    whole = [count for count in range(2, most + 1) if layers % (pp * count) == 0]
+    return min(whole, key=lambda count: abs(count - usual), default=usual)
+
+
+def _recomputation(plan_fields: Mapping[str, Any], stack: Framework) -> dict[str, Any]:
+    """Fields of a plan in which *selective* recomputation has the meaning of the framework."""
+    selective = plan_fields.get("recompute") == "selective" and "recompute_every" not in plan_fields
+    if selective and stack.selective == "layers":
+        return {**plan_fields, "recompute": "full", "recompute_every": 2}
+    return dict(plan_fields)
+
+
+def _size(plan_fields: Mapping[str, Any], name: str) -> int:
+    """Value of a whole-number field, checked; 1 where it is not stated."""
+    value: int = plan_fields.get(name, 1)
+    check_field(name, value)
+    return value
+
+
+def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
+    """Ranks of a chip.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    lnc : int, optional
+        Physical cores of a logical core. Without it a chip has one rank, or as many as its
+        catalogue's only row says: two on Trainium1, whose cores cannot be joined.
+
+    Raises
+    ------
+    InputError
+        For another chip than Trainium, or cores that ``lnc`` does not divide.
+    """
+    catalogue, chip = cluster.catalogue, cluster.chip
+    if catalogue is None or not chip:
+        return 1
+    family = chip_family(chip, catalogue)
+    if lnc is None:
+        fixed = family.is_neuron and len(catalogue.variants(chip, "ranks_per_chip")) == 1
+        return family.ranks_per_chip if fixed else 1
+    if not family.is_neuron:
+        raise InputError(f"--lnc is for Trainium, not for {chip}. Leave it out.")
+    cores = catalogue.integer(chip, "cores")
+    if lnc < 1 or cores % lnc:
+        raise InputError(f"--lnc {lnc} does not divide the {cores} cores of {chip}. Use 1 or 2.")
+    return cores // lnc
