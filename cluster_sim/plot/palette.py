@@ -16,6 +16,7 @@ KNOWN: Mapping[str, str] = {
     "exposed_dp": "#ccbb44",
     "bubble": "#cccccc",
     "straggler": "#999999",
+    "host": "#c9b8a8",
     "other": "#e8e8e8",
     "idle": "#f4f4f4",
     "serving": "#2b6cb0",

@@ -31,6 +31,7 @@ NAMES: Mapping[str, str] = {
     "straggler": "waiting for a straggler",
     "optimizer": "optimizer",
     "scheduling": "scheduling (unexplained)",
+    "host": "host issues work",
     "other": "other",
 }
 """Name of each part of the breakdown in a legend."""

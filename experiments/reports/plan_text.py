@@ -21,6 +21,7 @@ SHOWN_PARTS = {
     "straggler": "straggler",
     "optimizer": "optimizer",
     "scheduling": "scheduling",
+    "host": "host issues work",
     "other": "other",
 }
 """Parts of the breakdown that a table shows if any is above zero, with their headings."""

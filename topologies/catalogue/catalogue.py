@@ -21,6 +21,8 @@ from topologies.units import LIMIT, PS_PER_S
 __all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
 
 Key = tuple[str, str]
+LIKE = "like"
+"""Quantity of a chip that names the chip whose constants hold for it."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ class Catalogue:
     @functools.cached_property
     def _in_force(self) -> dict[Key, Entry]:
         chosen = _by_key(self.chosen)
-        return {
+        stated = {
             (row.part, row.quantity): row
             for row in self.rows
             if row.variant == chosen.get((row.part, row.quantity), "")
         }
+        return _with_likes(stated)
 
     @functools.cached_property
     def _of_part(self) -> dict[str, tuple[str, ...]]:
@@ -207,8 +210,8 @@ class Catalogue:
         >>> [row.variant for row in shipped_catalogue().variants("trn2", "cc_cores")]
         ['', 'kernel-guide']
         """
-        self.entry(part, quantity)
-        return tuple(row for row in self.rows if (row.part, row.quantity) == (part, quantity))
+        key = self.entry(part, quantity)[:2]
+        return tuple(row for row in self.rows if row[:2] == key)
 
     def with_variants(self, names: Mapping[str, str]) -> Catalogue:
         """Return a catalogue in which contested values take a named alternative.
@@ -239,7 +242,7 @@ class Catalogue:
                     f"{path} has no variant {name[:80]!r}; {choices}. A value of your own goes "
                     "into a catalogue file (--catalogue)."
                 )
-            chosen[part, quantity] = name
+            chosen[self.entry(part, quantity)[:2]] = name
         return _catalogue(self.rows, chosen)
 
     def with_overlay(self, path: Path | str) -> Catalogue:
@@ -323,6 +326,27 @@ def _check_read(base: Catalogue, path: str) -> None:
             f"{path} is kept for reference only: no command reads it, so no alternative of it "
             "changes a result. Leave it out."
         )
+
+
+def _with_likes(stated: dict[Key, Entry]) -> dict[Key, Entry]:
+    """Add the constants that chips take from another chip, which their row ``like`` names.
+
+    Such constants are in parts and quantities whose names end with the chip's, as ``serving.trn2``
+    and ``scheduling_trn2``. Rows that end with the name of the taking chip stay as they are.
+    """
+    likes = {
+        part: row.written
+        for (part, quantity), row in stated.items()
+        if quantity == LIKE and part != row.written
+    }
+    added = dict[Key, Entry]()
+    for chip, like in likes.items():
+        for (part, quantity), row in stated.items():
+            if part.endswith(f".{like}"):
+                added[part.removesuffix(like) + chip, quantity] = row
+            elif quantity.endswith(f"_{like}"):
+                added[part, quantity.removesuffix(like) + chip] = row
+    return {**added, **stated}
 
 
 def _by_key(chosen: Iterable[tuple[str, str, str]]) -> dict[Key, str]:

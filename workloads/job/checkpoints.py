@@ -18,6 +18,7 @@ from topologies.clusters.machines import host_bytes_per_server
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share, undivided, whole
+from workloads.training.plan.parameters import OPTIMIZER_BYTES, optimizer_bytes
 from workloads.training.plan.plan import ParallelPlan
 
 
@@ -65,7 +66,9 @@ def job_state(
     client = catalogue.value("fleet.load", "store_client")
     store = catalogue.value("fleet.store", "bandwidth")
     trained = trained_parameters(model, plan)
-    saved = trained * bytes_per_parameter
+    edges = model.embedding_parameters + model.head_parameters
+    saved = trained * (bytes_per_parameter - OPTIMIZER_BYTES["adamw"])
+    saved += optimizer_bytes(plan, trained, min(trained, edges))
     servers = _servers(plan, cluster, plan.ranks)
     writers = servers if plan.zero else _servers(plan, cluster, plan.ranks // plan.replicas)
     # Weights are BF16, two bytes each, where they carry no optimizer state.

@@ -185,11 +185,22 @@ def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
 
 
-def step_overhead_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
+def step_overhead_s(chip: str, parameters: int, *, catalogue: Catalogue | None = None) -> float:
     """Return the time at the end of a step with a sharded optimizer besides its kernels [s].
 
     On some stacks gradient norm, update and reading the loss are programs of their own, which the
-    host starts one after the other while nothing else runs. It is 0 for a chip without such a row.
+    host starts one after the other while nothing else runs. Published steps, whose ranks hold
+    ``step_overhead_whole`` parameters and more, do not tell it from a constant; with fewer it is
+    assumed to be proportional to them. It is 0 for a chip without such a row.
+
+    Parameters
+    ----------
+    chip : str
+    parameters : int
+        Trained parameters that a rank holds before they are sharded.
+    catalogue : Catalogue, optional
     """
     rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
-    return rank.constant(name) if rank.knows(name) else 0.0
+    if not rank.knows(name):
+        return 0.0
+    return rank.constant(name) * min(1.0, parameters / rank.constant("step_overhead_whole"))

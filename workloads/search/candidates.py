@@ -34,7 +34,7 @@ from workloads.training.usual_plan import complete
 SHARED = (
     "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",
     "routing_skew", "capacity_factor", "bucket_bytes", "recompute_every", "reshard",
-    "lora_rank", "lora_on", "train_only", "runtime", "framework",
+    "lora_rank", "lora_on", "train_only", "optimizer", "runtime", "framework",
 )  # fmt: skip
 """Fields that are the same in all candidates."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")

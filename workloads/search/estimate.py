@@ -185,7 +185,9 @@ class _Shared:
         of a stage's ranks. Layers without experts do not depend on how experts are divided.
         """
         stage = Stage(self.model, plan, self.chip, self.catalogue, self.communication.times(plan))
-        unexplained = (plan.sharding == 3, plan.ranks <= plan.ranks_per_chip, plan.microbatches > 1)
+        # Under ZeRO-3 kernels wait for the shards of the other replicas.
+        shards = plan.replicas if plan.sharding == 3 else 0
+        unexplained = (shards, plan.ranks <= plan.ranks_per_chip, plan.microbatches > 1)
         pipeline = plan.pipeline
         schedule = (pipeline.splits_weights, pipeline.pairs_passes and plan.ep > 1)
         key = (*_fields(plan, PASS_FIELDS), *schedule, self._where(plan, DENSE), *unexplained)
@@ -193,7 +195,8 @@ class _Shared:
         ends = self._once(lambda: ends_s(stage), "ends", *key)
         if self.model.experts is None:
             return np.stack([dense, dense], axis=1), ends
-        expert_key = (*_fields(plan, EXPERT_FIELDS), self._where(plan, INSIDE))
+        shards = plan.expert_replicas if plan.sharding == 3 else 0
+        expert_key = (*_fields(plan, EXPERT_FIELDS), self._where(plan, INSIDE), shards)
         sparse = self._once(lambda: layer_s(stage, moe=True), "sparse", *key, *expert_key)
         return np.stack([dense, sparse], axis=1), ends
 

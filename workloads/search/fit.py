@@ -24,7 +24,12 @@ from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.activations import Stack, stack_of
 from workloads.training.memory.memory import likely, worst
-from workloads.training.plan.parameters import Share, kind_shares, layer_weight_bytes
+from workloads.training.plan.parameters import (
+    OPTIMIZER_BYTES,
+    Share,
+    kind_shares,
+    layer_weight_bytes,
+)
 from workloads.training.plan.plan import ParallelPlan
 
 NEEDLESS = {
@@ -140,8 +145,9 @@ def least_bytes(model: Model, plan: ParallelPlan, stack: Stack = Stack()) -> int
         sum(count * parameters.dense for count, parameters in pairs) // plan.pp,
         sum(count * parameters.experts for count, parameters in pairs) // plan.pp,
     )
-    states = ((2, stack.gradient_bytes), (1, stack.optimizer_bytes))
-    sizes = ((3, layer_weight_bytes(plan)), *states)
+    # The optimizer's state, in the precision in which the stack keeps Adam's.
+    state = stack.optimizer_bytes * OPTIMIZER_BYTES[plan.optimizer] / OPTIMIZER_BYTES["adamw"]
+    sizes = ((3, layer_weight_bytes(plan)), (2, stack.gradient_bytes), (1, state))
     return int(
         sum(
             size * sharded(plan.sharding >= level, held, plan.replicas, plan.expert_replicas)

@@ -97,7 +97,7 @@ def _norms_again(c: Columns, frame: Frame) -> BoolArray:
 def _all_reduced(c: Columns, frame: Frame) -> BoolArray:
     # On some stacks a sharded optimizer takes seconds that a plain one does not.
     catalogue = frame.cluster.catalogue or shipped_catalogue()
-    shards_at_once = step_overhead_s(frame.cluster.chip, catalogue=catalogue) == 0
+    shards_at_once = step_overhead_s(frame.cluster.chip, 10**9, catalogue=catalogue) == 0
     out: BoolArray = shards_at_once & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1)
     return out
 

@@ -110,6 +110,7 @@ def test_a_search_is_as_good_as_one_whose_rules_spare_a_field(machine: str, judg
         ({"lora_rank": 16, "lora_on": "attention"}, {"lora_rank": 16}),
         ({"train_only": "attention"}, {"train_only": "attention"}),
         ({"runtime": "eager"}, {"runtime": "eager"}),
+        ({"optimizer": "muon"}, {"optimizer": "muon"}),
     ],
 )
 def test_a_stated_field_restricts_the_search(stated: Any, fields: dict[str, Any]) -> None:
@@ -130,6 +131,7 @@ def test_no_field_that_can_be_stated_is_left_out() -> None:
         "bucket_bytes": 10**8, "reshard": True, "routed_nodes": 2, "fp8_exchange": True,
         "lora_rank": 16, "lora_on": "attention", "train_only": "mlp", "runtime": "eager",
         "framework": "axlearn",
+        "optimizer": "muon",
     }  # fmt: skip
     servers, kept = cluster("trn2.48xlarge:4"), {"global_batch", "recompute_every", "stage_layers"}
     assert {field.name for field in fields(ParallelPlan) if field.compare} == {*values, *kept}

@@ -49,6 +49,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "train_only": {"train_only": "mlp"},
     "runtime": {"runtime": "eager"},
     "framework": {"framework": "axlearn"},
+    "optimizer": {"optimizer": "muon"},
 }
 """Changes of each field of a plan, with others that they need."""
 

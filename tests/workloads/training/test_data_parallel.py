@@ -13,6 +13,7 @@ from topologies.clusters.names import cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.training.iteration import iteration
 from workloads.training.layers.data_parallel import update
+from workloads.training.layers.replica_exchange import ReplicaExchange
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.program.group_times import exchange_ps
@@ -21,9 +22,11 @@ from workloads.training.program.group_times import exchange_ps
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:
     sharded = RankShapes(TOY, plan(dp=4, zero=1), "trn1", shipped_catalogue())
     replicated = replace(sharded, plan=plan(dp=4, zero=0))
-    overhead_s = step_overhead_s("trn1")
-    assert 0.3 <= overhead_s <= 3.4
     owned = StageParameters(sharded, 0).owned
+    overhead_s = step_overhead_s("trn1", owned.total)
+    whole_s = step_overhead_s("trn1", 10**9)
+    assert 0.3 <= whole_s <= 3.4
+    assert overhead_s == pytest.approx(whole_s * owned.total / 200e6)
     kernel_s = update(sharded, owned).seconds - overhead_s
     assert 0 < kernel_s < update(replicated, owned).seconds < overhead_s
 
@@ -41,7 +44,7 @@ def test_in_fp16_the_update_moves_more_bytes() -> None:
 
 @pytest.mark.parametrize("chip", ["trn2", "trn3-gen2", "h100"])
 def test_other_stacks_have_no_such_overhead_that_is_known(chip: str) -> None:
-    assert step_overhead_s(chip) == 0
+    assert step_overhead_s(chip, 10**9) == 0
 
 
 def test_the_overhead_does_not_grow_with_the_batch() -> None:
@@ -51,9 +54,23 @@ def test_the_overhead_does_not_grow_with_the_batch() -> None:
     small, large = (
         iteration(TOY, machine, replace(how, global_batch=batch)) for batch in (64, 256)
     )
-    assert large.iteration_s < 2 * small.iteration_s
-    overhead_s = small.breakdown_s["optimizer"]
-    assert overhead_s == pytest.approx(step_overhead_s("trn1"), rel=0.01)
+    assert large.breakdown_s["optimizer"] == pytest.approx(small.breakdown_s["optimizer"])
+    owned = StageParameters(RankShapes(TOY, how, "trn1", shipped_catalogue()), 0).owned
+    overhead_s = step_overhead_s("trn1", owned.total)
+    assert small.breakdown_s["optimizer"] == pytest.approx(overhead_s, rel=0.05)
+
+
+def test_kernels_wait_only_for_shards_that_others_hold() -> None:
+    """A replica alone waits for nothing; of r replicas each holds 1 / r of the shards itself."""
+    waited = {}
+    for dp in (1, 2, 4):
+        how = plan(dp=dp, tp=8, pp=2, zero=3, ranks_per_chip=4)
+        shapes = RankShapes(TOY, how, "trn2", shipped_catalogue())
+        exchange = ReplicaExchange(StageParameters(shapes, 0), how)
+        steps = exchange.waits(np.arange(4), gathers=True, reduces=True)
+        waited[dp] = sum(step.seconds for step in steps)
+    assert waited[1] == 0
+    assert waited[4] / waited[2] == pytest.approx(0.75 / 0.5)
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_the_time_of_all_launches_is_added_to_that_of_the_kernels() -> None:
     launched_s = shipped_catalogue().value("kernels.h100", "host_dispatch") * how.microbatches
     added_s = launched_s * sum(step.issued for step in [*layers, *ends])
     assert blocked.iteration_s - usual.iteration_s == pytest.approx(added_s, rel=1e-6)
-    assert usual.breakdown_s["other"] == 0
-    assert blocked.breakdown_s["other"] == pytest.approx(added_s, rel=1e-6)
+    assert usual.breakdown_s["host"] == 0
+    assert blocked.breakdown_s["host"] == pytest.approx(added_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 4, "pp": 2}, {"tp": 2, "pp": 2, "dp": 2}])

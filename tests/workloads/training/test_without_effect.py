@@ -137,6 +137,7 @@ def test_every_field_of_a_plan_has_a_case() -> None:
         *("precision", "fp8_recipe", "attention", "ranks_per_chip", "capacity_factor"),
         *("routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only", "runtime"),
         "framework",  # tested by itself, as what it changes depends on the chip
+        "optimizer",
     }
     named = {name for _, _, idle, _ in EACH for name in idle}
     assert named == {name for _, _, change in WITH_EFFECT for name in change}

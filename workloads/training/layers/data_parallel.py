@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workloads.kernels.chip_share import family
-from workloads.kernels.times import step_overhead_s
+from workloads.kernels.chip_share import Timing, family
+from workloads.kernels.times import gemm, step_overhead_s
 from workloads.training.layers.adapters import trains
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, LayerOp, collective, kernel
 from workloads.training.plan.parameters import (
     GRADIENT_BYTES,
-    OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
     edge_share,
+    optimizer_bytes,
     part,
 )
+from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import end_stages
 
 LEAST_BUCKET, BUCKET_OF_A_REPLICA = 40_000_000, 1_000_000
@@ -33,6 +34,8 @@ OWN_BUCKET = "gradient_bucket"
 """Quantity of the catalogue's part ``training`` for chips with a library of their own."""
 
 
+NEWTON_SCHULZ = 5
+"""Steps of Newton–Schulz iteration in an update by Muon."""
 NORM_BYTES = 4
 """Bytes of a sum of squares in fp32."""
 
@@ -117,21 +120,67 @@ def _exchange(
     ]
 
 
-def update(shapes: RankShapes, owned: Share) -> LayerOp:
-    """Return the step of Adam's update of the parameters that a rank owns.
+def update(shapes: RankShapes, owned: Share, edges: Share = Share(0, 0)) -> LayerOp:
+    """Return the step of the optimizer's update of the parameters that a rank owns.
 
-    It reads gradient, master copy, mean and variance, and writes the last three and the parameter.
-    In fp16 gradients are cast, unscaled and clipped before, by kernels of their own.
+    It reads gradient, master copy and state (mean and variance of Adam), and writes the last two
+    and the parameter. In fp16 gradients are cast, unscaled and clipped before, by kernels of their
+    own. Of the owned parameters ``edges`` are of embedding and output layer.
     """
     plan = shapes.plan
-    parameters = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
-    each = GRADIENT_BYTES + 2 * OPTIMIZER_BYTES + WEIGHT_BYTES
+    parameters = _divided(plan, owned)
+    of_edges = min(parameters, _divided(plan, edges))
+    each = GRADIENT_BYTES + WEIGHT_BYTES
     each += shapes.catalogue.integer("training", "update_copies_bytes")
-    timing = shapes.stream(each * max(1, parameters))
+    state = optimizer_bytes(plan, parameters, of_edges) if parameters else 0
+    timing = shapes.stream(each * max(1, parameters) + 2 * state)
     if plan.sharding:
-        overhead_s = step_overhead_s(shapes.chip, catalogue=shapes.catalogue)
+        overhead_s = step_overhead_s(shapes.chip, owned.total, catalogue=shapes.catalogue)
         timing = timing._replace(seconds=timing.seconds + overhead_s)
     return kernel("optimizer.step", timing, "optimizer")
+
+
+def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[LayerOp]:
+    """Return the steps in which Muon orthogonalizes the momentum of a rank's matrices.
+
+    Each of five Newton–Schulz steps has three products in bf16, of the shorter side of the matrix
+    with the longer one, with itself and with the longer one again (github.com/KellerJordan/Muon).
+    Ranks that shard the optimizer, and those of a tensor-parallel group, divide the matrices among
+    them; the latter exchange their parts before and after.
+    """
+    plan, model = shapes.plan, shapes.model
+    if plan.optimizer != "muon":
+        return []
+    experts = Share(0, owned.experts)
+    dense = _divided(plan, Share(max(0, owned.dense - edges.dense), 0))
+    seconds = dense * _orthogonal_s(shapes, model.ffn or model.hidden)
+    if model.experts and owned.experts:
+        seconds += _divided(plan, experts) * _orthogonal_s(shapes, model.experts.ffn)
+    steps = [kernel("muon.newton_schulz", Timing(seconds, "assumed"), "optimizer")]
+    if plan.tp == 1:
+        return steps
+    size = WEIGHT_BYTES * (dense + _divided(plan, experts))
+    before, after = (
+        collective(f"muon.{name}", "tp", "all-to-all", size) for name in ("whole", "parts")
+    )
+    return [before, *steps, after]
+
+
+def _orthogonal_s(shapes: RankShapes, columns: int) -> float:
+    """Time of five Newton–Schulz steps for a parameter of matrices of hidden × columns [s]."""
+    short, long = sorted((shapes.model.hidden, columns))
+    sides = [(short, short, long), (short, short, short), (short, long, short)]
+    per_chip, catalogue = shapes.plan.ranks_per_chip, shapes.catalogue
+    times = [
+        gemm(shapes.chip, *side, "bf16", ranks_per_chip=per_chip, catalogue=catalogue).seconds
+        for side in sides
+    ]
+    return NEWTON_SCHULZ * float(sum(times)) / (short * long)
+
+
+def _divided(plan: ParallelPlan, share: Share) -> int:
+    """Parameters of a share whose optimizer state one rank has."""
+    return sharded(plan.sharding >= 1, share, plan.replicas, plan.expert_replicas)
 
 
 def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
@@ -143,7 +192,7 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
     1909.08053, section 4.2). Gradients are assumed to be scaled within the update.
     """
     plan = shapes.plan
-    parameters = sharded(plan.sharding >= 1, owned, plan.replicas, plan.expert_replicas)
+    parameters = _divided(plan, owned)
     read = shapes.stream(GRADIENT_BYTES * max(1, parameters))
     squares = kernel("norm.squares", read, "optimizer")
     if plan.norm_ranks == 1:

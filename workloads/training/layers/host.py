@@ -5,8 +5,8 @@ which the Neuron fine-tuning libraries stand) builds the program of every microb
 host, in a time that is proportional to the layers and to the passes over them, whatever the
 sequence is, and to the operations in a layer: one without a gated feed-forward has fewer. Meanwhile
 the device runs the program before it, so a microbatch takes the longer of the two. This was
-observed in fine-tuning on one chip; it is assumed there, for adapters, and where a plan states the
-runtime ``xla``. Elsewhere a program is assumed to be built once.
+observed in fine-tuning on one chip. It is assumed to be no faster than issuing the kernels eagerly.
+A compiled step is built once, and no host issues it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ from workloads.training.plan.plan import ParallelPlan
 
 COMPILED = "xla"
 """Runtime of chips whose step is one compiled program, which no host issues kernel by kernel."""
-
-
-def traces_lazily(plan: ParallelPlan) -> bool:
-    """Return whether the host builds the program of every microbatch anew."""
-    one_chip = 1 < plan.ranks_per_chip >= plan.ranks
-    return plan.runtime == "xla" or one_chip or plan.lora_rank > 0
 
 
 def host_s(
@@ -51,10 +45,11 @@ def host_s(
         return 0.0
     if not chips.is_neuron:
         return kernels * host_dispatch_s(chip, catalogue=shapes.catalogue)
-    if job.runtime == "eager":
-        return kernels * shapes.catalogue.value(PART, "eager_added")
-    if not traces_lazily(job):
+    if job.runtime == "compiled":
         return 0.0
+    eager_s = kernels * shapes.catalogue.value(PART, "eager_added")
+    if job.runtime == "eager":
+        return eager_s
     rank = rank_of(chip, "bf16", plan.ranks_per_chip, shapes.catalogue)
     layer_pass_s = rank.constant("host_layer_pass")
     if not shapes.model.gated_mlp:
@@ -64,8 +59,7 @@ def host_s(
     # Tracing a layer takes longer in a model of more layers.
     depth = shapes.model.layers / rank.constant("host_trace_layers")
     traced_s = layers * passes * layer_pass_s * depth ** rank.constant("host_trace_growth")
-    least_s = shapes.catalogue.value(PART, "xla_least") if job.runtime == "xla" else 0.0
-    return float(max(traced_s, least_s))
+    return float(max(traced_s, eager_s, shapes.catalogue.value(PART, "xla_least")))
 
 
 def issued_ahead(shapes: RankShapes) -> float:

@@ -11,6 +11,7 @@ from workloads.training.layers.data_parallel import (
     buckets,
     clip,
     gather_parameters,
+    orthogonalized,
     reduce_gradients,
     tie,
     update,
@@ -143,9 +144,16 @@ class ReplicaExchange:
         if not rate_bytes_per_s or not len(layers):
             return []
         gradient_bytes = parameters.shapes.catalogue.integer("training", "reduced_bytes")
-        exchanged = gathers * WEIGHT_BYTES * total(parameters.held(layers)).total
-        exchanged += reduces * gradient_bytes * total(parameters.trained(layers)).total
-        return [kernel("shards.wait", Timing(exchanged / rate_bytes_per_s, "assumed"), "dp")]
+        exchanged = gathers * WEIGHT_BYTES * self._from_others(total(parameters.held(layers)))
+        exchanged += reduces * gradient_bytes * self._from_others(total(parameters.trained(layers)))
+        waiting_s = exchanged / rate_bytes_per_s
+        return [kernel("shards.wait", Timing(waiting_s, "assumed"), "dp")] if waiting_s else []
+
+    def _from_others(self, share: Share) -> float:
+        """Parameters of a share that other ranks hold: (r - 1) / r of those of r replicas."""
+        plan = self._plan
+        dense = share.dense * (1 - 1 / plan.replicas)
+        return dense + share.experts * (1 - 1 / plan.expert_replicas)
 
     def finish(self) -> list[LayerOp]:
         """Return the end of an iteration: reduce, clip, update, and gather updated parameters.
@@ -160,4 +168,6 @@ class ReplicaExchange:
         if plan.overlap == "none" and plan.sharding < 3:
             gathered = gather_parameters(shapes, "all", owned)
         tied = tie(shapes, self.parameters.stage)
-        return [*tied, *reduced, *clip(shapes, owned), update(shapes, owned), *gathered]
+        edges = self.parameters.trained_edges
+        updated = [*orthogonalized(shapes, owned, edges), update(shapes, owned, edges)]
+        return [*tied, *reduced, *clip(shapes, owned), *updated, *gathered]

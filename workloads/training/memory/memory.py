@@ -24,11 +24,13 @@ from workloads.training.memory.activations import (
 )
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.parameters import (
+    OPTIMIZER_BYTES,
     WEIGHT_BYTES,
     Share,
     edge_share,
     kind_shares,
     layer_weight_bytes,
+    optimizer_bytes,
     part,
     stage_share,
 )
@@ -157,7 +159,10 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
         for level, share in ((3, owned), (2, trained), (1, trained))
     )
     edges = Share(edge_share(model, plan, stage), 0)
-    kept_edges = sharded(plan.sharding >= 3, edges, plan.replicas, plan.expert_replicas)
+    kept_edges, updated_edges = (
+        sharded(plan.sharding >= level, edges, plan.replicas, plan.expert_replicas)
+        for level in (3, 1)
+    )
     weights = layer_weight_bytes(plan) * (parameters - kept_edges) + WEIGHT_BYTES * kept_edges
     adapters = WEIGHT_BYTES * trained.total if plan.lora_rank else 0
     activations = held_activations(model, plan, stage, stack)
@@ -167,7 +172,9 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
     return Memory(
         weights=math.ceil(weights) + adapters,
         gradients=stack.gradient_bytes * gradients,
-        optimizer=stack.optimizer_bytes * updated,
+        optimizer=stack.optimizer_bytes
+        * optimizer_bytes(plan, updated, min(updated, updated_edges))
+        // OPTIMIZER_BYTES["adamw"],
         activations=activations,
         buffers=buffers,
         fragments=int(stack.fragmentation * (activations + buffers)),

@@ -133,3 +133,18 @@ def check_trained_parts(lora_rank: int, lora_on: str, train_only: str) -> None:
             f"lora on {lora_on} says where adapters are, but lora rank is 0, so there are none. "
             "State lora rank, or leave it out."
         )
+
+
+def check_optimizer(optimizer: str, lora_rank: int, train_only: str) -> None:
+    """Refuse Muon where it has no matrices of layers to orthogonalize.
+
+    Raises
+    ------
+    InputError
+    """
+    trained = "adapters" if lora_rank else "the output layer" if train_only == "output" else ""
+    if optimizer == "muon" and trained:
+        raise InputError(
+            f"optimizer muon updates the matrices of layers, and this plan trains {trained} alone. "
+            "Use adamw."
+        )

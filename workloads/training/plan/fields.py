@@ -23,6 +23,7 @@ CHOICES = {
     "cp_exchange": ("ring", "all-gather"),
     "lora_on": ("all", "attention"),
     "train_only": ("", "attention", "mlp", "output"),
+    "optimizer": ("adamw", "muon", "adafactor", "sgd"),
     "runtime": ("compiled", "eager", "xla"),
 }
 """Allowed values of fields with a fixed list; ``schedule`` may have any name of the registry."""

@@ -15,8 +15,22 @@ WEIGHT_BYTES = 2
 """Bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
 GRADIENT_BYTES = 4
 """Bytes of a gradient, accumulated in fp32."""
-OPTIMIZER_BYTES = 12
-"""Bytes of Adam's master copy, mean and variance in fp32 (arXiv 1910.02054, section 3.1)."""
+OPTIMIZER_BYTES = {"adamw": 12, "muon": 8, "adafactor": 4, "sgd": 8}
+"""Bytes of a parameter's master copy and state in fp32: mean and variance of Adam (arXiv
+1910.02054, section 3.1), the momentum of Muon and SGD; Adafactor keeps a number for each row and
+column, which is left out (arXiv 1804.04235)."""
+
+
+def optimizer_bytes(plan: ParallelPlan, parameters: int, edges: int) -> int:
+    """Bytes of master copy and optimizer state of parameters, of which ``edges`` are of end layers.
+
+    Examples
+    --------
+    >>> optimizer_bytes(ParallelPlan(optimizer="muon"), 10, 4)
+    96
+    """
+    of_edges = OPTIMIZER_BYTES["adamw" if plan.optimizer == "muon" else plan.optimizer]
+    return OPTIMIZER_BYTES[plan.optimizer] * (parameters - edges) + of_edges * edges
 
 
 def layer_weight_bytes(plan: ParallelPlan) -> float:

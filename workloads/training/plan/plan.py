@@ -13,6 +13,7 @@ from workloads.training.plan.agreement import (
     check_expert_degrees,
     check_expert_exchange,
     check_fp8_recipe,
+    check_optimizer,
     check_pipeline,
     check_trained_parts,
 )
@@ -112,6 +113,9 @@ class ParallelPlan:
         Matrix products that have adapters.
     train_only : {"", "attention", "mlp", "output"}
         The only part of the model that is trained; empty for the whole model.
+    optimizer : {"adamw", "muon", "adafactor", "sgd"}
+        Muon orthogonalizes the update of every matrix of a layer and leaves embedding and output
+        layer to AdamW.
     runtime : {"compiled", "eager", "xla"}
         Unit in which a Trainium host issues work: whole microbatches, single operations, or
         programs of torch-xla.
@@ -261,6 +265,10 @@ class ParallelPlan:
             default="all of it",
         ),
     )
+    optimizer: str = field(
+        default="adamw",
+        metadata=option("Optimizer, by its state and arithmetic", choices=CHOICES["optimizer"]),
+    )
     runtime: str = field(
         default="compiled",
         metadata=option("Way in which work is issued to Trainium", choices=CHOICES["runtime"]),
@@ -293,6 +301,7 @@ class ParallelPlan:
         check_expert_degrees(self.ep, self.expert_tp, self.tp, self.cp, self.dp)
         check_batch(self.global_batch, self.dp, self.microbatch)
         check_trained_parts(self.lora_rank, self.lora_on, self.train_only)
+        check_optimizer(self.optimizer, self.lora_rank, self.train_only)
 
     @property
     def pipeline(self) -> PipelineSchedule:

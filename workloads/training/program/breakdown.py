@@ -32,15 +32,16 @@ ORDER: Mapping[str, list[str]] = {
     "exposed_ep": ["ep"],
     "exposed_pp": ["pp"],
     "exposed_dp": ["dp"],
-    "other": ["host"],
+    "host": ["host"],
+    "other": ["other"],
 }
 """Categories by priority: an instant in which several are active counts to the first of them."""
-SILENT = ("optimizer", "compute", "other")
+SILENT = ("optimizer", "compute", "host", "other")
 """Categories that are not communication."""
 
 PARTS = (
     "compute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
-    "straggler", "optimizer", "scheduling", "other",
+    "straggler", "optimizer", "scheduling", "host", "other",
 )  # fmt: skip
 """All parts, in the order in which results list them."""
 
