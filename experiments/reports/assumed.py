@@ -34,14 +34,14 @@ def _value(step: Iteration, name: str) -> Any:
 
 def assumed_sentences(step: Iteration) -> list[str]:
     """Return a sentence about the framework, and one about other fields that matter."""
-    told = {name: _alternatives(step, name) for name in NAMED}
+    alternatives_of = {name: _alternatives(step, name) for name in NAMED}
     sentences = []
     if "framework" in step.plan.assumed or not step.plan.framework:
-        others = f"; {told['framework']}" if told["framework"] else ""
+        others = f"; {alternatives_of['framework']}" if alternatives_of["framework"] else ""
         sentences.append(f"Framework not stated: predicted as {step.framework.name}{others}.")
     shown = [
         f"{name.replace('_', ' ')} {_word(_value(step, name))} ({text})"
-        for name, text in told.items()
+        for name, text in alternatives_of.items()
         if text and name != "framework"
     ]
     if shown:

@@ -32,8 +32,8 @@ FIELDS = (
 
 def plan_interval(search: Search, finalist: Finalist) -> Interval:
     """Interval of the time of one plan."""
-    known = search.model, finalist.plan, search.cluster, finalist.iteration_s
-    ends = training_interval(*known, framework_of(finalist.plan, search.cluster).name)
+    features_of_time = search.model, finalist.plan, search.cluster, finalist.iteration_s
+    ends = training_interval(*features_of_time, framework_of(finalist.plan, search.cluster).name)
     # No step is shorter than its arithmetic at the peak.
     least_s = finalist.iteration_s * max(finalist.mfu, finalist.hfu)
     return replace(ends, low=max(ends.low, least_s))

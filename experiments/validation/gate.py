@@ -25,14 +25,14 @@ MEAN = "mean of tables"
 KEYS = ("median_abs_error", "p90_abs_error", "bias", "coverage", "median_half_width")
 
 
-def errors(told: Mapping[str, Sequence[Result]]) -> Iterator[dict[str, str]]:
+def errors(by_level: Mapping[str, Sequence[Result]]) -> Iterator[dict[str, str]]:
     """Yield the errors of each table at each level, and their means over tables."""
-    for level, results in told.items():
+    for level, results in by_level.items():
         summaries = {result.name: result.summary for result in results}
         for name, summary in {**summaries, MEAN: macro(results)}.items():
             if summary["median_abs_error"] is not None:
                 cells = {key: f"{summary[key]:.4f}" for key in KEYS}
-                yield {"told": level, "table": name, **cells}
+                yield {"stated": level, "table": name, **cells}
 
 
 def recorded() -> list[dict[str, str]]:
@@ -46,15 +46,17 @@ def worse(now: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]])
 
     Examples
     --------
-    >>> row = {"told": "plan", "table": "nemo", "median_abs_error": "0.0400"}
+    >>> row = {"stated": "plan", "table": "nemo", "median_abs_error": "0.0400"}
     >>> worse([{**row, "median_abs_error": "0.0460"}], [row])
     ['nemo, told plan: median error 4.0 % was recorded, it is 4.6 %']
     """
-    known = {(row["told"], row["table"]): float(row["median_abs_error"]) for row in before}
+    recorded_errors = {
+        (row["stated"], row["table"]): float(row["median_abs_error"]) for row in before
+    }
     lines = []
     for row in now:
         median = float(row["median_abs_error"])
-        old = known.get((row["told"], row["table"]))
+        old = recorded_errors.get((row["stated"], row["table"]))
         if old is not None and median > old + WORSE:
             lines.append(
                 f"{row['table']}, told {row['told']}: median error {old:.1%} was recorded, "
@@ -69,13 +71,13 @@ def main(arguments: Sequence[str]) -> int:
     now = list(errors(validate_as_user(measured, workers=available_workers())))
     if "--write" in arguments:
         with whole_file(RECORD) as part, part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["told", "table", *KEYS], lineterminator="\n")
+            writer = csv.DictWriter(file, ["stated", "table", *KEYS], lineterminator="\n")
             writer.writeheader()
             writer.writerows(now)
         return 0
-    found = worse(now, recorded())
-    print("\n".join(found) or f"{len(now)} errors, none worse by more than half a point")
-    return 1 if found else 0
+    lines = worse(now, recorded())
+    print("\n".join(lines) or f"{len(now)} errors, none worse by more than half a point")
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

@@ -186,13 +186,13 @@ def page(lines: Sequence[Line], graded: Mapping[str, Mapping[str, int]]) -> str:
 def _as_user() -> str:
     """Return the section of errors as a user gets them, from their record."""
     rows = recorded()
-    means = {row["told"]: row for row in rows if row["table"] == MEAN}
+    means = {row["stated"]: row for row in rows if row["table"] == MEAN}
     cells = [
         [words, *(f"{100 * float(means[level][key]):.1f}" for key in KEYS)]
         for level, words in LEVELS.items()
         if level in means
     ]
-    columns = ["told", "median", "p90", "bias, without sign", "inside 80 %", "half-width"]
+    columns = ["stated", "median", "p90", "bias, without sign", "inside 80 %", "half-width"]
     tables = len({row["table"] for row in rows} - {MEAN})
     return AS_USER.format(tables=tables) + _table(columns, cells) + AS_USER_END
 
@@ -248,7 +248,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 def main(folder: Path) -> None:
     """Write ``how-true.md`` and its picture into the folder of the documentation."""
     residuals = pd.read_csv(str(files("workloads.confidence") / "residuals.csv"))
-    rows = lines(residuals[residuals.told.isna()])
+    rows = lines(residuals[residuals.stated.isna()])
     (folder / "how-true.md").write_text(page(rows, grades(shipped_catalogue())), encoding="utf-8")
     draw(rows, folder / "figures" / "how_true.png")
 

@@ -255,7 +255,7 @@ def pair_lines(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
 def main(path: str | None) -> None:
     """Print coverage by the shipped residuals, or by those of a validation with its pairs."""
     if path is None:
-        print("\n".join(lines(shipped_residuals().told("").rows)))
+        print("\n".join(lines(shipped_residuals().at_level("").rows)))
         return
     document = json.loads(Path(path).read_text(encoding="utf-8"))["tables"]
     tables = {name: table["rows"] for name, table in document.items()}

@@ -13,9 +13,9 @@ from cluster_sim.processes import process_pool
 from experiments.validation.comparison.baseline import baseline
 from experiments.validation.comparison.compare import compare, compare_row, summary, told
 from experiments.validation.comparison.residuals import coverage, with_intervals
+from experiments.validation.predictions.as_user import LEVELS, as_told
 from experiments.validation.predictions.memory import predict as fits
 from experiments.validation.predictions.predictors import Predictor, predictor
-from experiments.validation.predictions.told import LEVELS, as_told
 from experiments.validation.reading.columns import Kind
 from experiments.validation.reading.rows import Row, Rows
 from experiments.validation.reading.schema import TRAINING
@@ -143,11 +143,11 @@ def validate_as_user(
     """Compare tables of training steps as a user of ``train`` would ask about them, by level.
 
     Rows are stripped to what a user tells at each level of
-    :mod:`experiments.validation.predictions.told`; of a long table some are judged.
+    :mod:`experiments.validation.predictions.as_user`; of a long table some are judged.
     """
     steps = [(rows, name) for rows, name in measured if rows.kind.name == "training"]
-    asked = [(as_told(rows, level), name) for level in LEVELS for rows, name in steps]
-    results = validate_each(asked, watch=watch, workers=workers, catalogue=catalogue)
+    at_levels = [(as_told(rows, level), name) for level in LEVELS for rows, name in steps]
+    results = validate_each(at_levels, watch=watch, workers=workers, catalogue=catalogue)
     count = len(steps)
     return {
         level: results[place * count : (place + 1) * count] for place, level in enumerate(LEVELS)

@@ -45,11 +45,11 @@ def test_a_copy_of_a_chip_gives_equal_numbers(machine: str) -> None:
 
 def test_rows_of_the_copy_itself_come_first() -> None:
     catalogue = with_copy("trn3-gen1")
-    own = catalogue.entry("training", "scheduling_trn3")._replace(
+    row = catalogue.entry("training", "scheduling_trn3")._replace(
         quantity="scheduling_new", value=0.1
     )
-    assert catalogue.value("training", "scheduling_new") == own.value + 0.23
-    assert catalogue.with_rows([own]).value("training", "scheduling_new") == 0.1
+    assert catalogue.value("training", "scheduling_new") == row.value + 0.23
+    assert catalogue.with_rows([row]).value("training", "scheduling_new") == 0.1
 
 
 def test_variants_of_the_chip_it_is_like_hold_for_the_copy() -> None:

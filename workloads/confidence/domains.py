@@ -82,14 +82,14 @@ def domain_half_width(
     """
     akin, near, every = _akin(prediction, residuals)
     same = [row for row in akin if _stack(row) == _stack(prediction)]
-    own = [row for row in same if generation(row.chip) == generation(prediction.chip)]
+    domain_rows = [row for row in same if generation(row.chip) == generation(prediction.chip)]
     others = [row for row in akin if _stack(row) != _stack(prediction)]
-    domain, stack = (_pool(rows, lambda row: row.table, level) for rows in (own, same))
+    domain, stack = (_pool(rows, lambda row: row.table, level) for rows in (domain_rows, same))
     rest, of_runtime, of_all = (_pool(rows, _group, level) for rows in (others, near, every))
     least = of_runtime.drawn(of_all.half)
     unknown = rest.drawn(least)
     half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, least)
-    half *= _more_ranks(prediction, own or akin)
+    half *= _more_ranks(prediction, domain_rows or akin)
     here = [row for row in akin if generation(row.chip) == generation(prediction.chip)]
     tools = set() if prediction.tool else {row.tool for row in here} - {""}
     stated = [replace(prediction, tool=tool) for tool in tools]

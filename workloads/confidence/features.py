@@ -107,7 +107,7 @@ def training_features(
         ranks=max(1, plan.ranks // plan.ranks_per_chip),
         assumed=kernels_assumed(cluster.chip, cluster.catalogue),
         framework=framework,
-        told=_told(plan),
+        stated=_told(plan),
         below=math.log(hull[0]),
         above=math.log(hull[1]),
     )

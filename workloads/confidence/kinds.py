@@ -100,7 +100,7 @@ class Prediction:
         Whether a collective crosses servers.
     framework : str
         Name of the framework of a training step, without settings.
-    told : str
+    stated : str
         Level of what was told of a training step.
     below, above : float
         Ends of the hull of the times that fields of no stated value leave open, as logarithms of
@@ -118,7 +118,7 @@ class Prediction:
     family: str = ""
     crosses: bool = False
     framework: str = ""
-    told: str = ""
+    stated: str = ""
     below: float = 0.0
     above: float = 0.0
 

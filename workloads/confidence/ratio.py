@@ -61,7 +61,7 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
         At most the quantile of single rows of the kind.
     """
     shipped = shipped_residuals() if residuals is None else residuals
-    of_family = [row for row in shipped.told("").rows if FAMILY.get(row.kind) == FAMILY[kind]]
+    of_family = [row for row in shipped.at_level("").rows if FAMILY.get(row.kind) == FAMILY[kind]]
     differences, weights = [], []
     for table in Residuals(tuple(of_family)).by_table.values():
         pairs = _pairs(table)

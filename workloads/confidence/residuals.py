@@ -27,7 +27,7 @@ COLUMNS = (
     "family",
     "crosses",
     "framework",
-    "told",
+    "stated",
     "below",
     "above",
     "log_residual",
@@ -62,7 +62,7 @@ class Residual:
         Whether a collective crosses servers.
     framework : str
         Framework of a training step, without settings.
-    told : str
+    stated : str
         Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
         that the row states.
     below, above : float
@@ -83,7 +83,7 @@ class Residual:
     family: str = ""
     crosses: bool = False
     framework: str = ""
-    told: str = ""
+    stated: str = ""
     below: float = 0.0
     above: float = 0.0
 
@@ -108,7 +108,7 @@ class Residuals:
     def by_kind(self) -> Mapping[str, Residuals]:
         """Residuals of each kind of prediction that was told all that the row states."""
         kinds: dict[str, list[Residual]] = {}
-        for row in self.told("").rows:
+        for row in self.at_level("").rows:
             kinds.setdefault(row.kind, []).append(row)
         return {kind: Residuals(tuple(rows)) for kind, rows in kinds.items()}
 
@@ -133,7 +133,7 @@ class Residuals:
         rows = [row for row in self.rows if row.chip == chip] or self.rows
         return max((int(getattr(row, degree)) for row in rows), default=1)
 
-    def told(self, level: str) -> Residuals:
+    def at_level(self, level: str) -> Residuals:
         """Residuals of predictions that were told so much."""
         return self.by_level.get(level, Residuals(()))
 
@@ -142,7 +142,7 @@ class Residuals:
         """Residuals by the level of what the predictions were told."""
         levels: dict[str, list[Residual]] = {}
         for row in self.rows:
-            levels.setdefault(row.told, []).append(row)
+            levels.setdefault(row.stated, []).append(row)
         return {level: Residuals(tuple(rows)) for level, rows in levels.items()}
 
     def of(self, kind: str) -> Residuals:
@@ -172,7 +172,7 @@ def parse(text: str) -> Residuals:
                 family=row["family"],
                 crosses=row["crosses"] == "1",
                 framework=row["framework"],
-                told=row["told"],
+                stated=row["stated"],
                 below=float(row["below"] or 0.0),
                 above=float(row["above"] or 0.0),
                 log_residual=float(row["log_residual"]),
@@ -191,7 +191,7 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
             family = row.family.replace(",", ";")
             flags = (int(row.assumed), row.tool, family, int(row.crosses))
             hull = (f"{end:.4f}" if end else "" for end in (row.below, row.above))
-            more = (row.ranks, *flags, row.framework, row.told, *hull, f"{row.log_residual:.4f}")
+            more = (row.ranks, *flags, row.framework, row.stated, *hull, f"{row.log_residual:.4f}")
             lines.append(",".join(str(cell) for cell in (*cells, *more)))
     return lines
 

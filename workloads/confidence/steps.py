@@ -4,7 +4,7 @@ The score of a measured row is its distance from the hull of the times that unst
 open (conformalised quantiles, Romano, Patterson and Candès 2019). The quantile of a domain, which
 is a chip, a framework and a kind of step, is drawn towards that of the framework on other chips,
 and this one towards that of all other frameworks on chips of the same runtime, each framework with
-equal weight: what is known of a framework that nobody measured.
+equal weight: what is has_rows of a framework that nobody measured.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
 
 def least_half_width(prediction: Prediction, residuals: Residuals) -> float:
     """Return the smallest half-width of a step, whatever its domain was drawn towards."""
-    rows = residuals.told(prediction.told).rows
-    known = any(
+    rows = residuals.at_level(prediction.stated).rows
+    has_rows = any(
         (row.chip, row.framework, row.kind)
         == (prediction.chip, prediction.framework, prediction.kind)
         for row in rows
     )
     neuron = generation(prediction.chip) == prediction.chip
-    return UNMEASURED if neuron and not known else LEAST
+    return UNMEASURED if neuron and not has_rows else LEAST
 
 
 def step_half_width(
@@ -84,20 +84,20 @@ def step_half_width(
         Share of measurements within the interval.
     """
     domain, on_other_chips, others = _pools(
-        *(prediction.kind, prediction.chip, prediction.framework, prediction.told),
+        *(prediction.kind, prediction.chip, prediction.framework, prediction.stated),
         residuals,
         level,
     )
     half = _drawn(domain, _drawn(on_other_chips, others.half))
     name = prediction.framework or "no framework"
-    told = TOLD[prediction.told]
+    level_in_words = TOLD[prediction.stated]
     kind = NAMES[prediction.kind]
     if domain.rows:
         tables = f"{domain.tables} table{'s' * (domain.tables != 1)}"
-        basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables} ({kind}; {told})"
+        basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables}"
     else:
-        basis = f"no measured step of {name} on such a chip ({kind}; {told})"
-    return half, basis
+        basis = f"no measured step of {name} on such a chip"
+    return half, f"{basis} ({kind}; {level_in_words})"
 
 
 def _drawn(pool: Pool, towards: float) -> float:
@@ -107,10 +107,10 @@ def _drawn(pool: Pool, towards: float) -> float:
 
 @lru_cache(256)
 def _pools(
-    kind: str, chip: str, framework: str, told: str, residuals: Residuals, level: float
+    kind: str, chip: str, framework: str, stated: str, residuals: Residuals, level: float
 ) -> tuple[Pool, Pool, Pool]:
     """Return the pools of the domain, of the framework on any chip, and of other frameworks."""
-    every = [row for row in residuals.told(told).rows if FAMILY.get(row.kind) == TRAINING]
+    every = [row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == TRAINING]
     if kind != RESEARCH:
         every = [row for row in every if row.kind != RESEARCH]
     akin = [row for row in every if runtime(row.chip) == runtime(chip)] or every

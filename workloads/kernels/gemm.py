@@ -34,9 +34,11 @@ def gemm(
     batch: npt.ArrayLike = 1,
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
-    casts: bool = True,
 ) -> Timing:
     """Time of ``batch`` products (m, k) × (k, n) in one kernel.
+
+    A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and cast
+    it from bf16, with which the products of the grid were measured.
 
     Parameters
     ----------
@@ -52,9 +54,6 @@ def gemm(
         Ranks that share the chip.
     catalogue : Catalogue, optional
         Catalogue with the chip's numbers; the shipped one by default.
-    casts : bool
-        Whether a product in fp8 on a GPU includes the kernels that find the scale of its input
-        (m, k) and cast it from bf16, with which the products of the grid were measured.
 
     Returns
     -------
@@ -68,16 +67,35 @@ def gemm(
     >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
     >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85
     True
+    """
+    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, True))
 
+
+def gemm_without_casts(
+    chip: str,
+    m: npt.ArrayLike,
+    n: npt.ArrayLike,
+    k: npt.ArrayLike,
+    precision: str,
+    *,
+    batch: npt.ArrayLike = 1,
+    ranks_per_chip: int = 1,
+    catalogue: Catalogue | None = None,
+) -> Timing:
+    """Time of products as :func:`gemm` whose inputs are in their precision already.
+
+    Examples
+    --------
     A small one in fp8 mostly casts:
 
-    >>> side, kinds = 1024, (True, False)
-    >>> whole, alone = (gemm("h100", side, side, side, "fp8", casts=each) for each in kinds)
-    >>> whole.seconds > 2.5 * alone.seconds
+    >>> shape = ("h100", 1024, 1024, 1024, "fp8")
+    >>> gemm(*shape).seconds > 2.5 * gemm_without_casts(*shape).seconds
     True
     """
-    sides = (batch, m, n, k)
-    how = (chip, precision, ranks_per_chip, catalogue, casts)
+    return _gemm((batch, m, n, k), (chip, precision, ranks_per_chip, catalogue, False))
+
+
+def _gemm(sides: tuple[npt.ArrayLike, ...], how: How) -> Timing:
     if all(isinstance(side, int) for side in sides):
         return _one(cast(tuple[int, ...], sides), how)
     return _many(sides, how)

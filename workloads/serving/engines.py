@@ -106,14 +106,14 @@ def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
     2e-05
     """
     part, shipped = "serving.gpu", shipped_catalogue()
-    own = {
+    variants = {
         f"{part}.{quantity}": engine
         for quantity in OVERHEADS
         if engine
         and catalogue.entry(part, quantity) == shipped.entry(part, quantity)
         and any(row.variant == engine for row in catalogue.variants(part, quantity))
     }
-    return catalogue.with_variants(own) if own else catalogue
+    return catalogue.with_variants(variants) if variants else catalogue
 
 
 def _check_engine(cluster: Cluster, engine: str) -> None:

@@ -36,11 +36,11 @@ def with_intervals(
         price, ``usd_per_million_tokens_interval``.
     """
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
-    complete, known = {**document}, deployed.known
+    complete, features = {**document}, deployed.known
     requests, chips = deployed.served.requests, deployed.deployment.profile.chips
-    first_token = first_token_interval(model, cluster, chips, first_s, **known)
+    first_token = first_token_interval(model, cluster, chips, first_s, **features)
     complete["interval"] = first_token.document()
-    per_token = serving_interval(model, cluster, chips, later_s or 1.0, **known)
+    per_token = serving_interval(model, cluster, chips, later_s or 1.0, **features)
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
     rate = rate_ends(

@@ -61,7 +61,7 @@ def alternatives(
         Time of a step of the plan [s].
     times : function of a plan
     """
-    found = []
+    others = []
     for changes in _changes(plan, model, cluster):
         try:
             other = replace(plan, **changes)
@@ -71,8 +71,8 @@ def alternatives(
         except InputError:
             continue
         (name, value), *_ = changes.items()
-        found.append(Alternative(name, value, ratio))
-    return tuple(found)
+        others.append(Alternative(name, value, ratio))
+    return tuple(others)
 
 
 def hull(others: Sequence[Alternative]) -> tuple[float, float]:

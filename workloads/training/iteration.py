@@ -136,8 +136,8 @@ class Iteration:
         """Interval that should hold 80 % of measured times of such a step [s]."""
         from workloads.confidence.answers import training_interval
 
-        known = self.model, self.plan, self.cluster, self.iteration_s, self.framework.name
-        ends = training_interval(*known, hull(self.alternatives))
+        answer = self.model, self.plan, self.cluster, self.iteration_s, self.framework.name
+        ends = training_interval(*answer, hull(self.alternatives))
         # No step is shorter than its arithmetic at the peak.
         least_s = self.iteration_s * max(self.mfu, self.hfu)
         return replace(ends, low=max(ends.low, least_s))

@@ -116,7 +116,7 @@ def frameworks(catalogue: Catalogue) -> Rows:
 
     parts = dict.fromkeys(catalogue.name(name, "chip") for name in machines(catalogue))
     errors: dict[str, list[float]] = {}
-    for row in shipped_residuals().told("").rows:
+    for row in shipped_residuals().at_level("").rows:
         errors.setdefault(row.framework, []).append(abs(math.expm1(row.log_residual)))
     return [
         {

@@ -97,17 +97,17 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
         measured = [(table.rows(), table.name) for table in chosen]
     workers = wanted.workers or available_workers()
     results = validate_each(measured, watch=watch, workers=workers, catalogue=catalogue)
-    told = {}
+    by_level = {}
     if wanted.as_user or wanted.residuals:
-        told = validate_as_user(measured, watch=watch, workers=workers, catalogue=catalogue)
-    if wanted.as_user and not any(told.values()):
+        by_level = validate_as_user(measured, watch=watch, workers=workers, catalogue=catalogue)
+    if wanted.as_user and not any(by_level.values()):
         raise InputError("--as-user judges training steps, and no table has any. Leave it out.")
     if wanted.residuals:
-        _write_residuals([*results, *chain.from_iterable(told.values())], wanted.residuals)
+        _write_residuals([*results, *chain.from_iterable(by_level.values())], wanted.residuals)
     inputs = {"file": wanted.file, "table": [table.name for table in chosen]}
     call.answer(
-        lambda: _documents(results) | (_told_document(results, told) if wanted.as_user else {}),
-        lambda: _print_told(results, told) if wanted.as_user else _print(results, chosen),
+        lambda: _documents(results) | (_told_document(results, by_level) if wanted.as_user else {}),
+        lambda: _print_told(results, by_level) if wanted.as_user else _print(results, chosen),
         lambda directory: _write(directory, results),
         inputs=inputs,
     )
@@ -134,12 +134,12 @@ def _write_residuals(results: Sequence[Result], path: Path) -> None:
 
 
 def _told_document(
-    results: Sequence[Result], told: Mapping[str, Sequence[Result]]
+    results: Sequence[Result], by_level: Mapping[str, Sequence[Result]]
 ) -> dict[str, Any]:
     """Return the summaries of training tables by level of what was told, and their means."""
     from experiments.validation.validate import macro
 
-    levels = {"": [result for result in results if result.kind == "training"], **told}
+    levels = {"": [result for result in results if result.kind == "training"], **by_level}
     return {
         "as_user": {
             level or "row": {
@@ -151,11 +151,11 @@ def _told_document(
     }
 
 
-def _print_told(results: Sequence[Result], told: Mapping[str, Sequence[Result]]) -> None:
+def _print_told(results: Sequence[Result], by_level: Mapping[str, Sequence[Result]]) -> None:
     """Print the errors of each training table at each level, and the means over tables."""
     from experiments.validation.validate import macro
 
-    levels = {"": [result for result in results if result.kind == "training"], **told}
+    levels = {"": [result for result in results if result.kind == "training"], **by_level}
     cells = []
     for name in [result.name for result in levels[""]]:
         for level, of_level in levels.items():
@@ -169,7 +169,7 @@ def _print_told(results: Sequence[Result], told: Mapping[str, Sequence[Result]])
         errors = [_percent(mean[key]) for key in (*SHOWN[4:], "refused")]
         rows = sum(result.summary["rows"] for result in of_level)
         cells.append(("" if level else "mean of tables", level or "row", str(rows), *errors))
-    heads = ("table", "told", "rows", "median", "p90", "bias", "in 80 %", "±", "refused")
+    heads = ("table", "stated", "rows", "median", "p90", "bias", "in 80 %", "±", "refused")
     print_table("Errors of training steps by what the predictor was told", heads, cells, left=2)
     print_text(TOLD_LEGEND)
 

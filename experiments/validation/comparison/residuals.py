@@ -83,7 +83,7 @@ def _of_table(name: str, rows: Sequence[Row]) -> Iterator[Residual]:
                 family=prediction.family,
                 crosses=prediction.crosses,
                 framework=prediction.framework,
-                told=prediction.told,
+                stated=prediction.stated,
                 below=prediction.below,
                 above=prediction.above,
             )
@@ -137,7 +137,7 @@ def prediction_of(
         return Prediction(
             *(kind, chip, plan.tp, plan.cp, ranks, kernels_assumed(chip, catalogue), slow),
             framework=framework_of(plan, machine).name,
-            told=str(row.get("told") or ""),
+            stated=str(row.get("stated") or ""),
             below=below,
             above=above,
         )

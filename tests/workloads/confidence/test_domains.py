@@ -43,12 +43,12 @@ KNOWN = Prediction(SERVING, "h100", tool="vllm", family="dense")
 
 def test_a_domain_is_drawn_towards_its_tool_and_others() -> None:
     """Each level has the weight of one table: half of its own, half of what it is drawn to."""
-    own = _many("a", 0.1, tool="vllm", family="dense")
+    domain_rows = _many("a", 0.1, tool="vllm", family="dense")
     same = _many("b", 0.2, chip="b200", tool="vllm", family="dense")
     others = _many("c", 0.4, tool="sglang", family="experts")
     # The stack has two tables, its quantile is 0.2; with the rows of others, all are at 0.4.
     stack = math.exp((2 * math.log(0.2) + math.log(0.4)) / 3)
-    assert _half(KNOWN, *own, *same, *others) == pytest.approx(math.sqrt(0.1 * stack))
+    assert _half(KNOWN, *domain_rows, *same, *others) == pytest.approx(math.sqrt(0.1 * stack))
 
 
 def test_a_family_that_nobody_measured_is_as_sure_as_others_were() -> None:
@@ -63,7 +63,7 @@ def test_a_family_that_nobody_measured_is_as_sure_as_others_were() -> None:
 
 
 def test_few_rows_count_in_part() -> None:
-    """One lucky row makes no domain known."""
+    """One lucky row makes no domain measured."""
     others = _many("b", 0.4, tool="sglang", family="experts")
     lucky = _row("a", 0.0, tool="vllm", family="dense")
     one, ten = _half(KNOWN, lucky, *others), _half(KNOWN, *[lucky] * 10, *others)
@@ -88,8 +88,8 @@ def test_an_interval_is_no_narrower_with_less_stated(row: Residual, chip: str) -
     if row.kind not in OTHERS:
         return
     stated = replace(as_prediction(row), chip=chip)
-    known = {each.tool for each in shipped_residuals().of(row.kind).rows if each.chip == chip}
-    if stated.tool in known:
+    tools = {each.tool for each in shipped_residuals().of(row.kind).rows if each.chip == chip}
+    if stated.tool in tools:
         halves = [
             domain_half_width(each, shipped_residuals())[0]
             for each in (stated, replace(stated, tool=""))
@@ -148,18 +148,18 @@ def test_small_collectives_are_less_sure_than_large_ones() -> None:
 
 def test_a_known_model_and_engine_are_surer_than_a_new_model() -> None:
     machine, model = cluster("dgx-b200"), named("llama-3.1-70b")
-    known = serving_interval(model, machine, 2, 0.01, precision="fp8", engine="vllm")
+    measured = serving_interval(model, machine, 2, 0.01, precision="fp8", engine="vllm")
     new = serving_interval(named("deepseek-v3"), machine, 8, 0.01, precision="bf16", engine="vllm")
-    assert known.factor < 1.2 < new.factor
-    assert known.basis == (
+    assert measured.factor < 1.2 < new.factor
+    assert measured.basis == (
         "serving: 16 measured rows of vllm with dense; 8 bits on such chips, 1 table"
     )
     assert "no measured row of vllm with experts; latent attention; 16 bits" in new.basis
     open_engine = serving_interval(model, machine, 2, 0.01, precision="fp8")
-    assert open_engine.factor >= known.factor
+    assert open_engine.factor >= measured.factor
     assert "(engine not stated)" in open_engine.basis
     first = first_token_interval(model, machine, 2, 0.1, precision="fp8", engine="vllm")
-    assert first.factor > known.factor
+    assert first.factor > measured.factor
 
 
 def test_families_tell_experts_attention_and_width_apart() -> None:

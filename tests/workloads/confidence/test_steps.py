@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.confidence.domains import LEAST
-from workloads.confidence.kinds import BARE, FAMILY, FRAMEWORK, PLAN, RESEARCH, TENSOR, Prediction
+from workloads.confidence.kinds import (
+    BARE,
+    FAMILY,
+    FRAMEWORK,
+    PLAN,
+    RESEARCH,
+    SHARDED,
+    TENSOR,
+    Prediction,
+)
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import half_width, interval
 from workloads.confidence.steps import UNMEASURED, step_ends, step_half_width
@@ -18,12 +27,12 @@ from workloads.confidence.steps import UNMEASURED, step_ends, step_half_width
 
 def _row(table: str, residual: float, **other: object) -> Residual:
     fields: dict[str, object] = {"kind": TENSOR, "chip": "h100", "group": "a", "tp": 8, "cp": 1}
-    named = {"ranks": 64, "assumed": False, "framework": "one", "told": FRAMEWORK}
+    named = {"ranks": 64, "assumed": False, "framework": "one", "stated": FRAMEWORK}
     return Residual(table=table, log_residual=residual, **{**fields, **named, **other})  # type: ignore[arg-type]
 
 
 def _asked(**other: object) -> Prediction:
-    fields: dict[str, object] = {"tp": 8, "ranks": 64, "framework": "one", "told": FRAMEWORK}
+    fields: dict[str, object] = {"tp": 8, "ranks": 64, "framework": "one", "stated": FRAMEWORK}
     return Prediction(TENSOR, "h100", **{**fields, **other})  # type: ignore[arg-type]
 
 
@@ -37,8 +46,10 @@ def test_a_domain_is_drawn_towards_its_framework_and_this_towards_others() -> No
 
 
 def test_what_was_told_less_of_has_residuals_of_its_own() -> None:
-    rows = (_row("a", 0.1), _row("a", 0.5, told=PLAN))
-    halves = [step_half_width(_asked(told=told), Residuals(rows))[0] for told in (FRAMEWORK, PLAN)]
+    rows = (_row("a", 0.1), _row("a", 0.5, stated=PLAN))
+    halves = [
+        step_half_width(_asked(stated=level), Residuals(rows))[0] for level in (FRAMEWORK, PLAN)
+    ]
     assert halves == pytest.approx([0.1, 0.5])
 
 
@@ -49,9 +60,9 @@ def test_a_row_inside_its_hull_narrows_and_one_outside_widens() -> None:
 
 
 def test_a_neuron_chip_without_rows_takes_what_fresh_steps_needed() -> None:
-    asked = Prediction(TENSOR, "trn2", tp=8, ranks=16, framework="neuronx", told=FRAMEWORK)
-    _, basis = step_half_width(asked, shipped_residuals())
-    assert half_width(asked, shipped_residuals()) >= UNMEASURED
+    fresh = Prediction(SHARDED, "trn2", tp=8, ranks=16, framework="neuronx", stated=FRAMEWORK)
+    _, basis = step_half_width(fresh, shipped_residuals())
+    assert half_width(fresh, shipped_residuals()) >= UNMEASURED
     assert "no measured step of neuronx on such a chip" in basis
 
 
@@ -64,19 +75,21 @@ def test_an_interval_always_contains_the_prediction(
 
 
 def test_unstated_fields_widen_by_their_hull() -> None:
-    known, open_ = (interval(1.0, _asked(above=above)) for above in (0.0, math.log(1.3)))
-    assert open_.high == pytest.approx(1.3 * known.high)
-    assert open_.low == known.low
+    closed, open_ = (interval(1.0, _asked(above=above)) for above in (0.0, math.log(1.3)))
+    assert open_.high == pytest.approx(1.3 * closed.high)
+    assert open_.low == closed.low
 
 
 @pytest.mark.parametrize(
-    ("told", "mean", "least"),
+    ("stated", "mean", "least"),
     [("", 0.75, 0.4), (FRAMEWORK, 0.75, 0.4), (PLAN, 0.75, 0.4), (BARE, 0.7, 0.25)],
 )
-def test_tables_that_were_left_out_are_covered(told: str, mean: float, least: float) -> None:
+def test_tables_that_were_left_out_are_covered(stated: str, mean: float, least: float) -> None:
     """Each table by the residuals of all others, at each level of what was told."""
     residuals, shares = shipped_residuals(), []
-    of_level = [row for row in residuals.told(told).rows if FAMILY.get(row.kind) == "training"]
+    of_level = [
+        row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == "training"
+    ]
     for table in dict.fromkeys(row.table for row in of_level if row.kind != RESEARCH):
         others = residuals.without(table)
         inside = [
@@ -93,7 +106,7 @@ def _as_prediction(row: Residual) -> Prediction:
     return Prediction(
         *(row.kind, row.chip, row.tp, row.cp, row.ranks, row.assumed),
         framework=row.framework,
-        told=row.told,
+        stated=row.stated,
         below=row.below,
         above=row.above,
     )

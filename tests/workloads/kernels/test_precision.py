@@ -9,8 +9,8 @@ import pytest
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.kernels.gemm import gemm, gemm_without_casts
 from workloads.kernels.precision import ELEMENT_BYTES, SERVING, TRAINING, precisions_of
-from workloads.kernels.times import gemm
 from workloads.models.huggingface import named
 from workloads.serving import profile
 from workloads.training.iteration import Iteration, iteration
@@ -55,7 +55,7 @@ def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(
 ) -> None:
     """The grid agrees once the casts that it contains are taken off, at 3 or 5 B an element."""
     whole, alone = (
-        gemm(chip, side, side, side, "fp8", casts=each).seconds for each in (True, False)
+        timed(chip, side, side, side, "fp8").seconds for timed in (gemm, gemm_without_casts)
     )
     assert alone < whole
     launches_s = 10.5e-6
@@ -68,7 +68,7 @@ def test_products_in_fp8_without_casts_are_those_of_half_the_inner_length(
 def test_casts_are_those_of_fp8_on_gpus_alone() -> None:
     for chip, precision in (("h100", "bf16"), ("trn2", "fp8"), ("b200", "mxfp4")):
         with_casts, without = (
-            gemm(chip, SIZE, SIZE, SIZE, precision, casts=each) for each in (True, False)
+            timed(chip, SIZE, SIZE, SIZE, precision) for timed in (gemm, gemm_without_casts)
         )
         assert with_casts == without
 

@@ -140,10 +140,10 @@ def test_serve_takes_an_engine_and_its_waits() -> None:
 def test_an_engine_brings_its_overheads(engine: str, iteration_s: float, request_s: float) -> None:
     model, machine = cs.model("llama-3.1-8b"), cs.cluster("dgx-h100")
     options = ServingOptions(engine_batching(machine, engine, 8))
-    own = options.deployment(model, machine, tp=1, precision=None).profile
+    of_engine = options.deployment(model, machine, tp=1, precision=None).profile
     plain = ServingOptions().deployment(model, machine, tp=1, precision=None).profile
-    assert own.linear_s - plain.linear_s == pytest.approx(iteration_s - 2e-3, abs=1e-12)
-    assert own.decode_request_s - plain.decode_request_s == pytest.approx(request_s - 10e-6)
+    assert of_engine.linear_s - plain.linear_s == pytest.approx(iteration_s - 2e-3, abs=1e-12)
+    assert of_engine.decode_request_s - plain.decode_request_s == pytest.approx(request_s - 10e-6)
 
 
 def test_overheads_that_a_user_measured_stay() -> None:

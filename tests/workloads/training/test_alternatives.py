@@ -21,8 +21,8 @@ def test_a_plan_that_states_all_has_no_alternatives() -> None:
 
 
 def test_each_unstated_field_is_varied_alone() -> None:
-    told = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
-    step = train("llama-3.1-8b", MACHINE, **told)
+    named_fields = {"framework": "megatron-core", "tp": 8, "global_batch": 16}
+    step = train("llama-3.1-8b", MACHINE, **named_fields)
     fields = {other.field for other in step.alternatives}
     assert fields == {"recompute", "overlap", "zero", "sequence_parallel"}
     full = next(other for other in step.alternatives if other.value == "full")
@@ -33,12 +33,12 @@ def test_each_unstated_field_is_varied_alone() -> None:
 
 
 def test_less_stated_is_less_sure() -> None:
-    known = {**STATED, "sequence_parallel": True}
+    fields = {**STATED, "sequence_parallel": True}
     widths = [
         step.interval.high / step.interval.low
         for step in (
-            train("llama-3.1-8b", MACHINE, framework="megatron-core", **known),
-            train("llama-3.1-8b", MACHINE, **known),
+            train("llama-3.1-8b", MACHINE, framework="megatron-core", **fields),
+            train("llama-3.1-8b", MACHINE, **fields),
             train("llama-3.1-8b", MACHINE, tp=8, global_batch=16),
         )
     ]

@@ -1,4 +1,4 @@
-"""What a user of ``train`` tells of a measured run: less than a row of a table states.
+"""Rows of measured runs as a user of ``train`` tells of them: by less than a table states.
 
 A level leaves out columns of a training row. What remains is predicted as ``train`` predicts it,
 so the errors at a level are those that a user who tells as much gets.
@@ -26,15 +26,15 @@ ALWAYS = (
 """Columns of a plan that are told at every level: what is trained, by which degrees."""
 
 
-def told(values: Mapping[str, Any], level: str) -> dict[str, Any]:
+def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     """Return the cells of a row that a user tells at a level; the others are empty.
 
     Examples
     --------
     >>> row = {"tp": 8, "recompute": "full", "framework": "megatron-core:graphs", "date": "2024"}
-    >>> told(row, "framework")
+    >>> stripped(row, "framework")
     {'tp': 8, 'recompute': 'full', 'framework': 'megatron-core', 'date': None}
-    >>> told(row, "bare")
+    >>> stripped(row, "bare")
     {'tp': 8, 'recompute': None, 'framework': None, 'date': None}
     """
     framework = str(values.get("framework") or "").partition(":")[0] or None
@@ -54,8 +54,8 @@ def as_told(rows: Rows, level: str) -> Rows:
 
 
 def _as_told(row: Row, level: str) -> Row:
-    values = told(row.values, level)
+    values = stripped(row.values, level)
     # A name stays as a label of the row; a framework stays without its settings.
     shown = {name: "" for name in row.cells if name != "name" and values.get(name, 0) is None}
     framework = {"framework": str(values["framework"])} if values.get("framework") else {}
-    return replace(row, values=values, cells={**row.cells, **shown, **framework, "told": level})
+    return replace(row, values=values, cells={**row.cells, **shown, **framework, "stated": level})
