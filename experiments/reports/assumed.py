@@ -10,7 +10,7 @@ from workloads.training.plan.other_tools import OtherPlan
 
 WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
-NAMED = ("framework", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
+NAMED = ("framework", "runtime", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
 """Fields in the order in which they are named."""
 
 

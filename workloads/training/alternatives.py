@@ -111,6 +111,10 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
             if plan.pp > 1 and "zero" in open_too:
                 open_too["zero"] = min(1, open_too["zero"])
             yield {"framework": name, **open_too}
+    on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
+    if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
+        # Work on one chip is often run by PyTorch itself, or traced lazily.
+        yield from ({"runtime": name} for name in ("eager", "xla"))
     if "recompute" in assumed:
         yield {"recompute": "full", "recompute_every": 1}
         yield {"recompute": "none", "recompute_every": 1}

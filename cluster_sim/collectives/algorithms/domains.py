@@ -56,7 +56,7 @@ def prime_factors(number: int) -> list[int]:
     return [*factors, number] if number > 1 else factors
 
 
-LARGEST_RING = 8
+LARGEST_RING = 64
 """Domains of a stage above which a time is that of fewer domains in more stages."""
 
 
@@ -72,7 +72,7 @@ def timed_radices(group: Group) -> list[int]:
     >>> from topologies.clusters.names import cluster
     >>> prime = cluster("trn2.48xlarge:1021")
     >>> timed_radices(Group(prime, 16 * np.arange(1021)))
-    [2, 2, 2, 2, 3, 3, 7]
+    [2, 2, 3, 5, 17]
     """
     sizes = radices(group)
     if len(sizes) == 1 and prime_factors(sizes[0]) != sizes:

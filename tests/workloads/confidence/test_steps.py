@@ -15,7 +15,6 @@ from workloads.confidence.kinds import (
     FAMILY,
     FRAMEWORK,
     PLAN,
-    RESEARCH,
     SHARDED,
     TENSOR,
     Prediction,
@@ -81,16 +80,20 @@ def test_unstated_fields_widen_by_their_hull() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "mean", "least"),
-    [("", 0.75, 0.4), (FRAMEWORK, 0.75, 0.4), (PLAN, 0.75, 0.4), (BARE, 0.7, 0.25)],
+    ("stated", "least_mean", "most_below_half"),
+    [("", 0.78, 1), (FRAMEWORK, 0.78, 0), (PLAN, 0.78, 0), (BARE, 0.75, 2)],
 )
-def test_tables_that_were_left_out_are_covered(stated: str, mean: float, least: float) -> None:
-    """Each table by the residuals of all others, at each level of what was told."""
+def test_tables_that_were_left_out_are_covered(
+    stated: str, least_mean: float, most_below_half: int
+) -> None:
+    """Each table by the residuals of all others, at each level of what was stated.
+
+    The cluster of research code, of healthy and slow nodes, is not part of any level.
+    """
     residuals, shares = shipped_residuals(), []
-    of_level = [
-        row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == "training"
-    ]
-    for table in dict.fromkeys(row.table for row in of_level if row.kind != RESEARCH):
+    every = residuals.at_level(stated).rows
+    of_level = [row for row in every if FAMILY.get(row.kind) == "training"]
+    for table in {row.table for row in of_level} - {"nanotron_h100"}:
         others = residuals.without(table)
         inside = [
             row.score <= half_width(_as_prediction(row), others)
@@ -98,8 +101,8 @@ def test_tables_that_were_left_out_are_covered(stated: str, mean: float, least: 
             if row.table == table
         ]
         shares.append(float(np.mean(inside)))
-    assert mean <= np.mean(shares) <= 0.95
-    assert min(shares) >= least
+    assert least_mean <= np.mean(shares) <= 0.92
+    assert sum(share < 0.5 for share in shares) <= most_below_half
 
 
 def _as_prediction(row: Residual) -> Prediction:

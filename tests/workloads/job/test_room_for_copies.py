@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from workloads.job.peers import held_bytes, peer_copies, room_for_copies
-from workloads.job.state import State
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.machines import host_bytes_per_server
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.job.checkpoints import State, held_bytes, peer_copies, room_for_copies
 
 PAIR = cluster("trn2.48xlarge:2")
 CATALOGUE = shipped_catalogue()

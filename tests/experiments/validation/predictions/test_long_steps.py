@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.validation.predictions import long_steps
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
+from workloads.training import steady as long_steps
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.steady import steady
