@@ -80,6 +80,11 @@ def timeline(
     title : str, optional
         Title of the figure; by default the facts of the schedule.
 
+    Returns
+    -------
+    Figure
+        Of a single axes, with time along it.
+
     Raises
     ------
     InputError

@@ -59,7 +59,7 @@ def worse(now: Sequence[Mapping[str, str]], before: Sequence[Mapping[str, str]])
         old = recorded_errors.get((row["stated"], row["table"]))
         if old is not None and median > old + WORSE:
             lines.append(
-                f"{row['table']}, told {row['told']}: median error {old:.1%} was recorded, "
+                f"{row['table']}, told {row['stated']}: median error {old:.1%} was recorded, "
                 f"it is {median:.1%}".replace("%", " %")
             )
     return lines

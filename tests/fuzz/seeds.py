@@ -27,6 +27,12 @@ seq: 512
 zero: 1
 order: tp-cp-dp-pp
 """
+FRAMEWORK = b"""title: ours
+runtimes: [neuron]
+plan: {zero: 1, overlap: dp}
+assumes: layers run as separate kernels
+source: me
+"""
 STUDY = b"""command: collective
 fixed: {op: all-reduce, size: 1MiB}
 grid:
@@ -83,6 +89,7 @@ OWN_FILES: Mapping[str, bytes] = {
     "cluster.yaml": CLUSTER,
     "clos.yaml": CLOS,
     "plan.yaml": PLAN,
+    "framework.yaml": FRAMEWORK,
     "study.yaml": STUDY,
     "overlay.csv": OVERLAY,
     "demand.csv": DEMAND,
@@ -124,6 +131,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("train", "--model", "config.json", "--cluster", "trn2.48xlarge", "--plan", "plan.yaml"),
     ("train", "--model", "gpt2", "--cluster", "cluster.yaml", "--tp", "4", "--global-batch", "64"),
     ("train", "--model", "config.json", "--cluster", "dgx-h100", "--global-batch", "16"),
+    ("train", *ON_TRN2, "--tp", "4", "--framework", "framework.yaml"),
     ("plan", "--model", "config.json", "--cluster", "trn2.48xlarge", "--global-batch", "32"),
     ("serve", "--model", "config.json", "--cluster", "trn2.48xlarge", "--requests", "requests.csv"),
     ("serve", "--model", "config.json", "--cluster", "cluster.yaml", "--count", "20"),

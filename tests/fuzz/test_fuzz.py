@@ -91,13 +91,14 @@ READERS = {
     "workloads/traces/kineto.py": "profile.json",
     "workloads/traces/neuron_profile.py": "summary.json",
     "workloads/traces/replay.py": "profile.json",
+    "workloads/training/frameworks/framework.py": "framework.yaml",
     "workloads/training/plan/other_tools.py": "launch.sh",
     "workloads/training/plan/plan_file.py": "plan.yaml",
 }
 """Modules that read files from outside, each with a file that the fuzzer mutates for it."""
 OWN_DATA = {
     "cluster_sim/collectives/algorithms/cycles.py", "topologies/catalogue/domains.py",
-    "experiments/validation/reading/tables.py", "experiments/validation/conditions/recipes.py",
+    "experiments/validation/reading/tables.py", 
     "workloads/confidence/residuals.py", "workloads/kernels/gemm_table.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""

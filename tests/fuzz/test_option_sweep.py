@@ -17,6 +17,7 @@ from topologies.options import Option
 
 NOT_BINDING = {
     "algorithm": "auto may take the algorithm that is stated, or there is a single one",
+    "as-user": "a row may state no more than a plan",
     "cap": "a fleet may never need as many units",
     "catalogue": "prices and plain units read no rate of memory or links",
     "changes-per-minute": "a policy may change fewer roles than that",

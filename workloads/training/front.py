@@ -16,6 +16,7 @@ from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.checks import check_chips, check_ranks
+from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete
 
@@ -79,6 +80,8 @@ def train(
     plan_fields, detail_fields, conditions = _divided(stated)
     count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
     check_fields(DetailFields, detail_fields)
+    for name, value in plan_fields.items():
+        check_field(name, value)
     model, cluster = as_model(model), as_cluster(cluster)
     if count is not None:
         check_chips(count, cluster)
@@ -87,17 +90,17 @@ def train(
     if text := conditions.framework_text(stated_fields, cluster):
         plan_fields["framework"] = text
     if plan:
-        plan = _changed(plan, plan_fields, count or cluster.chips)
+        plan = _changed(plan, plan_fields)
+        if count is not None:
+            check_ranks(plan, count)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 
-def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any], chips: int) -> ParallelPlan:
+def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any]) -> ParallelPlan:
     """Return the plan with other values for some of its fields, which are then stated ones."""
     assumed = tuple(name for name in plan.assumed if name not in plan_fields)
-    plan = replace(plan, **plan_fields, assumed=assumed)
-    check_ranks(plan, chips)
-    return plan
+    return replace(plan, **plan_fields, assumed=assumed)
 
 
 def _divided(

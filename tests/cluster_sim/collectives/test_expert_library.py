@@ -62,9 +62,9 @@ def test_more_servers_and_more_experts_take_longer() -> None:
     assert seconds("deepep", 4, experts=2) < seconds("deepep", 4, experts=8)
 
 
-def test_rows_are_known_by_their_library_or_source() -> None:
+def test_rows_are_known_by_their_library_or_tool() -> None:
     named = predict(row(library="deepep", way="combine", experts_per_token=8))
-    prediction = predict(row(source="x/wideep_deepep_normal_perf.parquet", what="normal combine"))
+    prediction = predict(row(tool="deepep", what="normal combine"))
     assert named.predicted == prediction.predicted
     nothing = predict(row(library="deepep"))
     both = [predict(row(library="deepep", way=way)) for way in ("dispatch", "combine")]

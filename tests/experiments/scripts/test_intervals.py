@@ -11,7 +11,7 @@ from topologies.clusters.names import cluster
 from workloads.confidence.collectives import collective_interval
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.usual_plan import complete
 
 PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
 
@@ -19,7 +19,7 @@ PLAN = {"tp": 4, "dp": 2, "global_batch": 8, "seq": 2048}
 def test_rows_of_steps_have_the_interval_of_the_step() -> None:
     model, machine = named("llama-3.1-8b"), cluster("dgx-h100")
     row = Steps(model, machine).row(PLAN)
-    ends = step_ends(iteration(model, machine, ParallelPlan(**PLAN)))
+    ends = step_ends(iteration(model, machine, complete(PLAN, model, machine)))
     assert (row["low_s"], row["high_s"]) == pytest.approx((ends["low_s"], ends["high_s"]), rel=1e-6)
     assert row["low_s"] < row["iteration_s"] < row["high_s"]
 

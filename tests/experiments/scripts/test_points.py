@@ -106,4 +106,6 @@ def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shared_parts, "PlacedGroups", Counted)
     frame = weak_scaling.run("gpt2", chips=(64,), replica=Replica(tp=2, seq=512))
     assert frame.overlap.tolist() == ["dp", "none"]
-    assert placed == ["dp"]
+    # The other overlap shares the groups of the first; alternatives of open fields place their own.
+    assert placed[0] == "dp"
+    assert "none" not in placed

@@ -149,13 +149,13 @@ def test_gradients_leave_in_buckets_of_whole_layers(zero: int) -> None:
 
 
 def test_small_buckets_wait_for_the_latency_of_thousands_of_servers() -> None:
-    """A ring over 997 servers takes as many steps for the gradients of one layer as for all."""
+    """Each bucket of a layer waits for the latency of 997 servers, as the gradients of all do."""
     how = plan(dp=64 * 997, overlap="dp", global_batch=64 * 997)
     machine = cluster("rainier:63808")
     usual, small = (iteration(TOY, machine, replace(how, bucket_bytes=b)) for b in (0, 1))
     names = np.array([step.name for step in small.program.steps])
     assert (names[small.program.streams[0].ops.step] == "gradients.bucket").sum() == 9
-    assert small.breakdown_s["exposed_dp"] > 2 * usual.breakdown_s["exposed_dp"]
+    assert small.breakdown_s["exposed_dp"] > 1.5 * usual.breakdown_s["exposed_dp"]
 
 
 def test_experts_show_as_their_own_part() -> None:

@@ -170,6 +170,7 @@ def test_steps_of_a_layer_depend_on_the_fields_that_they_are_remembered_by(model
         "recompute_every": {"recompute_every": 2},
         "runtime": {"runtime": "eager"},
         "framework": {"framework": "axlearn"},
+        "optimizer": {"optimizer": "muon"},
     }
     names = {field.name for field in fields(ParallelPlan) if field.compare}
     assert names == {*layer.LAYER_FIELDS, *changes}

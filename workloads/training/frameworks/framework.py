@@ -158,7 +158,8 @@ def _on_the_chip(named: Variants, kernels: str, base: Catalogue) -> list[tuple[s
     of_chip = []
     for path, name in named.items():
         if not path.startswith(OF_THE_CHIP):
-            of_chip.append((path, name))
+            if path.startswith(f"{kernels}.") or not path.startswith("kernels."):
+                of_chip.append((path, name))
             continue
         quantity = path.removeprefix(OF_THE_CHIP)
         if base.has(kernels, quantity) and any(

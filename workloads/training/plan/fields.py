@@ -75,6 +75,11 @@ def _flag(name: str, value: object) -> None:
         raise InputError(f"{name} is {shown(value)}; it must be true or false.")
 
 
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{name} is {shown(value)}; it must be a text.")
+
+
 def _schedule(_name: str, value: object) -> None:
     pipeline_schedule(" ".join(str(value).split()))
 
@@ -135,6 +140,7 @@ CHECKS: dict[str, Callable[[str, object], None]] = {
     **dict.fromkeys(FLAGS, _flag),
     **dict.fromkeys(CHOICES, _choice),
     "schedule": _schedule,
+    "framework": _text,
     "routing_skew": _routing_skew,
     "capacity_factor": _capacity,
     "order": _order,

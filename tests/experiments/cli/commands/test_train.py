@@ -122,15 +122,19 @@ def test_mistakes_write_nothing(config: str, tmp_path: Path, more: list[str], me
 
 
 def test_what_follows_from_the_time_has_its_factor(capsys: pytest.CaptureFixture[str]) -> None:
-    """Price and energy rise with the time, rates fall; all have the factor of the interval."""
+    """Price and energy rise with the time and rates fall, each by what its end is away."""
     line = ["--model=gpt2", "--cluster=trn2.48xlarge", "--tp=4", "--quiet"]
     assert run(*line, "--json") == 0
     document = json.loads(capsys.readouterr().out)
     ends = document["interval"]
-    factor = (ends["high"] / ends["low"]) ** 0.5
-    for name in ("cost_usd", "usd_per_million_tokens", "energy_joules", "tokens_per_s", "mfu"):
-        assert ends[name]["low"] == pytest.approx(document[name] / factor)
-        assert ends[name]["high"] == pytest.approx(document[name] * factor)
+    time_s = document["iteration_s"]
+    sooner, later = ends["low"] / time_s, ends["high"] / time_s
+    for name in ("cost_usd", "usd_per_million_tokens", "energy_joules"):
+        assert ends[name]["low"] == pytest.approx(document[name] * sooner)
+        assert ends[name]["high"] == pytest.approx(document[name] * later)
+    for name in ("tokens_per_s", "mfu"):
+        assert ends[name]["low"] == pytest.approx(document[name] / later)
+        assert ends[name]["high"] == pytest.approx(document[name] / sooner)
     assert run(*line) == 0
     shown = capsys.readouterr().out
     assert shown.count("80 %:") == 4

@@ -20,6 +20,7 @@ SUMMARY = {
     "ok",
     "unsupported",
     "infeasible",
+    "oversized",
     "median_abs_error",
     "mean_abs_error",
     "p90_abs_error",
