@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workloads.training.frameworks.framework import framework
-from workloads.training.iteration import Iteration
-from workloads.training.plan.other_tools import OtherPlan
+if TYPE_CHECKING:
+    from workloads.training.iteration import Iteration
+    from workloads.training.plan.other_tools import OtherPlan
 
 WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
@@ -51,6 +51,8 @@ def assumed_sentences(step: Iteration) -> list[str]:
 
 def left_out_framework(step: Iteration, filed: OtherPlan | None) -> str:
     """Return a sentence where the framework of another tool's file does not train on the chips."""
+    from workloads.training.frameworks.framework import framework  # costly, for the help of train
+
     implied = filed.implied if filed and "framework" in step.plan.assumed else ""
     if not filed or not implied or framework(implied).trains_on(step.cluster):
         return ""

@@ -160,7 +160,10 @@ def test_every_misspelt_argument_is_refused_by_name(name: str, tmp_path: Path) -
             lambda: cs.train("gpt2", MACHINE, engine="SimPy"),
             r"^engine 'SimPy' is none of fast, ref",
         ),
-        (lambda: cs.train("gpt2", MACHINE, chips="x"), r"^chips is 'x'; it must be a list of whole"),
+        (
+            lambda: cs.train("gpt2", MACHINE, chips="x"),
+            r"^chips is 'x'; it must be a list",
+        ),
     ],
 )
 def test_the_message_names_argument_value_and_remedy(

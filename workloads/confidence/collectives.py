@@ -29,6 +29,8 @@ def collective_interval(
     """
     if cluster.plain or not cluster.chip or ideal:
         return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
+    if not seconds:
+        return Interval(0.0, 0.0, basis="one rank alone, which sends nothing")
     from workloads.confidence.features import collective_features
     from workloads.confidence.split_conformal import interval
 

@@ -104,8 +104,8 @@ def test_overlaps_of_one_size_share_their_groups(monkeypatch: pytest.MonkeyPatch
             super().__init__(placement)
 
     monkeypatch.setattr(shared_parts, "PlacedGroups", Counted)
+    # Alternatives of fields that nobody stated are plans of their own.
+    monkeypatch.setattr("workloads.training.iteration.alternatives", lambda *_: ())
     frame = weak_scaling.run("gpt2", chips=(64,), replica=Replica(tp=2, seq=512))
     assert frame.overlap.tolist() == ["dp", "none"]
-    # The other overlap shares the groups of the first; alternatives of open fields place their own.
-    assert placed[0] == "dp"
-    assert "none" not in placed
+    assert placed == ["dp"]

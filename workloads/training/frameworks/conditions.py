@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.options import option
-from workloads.kernels.chip_share import family
-from workloads.training.frameworks.framework import DATE, framework, usual_framework
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
 
 LIMITED_BELOW_W = 600
 """Power limit below which an H100 (of 700 W) is predicted with the rates of 500 W."""
@@ -80,6 +79,9 @@ class Conditions:
         words = self._words(cluster)
         if not words:
             return text
+        # The help of a command lists these fields and loads no numbers for it.
+        from workloads.training.frameworks.framework import framework, usual_framework
+
         name, _, more = (text or usual_framework(cluster, stated)).partition(":")
         stack, chosen = framework(name), [word for word in more.split(",") if word]
         for word, opposite, condition in words:
@@ -98,6 +100,8 @@ class Conditions:
         """Return settings with the pattern of those they replace, and the fields they are from."""
         words = []
         if self.date is not None:
+            from workloads.training.frameworks.framework import DATE
+
             if not re.fullmatch(DATE, str(self.date)):
                 raise InputError(f"date {str(self.date)[:20]!r} is no month. Write it as 2024-06.")
             words.append((str(self.date), DATE, "date"))
@@ -118,6 +122,9 @@ class Conditions:
 
 def _check_limit(cluster: Cluster, limit_w: float) -> None:
     """Refuse a power limit of chips whose kernels were only measured without one."""
+    from topologies.catalogue.catalogue import shipped_catalogue
+    from workloads.kernels.chip_share import family
+
     catalogue = cluster.catalogue or shipped_catalogue()
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"
     measured = catalogue.has(kernels, "gemm_sustained") and any(
