@@ -83,7 +83,6 @@ def timeline(
     Returns
     -------
     Figure
-        Of a single axes, with time along it.
 
     Raises
     ------

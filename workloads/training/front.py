@@ -80,8 +80,6 @@ def train(
     plan_fields, detail_fields, conditions = _divided(stated)
     count = detail_fields.pop("chips") if isinstance(detail_fields.get("chips"), int) else None
     check_fields(DetailFields, detail_fields)
-    for name, value in plan_fields.items():
-        check_field(name, value)
     model, cluster = as_model(model), as_cluster(cluster)
     if count is not None:
         check_chips(count, cluster)
@@ -90,17 +88,18 @@ def train(
     if text := conditions.framework_text(stated_fields, cluster):
         plan_fields["framework"] = text
     if plan:
-        plan = _changed(plan, plan_fields)
-        if count is not None:
-            check_ranks(plan, count)
+        plan = _changed(plan, plan_fields, count)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 
-def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any]) -> ParallelPlan:
+def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any], chips: int | None) -> ParallelPlan:
     """Return the plan with other values for some of its fields, which are then stated ones."""
     assumed = tuple(name for name in plan.assumed if name not in plan_fields)
-    return replace(plan, **plan_fields, assumed=assumed)
+    plan = replace(plan, **plan_fields, assumed=assumed)
+    if chips is not None:
+        check_ranks(plan, chips)
+    return plan
 
 
 def _divided(
@@ -113,4 +112,6 @@ def _divided(
         {name: value for name, value in stated.items() if name in names}
         for names in (PLAN, DETAIL, CONDITIONS)
     )
+    for name, value in plan_fields.items():
+        check_field(name, value)
     return plan_fields, detail_fields, Conditions(**conditions)
