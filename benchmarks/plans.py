@@ -62,7 +62,7 @@ def stepped(model: str, machines: str) -> None:
     plan = ParallelPlan(
         tp=64, cp=2, dp=126, pp=31, vpp=3, schedule="interleaved", global_batch=2016, seq=8192
     )
-    shared = SharedParts(where)
+    shared = SharedParts()
     first = iteration(shape, where, plan, shared=shared)
     again, again_s = measured(lambda: iteration(shape, where, plan, shared=shared))
     alone, alone_s = measured(lambda: iteration(shape, where, plan))

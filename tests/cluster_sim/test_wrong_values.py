@@ -21,6 +21,7 @@ from workloads.job.plan import KEYWORDS, JobPlan
 from workloads.serving.options import ServeKeywords
 from workloads.training.detail import Detail
 from workloads.training.iteration import Iteration
+from workloads.training.plan.plan import PLAN_FIELDS
 
 WRONG: tuple[Any, ...] = (
     *(-1, 3.7, 10**30, float("nan"), float("inf"), True, None, "", "zzz", b"x", Path("/nowhere/x")),
@@ -28,10 +29,10 @@ WRONG: tuple[Any, ...] = (
 )
 """Values that are wrong for most arguments; some take a few of them."""
 MACHINE, FLEET = "trn2.48xlarge", "trn2-ultraserver:20"
-PLAN = [field.name for field in fields(cs.Plan) if field.compare]
+
 KEYWORDS_OF: dict[str, list[str]] = {
-    "train": [*PLAN, *(field.name for field in fields(Detail))],
-    "search_plans": PLAN,
+    "train": [*PLAN_FIELDS, *(field.name for field in fields(Detail))],
+    "search_plans": list(PLAN_FIELDS),
     "serve": list(ServeKeywords.__annotations__),
     "run_job": [*(field.name for field in fields(JobPlan)), *KEYWORDS],
     "run_fleet": keywords_of(cs.run_fleet, *GROUPS),

@@ -1,12 +1,11 @@
-"""Split-conformal intervals with the validation table as the exchangeable unit.
+"""Intervals of predicted times, and the quantiles of ratios of two predictions.
 
-Rows of one table share their machine, framework and authors, so their errors are correlated: a
-thousand rows of one table say less about the next table than ten rows of each of ten tables. Every
-table therefore has the same weight. The score of a row is |ln(measured / predicted)| divided by its
-widening, the factor for what distinguishes it from other measurements; the half-width of a
-prediction is the weighted quantile of the scores times its own widening. The quantile of a kind
-with few tables is drawn towards that of its family (Vovk, Gammerman and Shafer 2005; Lei et al.
-2018 for normalised scores).
+The half-width of a step follows from :mod:`workloads.confidence.steps`, any other from
+:mod:`workloads.confidence.domains`: quantiles of scores of measured rows (split conformal
+prediction, Vovk, Gammerman and Shafer 2005; Lei et al. 2018). Rows of one table share their
+machine, framework and authors, so a thousand of them say less about the next table than ten rows of
+each of ten. Every table therefore has the same weight. The interval of a step is wider where it
+differs from all measured ones, by a factor for each difference.
 """
 
 from __future__ import annotations
@@ -122,11 +121,13 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
 
 @lru_cache(maxsize=256)
 def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
-    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
+    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables.
+
+    Scores are those of predictions that were told all that a row states.
+    """
     of_kind, tables_of_kind = _quantile(residuals.of(kind), level)
-    relatives = Residuals(
-        tuple(row for row in residuals.rows if FAMILY.get(row.kind) == FAMILY[kind])
-    )
+    told_all = residuals.at_level("").rows
+    relatives = Residuals(tuple(row for row in told_all if FAMILY.get(row.kind) == FAMILY[kind]))
     shared, _ = _quantile(relatives, level)
     if not tables_of_kind:
         return shared

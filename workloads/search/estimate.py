@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
@@ -27,7 +26,7 @@ from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
 from workloads.training.frameworks.framework import framework_of, usual_framework
 from workloads.training.layers.shapes import TWO
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import chunk_numbers, first_layers, is_moe
 
@@ -229,8 +228,6 @@ def _fields(plan: ParallelPlan, names: Sequence[str]) -> tuple[Hashable, ...]:
     return tuple(getattr(plan, name) for name in names)
 
 
-FIELDS = tuple(field.name for field in fields(ParallelPlan) if field.compare)
-"""Fields of a plan."""
 ORDER_FIELDS = ("schedule", "pp", "microbatches", "vpp")
 """Fields of a plan that the order of its stages' passes depends on."""
 HOP_FIELDS = (*PLACE_FIELDS, "microbatch", "local_seq")
@@ -245,7 +242,7 @@ NO_PASS_FIELDS = (
 )  # fmt: skip
 """Fields of a plan that passes do not depend on, or only in the ways that their key names besides.
 A field that is added to plans is part of the key."""
-PASS_FIELDS = tuple(name for name in FIELDS if name not in NO_PASS_FIELDS)
+PASS_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_PASS_FIELDS)
 """Fields of a plan that passes depend on."""
 NO_REPLICA_FIELDS = (
     "microbatch", "global_batch", "schedule", "recompute", "recompute_every", "attention",
@@ -253,5 +250,5 @@ NO_REPLICA_FIELDS = (
     "sequence_parallel", "runtime",
 )  # fmt: skip
 """Fields that the exchanges of replicas do not depend on, but for the turn of a schedule."""
-REPLICA_FIELDS = tuple(name for name in FIELDS if name not in NO_REPLICA_FIELDS)
+REPLICA_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_REPLICA_FIELDS)
 """Fields that the exchanges of replicas depend on."""

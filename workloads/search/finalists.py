@@ -85,7 +85,7 @@ class Runner:
     @cached_property
     def shared(self) -> SharedParts:
         """Parts of programs that the plans have in common."""
-        return SharedParts(self.cluster)
+        return SharedParts()
 
     def finalist(self, plan: ParallelPlan, place: int, estimate_s: float) -> Finalist:
         """Simulate one plan."""

@@ -8,7 +8,7 @@ room only if the training stack needs little memory are taken where no other fit
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -30,7 +30,7 @@ from workloads.training.plan.parameters import (
     kind_shares,
     layer_weight_bytes,
 )
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 NEEDLESS = {
     "zero": "more sharded over replicas than memory asks for",
@@ -177,10 +177,7 @@ def _needless(
     return ""
 
 
-SAME = ("order", *(
-    field.name for field in fields(ParallelPlan)
-    if field.compare and field.name not in ("order", "zero", "recompute")
-))  # fmt: skip
+SAME = ("order", *(name for name in PLAN_FIELDS if name not in ("order", "zero", "recompute")))
 """Fields in which plans agree that differ only in the memory that they save."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.search.search import Search, search
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS
 
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
@@ -66,8 +65,7 @@ def search_plans(
     """
 
     parameters = ("model", "cluster", "global_batch", "finalists", "each", "quiet")
-    plan_fields = (field.name for field in fields(ParallelPlan) if field.compare)
-    check_names("search_plans", stated, [*parameters, *plan_fields])
+    check_names("search_plans", stated, [*parameters, *PLAN_FIELDS])
     return search(
         as_model(model),
         as_cluster(cluster),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
 from topologies import display
+from topologies.arguments import check_names
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError, suggestion
 from workloads.confidence.rank_correlation import kendall_tau
 from workloads.models.model import Model
 from workloads.search.aim import Aim, AimFields
@@ -22,7 +22,7 @@ from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, Runner, simulated
 from workloads.search.fit import Fit, fit
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.without_effect import idle_fields_in_all
 
 if TYPE_CHECKING:
@@ -296,12 +296,7 @@ def _settled(stated: Mapping[str, Any], each: Sequence[str]) -> set[str]:
 
 def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequence[str]) -> IntArray:
     """Rows in order, and of plans that agree in all of the fields in ``each`` only the first."""
-    names = [column.name for column in fields(ParallelPlan) if column.compare]
-    for name in each:
-        if name not in names:
-            raise InputError(
-                f"a plan has no {name!r}.{suggestion(name, names)} It has {', '.join(names)}."
-            )
+    check_names("a plan", each, PLAN_FIELDS)
     if not each:
         return order
     seen: dict[tuple[Any, ...], int] = {}

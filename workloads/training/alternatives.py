@@ -44,7 +44,7 @@ class Alternative(NamedTuple):
 
 
 def alternatives(
-    plan: ParallelPlan, model: Model, cluster: Cluster, seconds: float, times: Times
+    plan: ParallelPlan, model: Model, cluster: Cluster, times: Times
 ) -> tuple[Alternative, ...]:
     """Return the plausible values of each field that nobody stated, with their times.
 
@@ -57,11 +57,13 @@ def alternatives(
         Its ``assumed`` fields are varied.
     model : Model
     cluster : Cluster
-    seconds : float
-        Time of a step of the plan [s].
+        Cluster without the numbers of the plan's framework, as other frameworks have their own.
     times : function of a plan
+        Called for the plan itself as well, so that all ratios are of one level of detail.
     """
-    others = []
+    if not plan.assumed:
+        return ()
+    others, seconds = [], times(plan)
     for changes in _changes(plan, model, cluster):
         try:
             other = replace(plan, **changes)
@@ -104,7 +106,10 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
     """Yield changes of the plan, each of one field that nobody stated and what depends on it."""
     assumed, several = set(plan.assumed), plan.dp * plan.cp > 1
     if "framework" in assumed:
+        predicted_as = framework_of(plan, cluster).name
         for name in common_frameworks(plan, cluster):
+            if name == predicted_as:
+                continue
             usual = framework(name).plan.items()
             # Each framework with its own usual values of what is open as well.
             open_too = {key: value for key, value in usual if key in assumed}

@@ -17,11 +17,9 @@ from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.iteration import Iteration, iteration
 from workloads.training.plan.checks import check_chips, check_ranks
 from workloads.training.plan.fields import check_field
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.usual_plan import complete
 
-PLAN = frozenset(field.name for field in fields(ParallelPlan) if field.compare)
-"""Names of the fields of a plan."""
 DETAIL = frozenset(field.name for field in fields(Detail))
 """Names of the fields of a detail; no field of a plan has the same name."""
 
@@ -107,10 +105,10 @@ def _divided(
 ) -> tuple[dict[str, Any], dict[str, Any], Conditions]:
     """Divide keyword arguments into fields of a plan, fields of a detail, and conditions."""
     parameters = ("model", "cluster", "plan", "detail", "progress")
-    check_names("train", stated, [*parameters, *sorted(PLAN), *sorted(DETAIL), *sorted(CONDITIONS)])
+    check_names("train", stated, [*parameters, *PLAN_FIELDS, *sorted(DETAIL), *sorted(CONDITIONS)])
     plan_fields, detail_fields, conditions = (
         {name: value for name, value in stated.items() if name in names}
-        for names in (PLAN, DETAIL, CONDITIONS)
+        for names in (PLAN_FIELDS, DETAIL, CONDITIONS)
     )
     for name, value in plan_fields.items():
         check_field(name, value)

@@ -63,6 +63,9 @@ class Iteration:
     model : Model
     plan : ParallelPlan
     cluster : Cluster
+        Cluster with the numbers of the framework.
+    stated_cluster : Cluster
+        Cluster without them, as a user states it.
     program : Program
         Program that was run, folded or not.
     trace : Trace or RankVector
@@ -91,6 +94,7 @@ class Iteration:
     model: Model
     plan: ParallelPlan
     cluster: Cluster
+    stated_cluster: Cluster
     program: Program
     trace: Trace | RankVector
     memory: Memory
@@ -150,14 +154,13 @@ class Iteration:
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
         """Plausible values of the fields of the plan that nobody stated, with their times."""
-        if self.undisturbed is not None or not self.plan.assumed:
-            return ()
+        how = Detail(trace=False, partial=True, allow_oversized=True, iterations=self.iterations)
+        shared = SharedParts()
 
         def seconds(plan: ParallelPlan) -> float:
-            how = Detail(trace=False, partial=True, iterations=self.iterations)
-            return iteration(self.model, self.cluster, plan, how).iteration_s
+            return iteration(self.model, self.stated_cluster, plan, how, shared=shared).iteration_s
 
-        return alternatives(self.plan, self.model, self.cluster, self.iteration_s, seconds)
+        return alternatives(self.plan, self.model, self.stated_cluster, seconds)
 
     @property
     def chips(self) -> int:
@@ -284,7 +287,7 @@ def iteration(
     True
     """
     detail = replace(detail or Detail(), **changes)
-    cluster = framework_of(plan, cluster).on(cluster, model)
+    stated_cluster, cluster = cluster, framework_of(plan, cluster).on(cluster, model)
     shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
     memory = check_step(shapes, cluster, detail)
     build_start = time.perf_counter()
@@ -292,7 +295,7 @@ def iteration(
     run_start = time.perf_counter()
     trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
-        *(model, plan, cluster, built_program, trace, memory),
+        *(model, plan, cluster, stated_cluster, built_program, trace, memory),
         *(run_start - build_start, time.perf_counter() - run_start),
         peak_flops_per_s=peak_flops_per_s(shapes),
         iterations=detail.iterations,

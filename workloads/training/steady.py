@@ -47,7 +47,7 @@ def steady(
     run follows from those of two shorter ones. ``shared`` has parts that several steps on the
     machine have in common.
     """
-    parts = shared or SharedParts(machine)
+    parts = shared or SharedParts()
 
     @cache
     def run(microbatches: int) -> Iteration:

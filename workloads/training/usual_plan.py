@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -15,7 +15,7 @@ from workloads.training.frameworks.framework import Framework, framework, usual_
 from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules.registry import (
     DEFAULT,
@@ -86,8 +86,7 @@ def complete(
         plan_fields["zero"] = min(plan_fields.get("zero", 1), 1)
     if stack.selective == "layers" and pp > 1:
         plan_fields.setdefault("reshard", False)  # PyTorch's FSDP keeps what it gathers there
-    names = (field.name for field in fields(ParallelPlan) if field.compare)
-    assumed = tuple(name for name in names if name not in named)
+    assumed = tuple(name for name in PLAN_FIELDS if name not in named)
     return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster, model))
 
 

@@ -45,7 +45,7 @@ class Steps:
 
         self.model = as_model(model)
         self.cluster = machine(cluster) if isinstance(cluster, str) else cluster
-        self._parts = SharedParts(self.cluster)
+        self._parts = SharedParts()
 
     def repeated(self, replica: Replica, **fields: Any) -> dict[str, Any]:
         """Return the fields of a plan that repeats a replica over the cluster, and further ones."""

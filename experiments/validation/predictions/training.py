@@ -38,7 +38,7 @@ class Steps:
         key = model, machine, plan
         if key not in self._steps:
             if machine not in self._shared:
-                self._shared[machine] = SharedParts(machine, self._structures)
+                self._shared[machine] = SharedParts(self._structures)
             self._steps[key] = steady(model, machine, plan, self._shared[machine])
         return self._steps[key]
 
@@ -74,8 +74,7 @@ def _predicted(
     if not step.memory.fits and not ran:
         return infeasible(_too_large(step), predicted)
     others = alternatives(
-        *(plan, model, machine, step.seconds),
-        times=lambda other: step_of(model, machine, other).seconds,
+        plan, model, machine, lambda other: step_of(model, machine, other).seconds
     )
     least, most = hull(others)
     ends = (step.seconds * least, step.seconds * most) if others else None

@@ -21,7 +21,7 @@ from workloads.confidence.kinds import (
 )
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
 from workloads.confidence.split_conformal import half_width, interval
-from workloads.confidence.steps import UNMEASURED, step_ends, step_half_width
+from workloads.confidence.steps import UNMEASURED, least_half_width, step_ends, step_half_width
 
 
 def _row(table: str, residual: float, **other: object) -> Residual:
@@ -63,6 +63,8 @@ def test_a_neuron_chip_without_rows_takes_what_fresh_steps_needed() -> None:
     _, basis = step_half_width(fresh, shipped_residuals())
     assert half_width(fresh, shipped_residuals()) >= UNMEASURED
     assert "no measured step of neuronx on such a chip" in basis
+    on_h100 = Prediction(SHARDED, "h100", framework="unknown", stated=FRAMEWORK)
+    assert least_half_width(on_h100, shipped_residuals()) < UNMEASURED
 
 
 @given(st.floats(-1.0, 0.0), st.floats(0.0, 1.0), st.floats(-0.5, 1.0))

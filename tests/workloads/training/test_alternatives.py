@@ -9,6 +9,7 @@ from experiments.reports.assumed import assumed_document, assumed_sentences
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.training.alternatives import Alternative, common_frameworks, hull
+from workloads.training.execution.jitter import Disturbance
 from workloads.training.plan.plan import ParallelPlan
 
 MACHINE = "dgx-h100:2"
@@ -30,6 +31,27 @@ def test_each_unstated_field_is_varied_alone() -> None:
         "llama-3.1-8b", MACHINE, framework="megatron-core", tp=8, global_batch=16, recompute="full"
     )
     assert full.ratio == pytest.approx(stated.time_s / step.time_s)
+
+
+def test_another_framework_takes_as_long_as_if_it_were_named() -> None:
+    """Its own numbers count, not those of the framework that was taken for the answer."""
+    sharded = {"zero": 3, "global_batch": 64}
+    step = train("llama-3.1-8b", MACHINE, **sharded)
+    ratios = {other.value: other.ratio for other in step.alternatives if other.field == "framework"}
+    assert step.framework.name == "fsdp"
+    assert ratios.keys() >= {"torchtitan", "megatron-core"}
+    for name in ("torchtitan", "megatron-core"):
+        as_named = train("llama-3.1-8b", MACHINE, framework=name, **sharded)
+        assert ratios[name] == pytest.approx(as_named.time_s / step.time_s)
+        assert ratios[name] < 0.9
+
+
+def test_a_disturbed_step_leaves_as_much_open() -> None:
+    usual = train("llama-3.1-8b", MACHINE, tp=8, global_batch=16)
+    disturbed = Disturbance(stragglers=((3, 1.5),))
+    slow = train("llama-3.1-8b", MACHINE, tp=8, global_batch=16, disturbed=disturbed)
+    assert slow.alternatives == usual.alternatives
+    assert slow.interval.high / slow.time_s == pytest.approx(usual.interval.high / usual.time_s)
 
 
 def test_less_stated_is_less_sure() -> None:

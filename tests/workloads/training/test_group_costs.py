@@ -33,7 +33,7 @@ PLANS: tuple[dict[str, Any], ...] = (
 
 def test_programs_that_share_costs_are_the_same() -> None:
     where = sixteen()
-    shared = SharedParts(where)
+    shared = SharedParts()
     for stated in (*PLANS, *PLANS):
         model, how = SPARSE if "ep" in stated else TOY, plan(**stated)
         shapes = RankShapes(model, how, where.chip, shipped_catalogue())

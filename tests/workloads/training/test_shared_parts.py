@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 from cluster_sim.trace.trace import run
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.training.execution import lower
+from workloads.training.iteration import iteration
 from workloads.training.layers import layer
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program import pass_layout, placed_groups
 from workloads.training.program.by_value import ByValue
 from workloads.training.program.fold import fold
@@ -44,7 +47,7 @@ def built(how: ParallelPlan, shared: SharedParts | None = None) -> Program:
 
 
 def test_programs_that_share_parts_are_the_same() -> None:
-    shared = SharedParts(sixteen())
+    shared = SharedParts()
     for changes in (*PLANS, *PLANS):
         alone, sharing = built(plan(**changes)), built(plan(**changes), shared)
         assert alone.steps == sharing.steps
@@ -53,6 +56,18 @@ def test_programs_that_share_parts_are_the_same() -> None:
                 np.testing.assert_equal(*(getattr(stream.ops, column) for stream in pair))
             for column in ("src", "dst", "contends"):
                 np.testing.assert_equal(*(getattr(stream, column) for stream in pair))
+
+
+def test_a_framework_with_another_collective_library_keeps_its_costs(tmp_path: Path) -> None:
+    file = tmp_path / "ours.yaml"
+    file.write_text("title: ours\nruntimes: [nccl]\nnumbers: {nccl-tuner.trees: none}\n")
+    machine, shared = cluster("dgx-h100:16"), SharedParts()
+    how = plan(dp=128, zero=0, global_batch=128, overlap="none")
+    plans = [how, replace(how, framework=str(file))]
+    alone = [iteration(TOY, machine, each).time_s for each in plans]
+    sharing = [iteration(TOY, machine, each, shared=shared).time_s for each in plans]
+    assert sharing == alone
+    assert alone[0] < alone[1]
 
 
 def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
@@ -66,7 +81,7 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
         return lay_out(self, steps)
 
     monkeypatch.setattr(pass_layout.PassLayout, "ops", counted)
-    shared = SharedParts(sixteen())
+    shared = SharedParts()
     counts = []
     for changes in PLANS[:4]:
         built(plan(**changes), shared)
@@ -84,7 +99,7 @@ def test_geometries_are_worked_out_once_a_placement(monkeypatch: pytest.MonkeyPa
         return geometries(cluster, chips)
 
     monkeypatch.setattr(placed_groups, "geometries", counted)
-    shared = SharedParts(sixteen())
+    shared = SharedParts()
     built(plan(tp=2, pp=4, dp=2, overlap="dp"), shared)
     # tp, dp, the pairs of three stages and of the last there and back, the ends of the pipelines,
     # and the norm
@@ -106,7 +121,7 @@ def test_schedules_that_share_structures_are_the_same(monkeypatch: pytest.Monkey
         return skeleton(program)
 
     monkeypatch.setattr(lower, "_skeleton", counted)
-    shared = SharedParts(sixteen())
+    shared = SharedParts()
     for changes in PLANS:
         for more in ({}, {"seq": 1024}):
             how = plan(**{**changes, **more})
@@ -172,8 +187,7 @@ def test_steps_of_a_layer_depend_on_the_fields_that_they_are_remembered_by(model
         "framework": {"framework": "axlearn"},
         "optimizer": {"optimizer": "muon"},
     }
-    names = {field.name for field in fields(ParallelPlan) if field.compare}
-    assert names == {*layer.LAYER_FIELDS, *changes}
+    assert set(PLAN_FIELDS) == {*layer.LAYER_FIELDS, *changes}
     apart = {"ep": 4, "etp": 1} if model.experts else {}
     for usual in ({"tp": 2}, {"tp": 2, "recompute": "full"}, {"tp": 2, "overlap": "all"}):
         base = {"dp": 8, "global_batch": 16, **apart, **usual}

@@ -16,14 +16,14 @@ from importlib.resources import files
 from typing import Any
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
-from topologies.catalogue.families import chip_family
+from topologies.catalogue.families import NEURON, chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.files.yaml_documents import read_yaml
 from workloads.kernels.chip_share import family
 from workloads.models.model import Model
 from workloads.training.plan.fields import check_field, framework_names
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS
 
 LARGEST_FILE_BYTES = 2**16
 DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
@@ -250,10 +250,9 @@ def _read(path: str, name: str = "") -> Framework:
 
 
 def _check_plan(usual: Mapping[str, Any], path: str) -> None:
-    plan_fields = [entry.name for entry in fields(ParallelPlan) if entry.compare]
     for key, value in usual.items():
-        if key not in plan_fields:
-            near = suggestion(str(key), plan_fields)
+        if key not in PLAN_FIELDS:
+            near = suggestion(str(key), PLAN_FIELDS)
             raise InputError(f"{path}: a plan has no field {str(key)[:40]!r}.{near} Correct it.")
         check_field(key, value)
 
@@ -279,7 +278,7 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     ('megatron-core', 'fsdp')
     """
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
-    if runtime == "neuron":
+    if runtime == NEURON:
         return "torch-neuronx" if stated.get("runtime") == "xla" else "neuronx"
     if runtime == "xla":
         return "maxtext"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from topologies import display
 from topologies.arguments import fitting
@@ -390,3 +390,7 @@ class ParallelPlan:
     def sp(self) -> int:
         """Parts of a sequence among which sequence parallelism divides norms and residuals."""
         return self.tp if self.sequence_parallel else 1
+
+
+PLAN_FIELDS = tuple(entry.name for entry in fields(ParallelPlan) if entry.compare)
+"""Names of the fields that a user may state."""

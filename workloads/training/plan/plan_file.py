@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from topologies.files.writing import whole_file
 from topologies.units import parse_bytes
 from workloads.training.plan.fields import check_field, shown
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 __all__ = [
     "OtherPlan",
@@ -98,9 +97,7 @@ def plan_yaml(plan: ParallelPlan) -> str:
     """
     import yaml
 
-    values: dict[str, Any] = {
-        field.name: getattr(plan, field.name) for field in fields(plan) if field.compare
-    }
+    values: dict[str, Any] = {name: getattr(plan, name) for name in PLAN_FIELDS}
     values["order"] = "-".join(plan.order)
     values["stage_layers"] = "-".join(map(str, plan.stage_layers))
     written = {name: value for name, value in values.items() if value != ""}
@@ -115,11 +112,12 @@ def write_plan(plan: ParallelPlan, path: Path) -> None:
 
 def _field_name(key: str, path: Path) -> str:
     """Name of the field that a key of a file stands for, written with hyphens or underscores."""
-    names = [field.name for field in fields(ParallelPlan) if field.compare]
     name = key.replace("-", "_")
-    if name not in names:
-        near = suggestion(name, names)
-        raise InputError(f"{path}: a plan has no {key[:40]!r}.{near} It has {', '.join(names)}.")
+    if name not in PLAN_FIELDS:
+        near = suggestion(name, PLAN_FIELDS)
+        raise InputError(
+            f"{path}: a plan has no {key[:40]!r}.{near} It has {', '.join(PLAN_FIELDS)}."
+        )
     return name
 
 

@@ -121,12 +121,14 @@ def program(
         Parts that programs on the same cluster have in common.
     """
     plan, catalog = shapes.plan, Catalog()
-    shared = shared or SharedParts(placement.cluster)
+    shared = shared or SharedParts()
     streams = _streams(shapes, catalog, iterations, shared)
     memory = memory_bytes_per_s(shapes) if overlaps(plan) else 0
     per_token = shapes.model.experts.per_token if shapes.model.experts else 1
     placed = shared.placed(placement)
-    exchanges = Exchanges(placed, plan, catalog, streams, memory, per_token, shared.costs)
+    exchanges = Exchanges(
+        placed, plan, catalog, streams, memory, per_token, shared.costs(placement.cluster)
+    )
     kernel_ps, size_bytes = catalog.column("duration_ps"), catalog.column("size_bytes")
     drawn, step_ps = draws(size_bytes, kernel_ps, memory)
     ranks, cluster = np.arange(plan.ranks), placement.cluster

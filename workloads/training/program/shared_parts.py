@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import fields
 
 from topologies.clusters.cluster import Cluster
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import Placement
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.program.by_value import ByValue
 from workloads.training.program.group_costs import GroupCosts
 from workloads.training.program.placed_groups import PlacedGroups
@@ -17,9 +16,7 @@ from workloads.training.program.stage import BuiltPasses, LaidOut
 
 NO_PART = ("global_batch", "order")
 """Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
-ALIKE = tuple(
-    field.name for field in fields(ParallelPlan) if field.compare and field.name not in NO_PART
-)
+ALIKE = tuple(name for name in PLAN_FIELDS if name not in NO_PART)
 """Fields in which plans with the same passes agree."""
 PLANS = 64
 """Plans whose passes are kept."""
@@ -44,17 +41,21 @@ class SharedParts:
 
     Attributes
     ----------
-    costs : GroupCosts
-        Costs of the calls of groups.
     structures : ByValue
         Results that follow from the order of ops. Programs on several clusters may share them.
     """
 
-    def __init__(self, cluster: Cluster, structures: ByValue | None = None):
-        self.costs = GroupCosts(cluster)
+    def __init__(self, structures: ByValue | None = None):
+        self._costs: dict[Cluster, GroupCosts] = {}
         self.structures = ByValue() if structures is None else structures
         self._placed = ByValue(MOST_PLACED)
         self._laid_out: OrderedDict[Hashable, dict[Hashable, LaidOut]] = OrderedDict()
+
+    def costs(self, cluster: Cluster) -> GroupCosts:
+        """Return the costs of the calls of groups on the cluster with a framework's numbers."""
+        if cluster not in self._costs:
+            self._costs[cluster] = GroupCosts(cluster)
+        return self._costs[cluster]
 
     def passes(self, shapes: RankShapes) -> BuiltPasses:
         """Return the passes that plans share if they differ only in batch and order of the axes."""
