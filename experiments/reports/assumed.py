@@ -23,22 +23,22 @@ def assumed_document(step: Iteration) -> dict[str, Any]:
     for other in step.alternatives:
         entry = fields.setdefault(other.field, {"value": _value(step, other.field)})
         entry.setdefault("alternatives", []).append({"value": other.value, "ratio": other.ratio})
-    if "framework" in step.plan.assumed or not step.plan.framework:
-        fields.setdefault("framework", {"value": step.framework.name, "alternatives": []})
+    if not step.plan.names_framework:
+        fields.setdefault("framework", {"value": step.framework.text, "alternatives": []})
     return {"framework": step.framework.text, **({"assumed": fields} if fields else {})}
 
 
 def _value(step: Iteration, name: str) -> Any:
-    return step.framework.name if name == "framework" else getattr(step.plan, name)
+    return step.framework.text if name == "framework" else getattr(step.plan, name)
 
 
 def assumed_sentences(step: Iteration) -> list[str]:
     """Return a sentence about the framework, and one about other fields that matter."""
     alternatives_of = {name: _alternatives(step, name) for name in NAMED}
     sentences = []
-    if "framework" in step.plan.assumed or not step.plan.framework:
+    if not step.plan.names_framework:
         others = f"; {alternatives_of['framework']}" if alternatives_of["framework"] else ""
-        sentences.append(f"Framework not stated: predicted as {step.framework.name}{others}.")
+        sentences.append(f"Framework not stated: predicted as {step.framework.text}{others}.")
     shown = [
         f"{name.replace('_', ' ')} {_word(_value(step, name))} ({text})"
         for name, text in alternatives_of.items()
@@ -53,7 +53,7 @@ def left_out_framework(step: Iteration, filed: OtherPlan | None) -> str:
     """Return a sentence where the framework of another tool's file does not train on the chips."""
     from workloads.training.frameworks.framework import framework  # costly, for the help of train
 
-    implied = filed.implied if filed and "framework" in step.plan.assumed else ""
+    implied = filed.implied if filed and not step.plan.names_framework else ""
     if not filed or not implied or framework(implied).trains_on(step.cluster):
         return ""
     chip = step.cluster.chip
@@ -72,6 +72,4 @@ def _alternatives(step: Iteration, name: str) -> str:
 
 
 def _word(value: Any) -> str:
-    return (
-        {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)

@@ -63,6 +63,10 @@ class Degrees(Protocol):
         """Framework and its settings; empty for the usual one."""
 
     @property
+    def names_framework(self) -> bool:
+        """Return whether the framework was stated by its name."""
+
+    @property
     def assumed(self) -> tuple[str, ...]:
         """Fields that nobody stated."""
 
@@ -116,8 +120,8 @@ def training_features(
 def _told(plan: Degrees) -> str:
     """Return the level of what is told by a plan."""
     if OPEN & {*plan.assumed}:
-        return BARE if "framework" in plan.assumed else FRAMEWORK
-    if not plan.framework or "framework" in plan.assumed:
+        return FRAMEWORK if plan.names_framework else BARE
+    if not plan.names_framework:
         return PLAN
     return "" if ":" in plan.framework else FRAMEWORK
 

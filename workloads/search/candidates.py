@@ -22,7 +22,7 @@ from workloads.search.combinations import (
 from workloads.search.grid import Columns, rows
 from workloads.search.refusals import check_alone
 from workloads.search.rules import Frame, sieve
-from workloads.training.frameworks.framework import framework, usual_framework
+from workloads.training.frameworks.framework import framework, framework_text
 from workloads.training.plan.checks import check_runtime
 from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
@@ -138,10 +138,10 @@ def _base(
     same = {name: fixed[name] for name in (*SHARED, "overlap") if name in fixed}
     sizes = {"seq": usual.seq, "ranks_per_chip": usual.ranks_per_chip}
     # All plans of a search are run by one framework, so that none wins by another's kernels.
-    assumed = () if "framework" in same else ("framework",)
-    same.setdefault("framework", usual_framework(cluster, same))
+    text = same.get("framework", "")
+    same["framework"] = framework_text(text, cluster, same)
     fields = {**sizes, **same, "global_batch": global_batch}
-    return ParallelPlan(**fields, assumed=assumed)
+    return ParallelPlan(**fields, assumed=() if text[:1] not in ("", ":") else ("framework",))
 
 
 def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[ParallelPlan, ...]:

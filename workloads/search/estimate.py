@@ -24,7 +24,7 @@ from workloads.search.lower_bound import Work, least_s
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
-from workloads.training.frameworks.framework import framework_of, usual_framework
+from workloads.training.frameworks.framework import framework_of, framework_text
 from workloads.training.layers.shapes import TWO
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules import BACKWARD, WEIGHT
@@ -54,7 +54,7 @@ def estimate(
     """
     seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
     for row, plan in enumerate(plans):
-        text = plan.framework or usual_framework(cluster, vars(plan))
+        text = framework_text(plan.framework, cluster, vars(plan))
         rows_of.setdefault(text, []).append(row)
     for rows in rows_of.values():
         alike = [plans[row] for row in rows]

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework, framework_of, names
-from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
+from workloads.training.usual_plan import fits
 
 Times = Callable[[ParallelPlan], float]
 """Function that returns the time of a step of a plan [s]."""
@@ -97,25 +96,24 @@ def hull(others: Sequence[Alternative]) -> tuple[float, float]:
 
 def _runs(plan: ParallelPlan, model: Model, cluster: Cluster) -> bool:
     check_model(plan, model)
-    numbers = framework_of(plan, cluster).on(cluster, model).catalogue or shipped_catalogue()
-    needed = worst(model, plan, numbers, cluster.chip)
-    return needed.fits
+    return fits(model, plan, framework_of(plan, cluster).on(cluster, model))
 
 
 def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dict[str, Any]]:
     """Yield changes of the plan, each of one field that nobody stated and what depends on it."""
     assumed, several = set(plan.assumed), plan.dp * plan.cp > 1
     if "framework" in assumed:
-        predicted_as = framework_of(plan, cluster).name
+        stack = framework_of(plan, cluster)
         for name in common_frameworks(plan, cluster):
-            if name == predicted_as:
+            if name == stack.name:
                 continue
             usual = framework(name).plan.items()
             # Each framework with its own usual values of what is open as well.
             open_too = {key: value for key, value in usual if key in assumed}
             if plan.pp > 1 and "zero" in open_too:
                 open_too["zero"] = min(1, open_too["zero"])
-            yield {"framework": name, **open_too}
+            settings = ",".join(word for word in stack.chosen if framework(name).has(word))
+            yield {"framework": f"{name}:{settings}" if settings else name, **open_too}
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
         # Work on one chip is often run by PyTorch itself, or traced lazily.

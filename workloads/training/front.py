@@ -82,19 +82,19 @@ def train(
     if count is not None:
         check_chips(count, cluster)
         detail_fields["partial"] = True
-    stated_fields = {**(vars(plan) if plan else {}), **plan_fields}
-    if text := conditions.framework_text(stated_fields, cluster):
-        plan_fields["framework"] = text
+    stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
     if plan:
-        plan = _changed(plan, plan_fields, count)
-    plan = plan or complete(plan_fields, model, cluster, chips=count)
+        plan = _changed(plan, plan_fields, stack, count)
+    plan = plan or complete({**plan_fields, "framework": stack}, model, cluster, chips=count)
     return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
 
 
-def _changed(plan: ParallelPlan, plan_fields: Mapping[str, Any], chips: int | None) -> ParallelPlan:
+def _changed(
+    plan: ParallelPlan, plan_fields: Mapping[str, Any], stack: str, chips: int | None
+) -> ParallelPlan:
     """Return the plan with other values for some of its fields, which are then stated ones."""
     assumed = tuple(name for name in plan.assumed if name not in plan_fields)
-    plan = replace(plan, **plan_fields, assumed=assumed)
+    plan = replace(plan, **{**plan_fields, "framework": stack}, assumed=assumed)
     if chips is not None:
         check_ranks(plan, chips)
     return plan

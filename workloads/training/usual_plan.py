@@ -11,7 +11,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.frameworks.framework import Framework, framework, usual_framework
+from workloads.training.frameworks.framework import Framework, framework, framework_text
 from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
@@ -55,18 +55,12 @@ def complete(
     ------
     InputError
     """
-    named = {name: value for name, value in stated.items() if value is not None}
+    named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
-    stack = framework(plan_fields.get("framework") or usual_framework(cluster, plan_fields))
+    stack = framework(framework_text(plan_fields.get("framework", ""), cluster, plan_fields))
     plan_fields = {**stack.plan, **_recomputation(plan_fields, stack)}
     room = cluster.chips if chips is None else chips
-    default_ranks = ranks_per_chip(cluster, lnc)
-    per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
-    if lnc is not None and per_chip != default_ranks:
-        raise InputError(
-            f"--lnc {lnc} makes {default_ranks} ranks a chip, but ranks_per_chip is {per_chip}. "
-            "State one of them."
-        )
+    _set_ranks_per_chip(plan_fields, cluster, lnc)
     plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
     # Each size is checked before the next ones are computed from it.
     tp, pp, cp, per_chip, microbatch = (
@@ -87,6 +81,8 @@ def complete(
     if stack.selective == "layers" and pp > 1:
         plan_fields.setdefault("reshard", False)  # PyTorch's FSDP keeps what it gathers there
     assumed = tuple(name for name in PLAN_FIELDS if name not in named)
+    if plan_fields.get("framework", "").startswith(":"):
+        assumed += ("framework",)  # settings alone name none
     return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster, model))
 
 
@@ -98,11 +94,11 @@ def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPl
     if plan.vpp == 1 or not {"vpp", "schedule"} <= set(plan.assumed):
         return plan
     whole = replace(plan, vpp=1, schedule=DEFAULT)
-    too_large = not _fits(model, plan, cluster) and _fits(model, whole, cluster)
+    too_large = not fits(model, plan, cluster) and fits(model, whole, cluster)
     return whole if too_large else plan
 
 
-def _fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
+def fits(model: Model, plan: ParallelPlan, cluster: Cluster) -> bool:
     """Return whether a plan fits in the memory of the stage that needs most."""
     needed = worst(model, plan, cluster.catalogue or shipped_catalogue(), cluster.chip)
     return needed.fits
@@ -169,6 +165,17 @@ def _size(plan_fields: Mapping[str, Any], name: str) -> int:
     value: int = plan_fields.get(name, 1)
     check_field(name, value)
     return value
+
+
+def _set_ranks_per_chip(plan_fields: dict[str, Any], cluster: Cluster, lnc: int | None) -> None:
+    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes."""
+    default_ranks = ranks_per_chip(cluster, lnc)
+    per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
+    if lnc is not None and per_chip != default_ranks:
+        raise InputError(
+            f"--lnc {lnc} makes {default_ranks} ranks a chip, but ranks_per_chip is {per_chip}. "
+            "State one of them."
+        )
 
 
 def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:

@@ -138,8 +138,7 @@ def _search(
 
     kept = {name: value for name, value in stated.items() if name != "global_batch"}
     cluster = inputs.read_cluster(catalogue)
-    if text := how.framework_text(kept, cluster):
-        kept["framework"] = text
+    kept["framework"] = how.framework_text(kept, cluster)
     return search(
         inputs.read_model(),
         cluster,

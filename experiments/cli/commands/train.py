@@ -66,8 +66,7 @@ class PlanInputs(Conditions):
         implied = filed.implied if filed and "framework" not in stated else ""
         if implied and not framework(implied).trains_on(cluster):
             del plan_fields["framework"]  # the answer says so
-        text = self.framework_text(plan_fields, cluster)
-        return {**plan_fields, **({"framework": text} if text else {})}
+        return {**plan_fields, "framework": self.framework_text(plan_fields, cluster)}
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def _print_told(results: Sequence[Result], by_level: Mapping[str, Sequence[Resul
 
 
 TOLD_LEGEND = (
-    "told: all that the row states; its plan and the name of its framework; its plan; or its "
+    "stated: all that the row states; its plan and the name of its framework; its plan; or its "
     "degrees, batch, sequence and precision alone. median, p90, bias: of predicted / published - "
     "1, the first two and the mean of biases without sign. in 80 %: rows within their interval, of "
     "± at the median. refused: plans that ran, but that the memory model takes for too large; they "

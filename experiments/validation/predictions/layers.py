@@ -32,7 +32,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     there, back = forward(shapes), backward(shapes)
     grades = {
         "kernels": worst(*(step.provenance for step in there if step.provenance)),
-        "framework": f"stated: {plan.framework}" if plan.framework else "assumed",
+        "framework": f"stated: {plan.framework}" if plan.names_framework else "assumed",
     }
     if row.assumed:
         grades["columns"] = f"assumed: {', '.join(row.assumed)}"

@@ -26,7 +26,7 @@ def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Ou
     model = replace(model, dropout=plan.attention == "unfused")
     numbers = framework_of(plan, machine).on(machine, model).catalogue or shipped_catalogue()
     needed = worst(model, plan, numbers, machine.chip)
-    grades = {"framework": f"stated: {plan.framework}" if plan.framework else "assumed"}
+    grades = {"framework": f"stated: {plan.framework}" if plan.names_framework else "assumed"}
     if row.assumed:
         grades["columns"] = f"assumed: {', '.join(row.assumed)}"
     return Outcome(

@@ -195,7 +195,7 @@ def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
     conditions = Conditions(**{name: row.get(name) for name in CONDITIONS})
     fields |= {"framework": row["framework"]} if row.get("framework") else {}
     stack = conditions.framework_text(fields, machines_for(row["cluster"], 1))
-    return {**fields, **({"framework": stack} if stack else {})}
+    return {**fields, "framework": stack}
 
 
 def _too_large(step: SteadyStep) -> str:
@@ -209,7 +209,7 @@ def _provenance(step: SteadyStep, row: Stated, plan: ParallelPlan) -> dict[str, 
     empty = [name for name in row.assumed if name not in left]
     if empty or left:
         grades["columns"] = f"assumed: {', '.join((*empty, *left))}"
-    grades["framework"] = f"stated: {plan.framework}" if plan.framework else "assumed"
+    grades["framework"] = f"stated: {plan.framework}" if plan.names_framework else "assumed"
     if not step.memory.fits:
         grades["memory"] = _too_large(step)
     return grades

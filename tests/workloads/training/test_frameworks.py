@@ -312,14 +312,14 @@ def test_each_condition_moves_the_time(
 @pytest.mark.parametrize(
     ("condition", "stated", "text"),
     [
-        ({"graphs": True}, {}, "megatron-core:graphs"),
-        ({"compiled": True}, {"zero": 3}, "fsdp:compiled"),
+        ({"graphs": True}, {}, ":graphs"),
+        ({"compiled": True}, {"zero": 3}, ":compiled"),
         ({"compiled": False}, {"zero": 3}, ""),
         ({"compiled": False}, {"framework": "fsdp:compiled"}, "fsdp"),
         ({"compiled": True}, {"framework": "torchtitan:eager"}, "torchtitan"),
         ({"compiled": True}, {"framework": "torchtitan"}, "torchtitan"),
         ({"compiled": False}, {"framework": "torchtitan:500-watt"}, "torchtitan:500-watt,eager"),
-        ({"date": "2024-06", "graphs": True}, {}, "megatron-core:2024-06,graphs"),
+        ({"date": "2024-06", "graphs": True}, {}, ":2024-06,graphs"),
         ({"graphs": False, "power_limit_w": 700.0}, {}, ""),
         ({"graphs": False}, {"framework": "megatron-core:graphs,2024-06"}, "megatron-core:2024-06"),
         (
@@ -344,6 +344,7 @@ def test_a_condition_stands_for_a_setting(
         ({"compiled": True}, "dgx-h100", {}, "compiled is no condition of framework megatron-core"),
         ({"launch_blocking": True}, "trn2.48xlarge", {}, "launch_blocking is no condition of"),
         ({"power_limit_w": 300.0}, "dgx-a100", {}, "power_limit_w 300: kernels of a100-80gb were"),
+        ({"power_limit_w": 700.0}, "dgx-b200", {}, "power_limit_w 700: kernels of b200 were"),
         ({"date": "soon"}, "dgx-h100", {}, "date 'soon' is no month. Write it as 2024-06"),
     ],
 )
@@ -352,6 +353,26 @@ def test_a_condition_that_the_framework_lacks_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         train(TOY, machine, **stated, **condition)
+
+
+def test_a_condition_names_no_framework() -> None:
+    """Who states a power limit is as unsure of the framework, each of which then has the limit."""
+    usual = train(WIDE, "dgx-h100", zero=3, global_batch=64)
+    limited = train(WIDE, "dgx-h100", zero=3, global_batch=64, power_limit_w=500)
+    assert limited.framework.text == "fsdp:500-watt"
+    assert "framework" in limited.plan.assumed
+    of_frameworks = [
+        {other.value for other in step.alternatives if other.field == "framework"}
+        for step in (usual, limited)
+    ]
+    assert of_frameworks[1] == {f"{name}:500-watt" for name in of_frameworks[0]}
+    width, limited_width = (each.interval.high / each.interval.low for each in (usual, limited))
+    assert limited_width > 0.9 * width
+
+
+def test_a_limit_at_the_power_of_the_chip_is_none() -> None:
+    limited, usual = (train(TOY, "dgx-a100", power_limit_w=limit) for limit in (400, None))
+    assert limited.time_s == usual.time_s
 
 
 def test_chips_may_be_fewer_than_the_cluster_has() -> None:

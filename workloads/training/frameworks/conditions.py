@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -64,6 +65,8 @@ class Conditions:
     def framework_text(self, stated: Mapping[str, Any], cluster: Cluster) -> str:
         """Return the framework of a plan with the settings that the conditions stand for.
 
+        A plan that names no framework keeps to the usual one, and the text begins with the colon.
+
         Parameters
         ----------
         stated : mapping
@@ -82,7 +85,8 @@ class Conditions:
         # The help of a command lists these fields and loads no numbers for it.
         from workloads.training.frameworks.framework import framework, usual_framework
 
-        name, _, more = (text or usual_framework(cluster, stated)).partition(":")
+        stated_name, _, more = text.partition(":")
+        name = stated_name or usual_framework(cluster, stated)
         stack, chosen = framework(name), [word for word in more.split(",") if word]
         for word, opposite, condition in words:
             chosen = [other for other in chosen if not re.fullmatch(opposite, other)]
@@ -94,7 +98,7 @@ class Conditions:
                     "another framework."
                 )
             chosen.append(word)
-        return f"{name}:{','.join(dict.fromkeys(chosen))}" if chosen else text and name
+        return f"{stated_name}:{','.join(dict.fromkeys(chosen))}" if chosen else stated_name
 
     def _words(self, cluster: Cluster) -> list[tuple[str, str, str]]:
         """Return settings with the pattern of those they replace, and the fields they are from."""
@@ -113,19 +117,19 @@ class Conditions:
                 condition = "graphs" if setting == "graphs" else "launch_blocking"
                 words.append((setting if stands else "", setting, condition))
         if self.power_limit_w is not None:
-            low = self.power_limit_w < LIMITED_BELOW_W
-            if low:
-                _check_limit(cluster, self.power_limit_w)
+            low = _limited(cluster, self.power_limit_w) and self.power_limit_w < LIMITED_BELOW_W
             words.append((LIMITED if low else "", LIMITED, "power_limit_w"))
         return words
 
 
-def _check_limit(cluster: Cluster, limit_w: float) -> None:
-    """Refuse a power limit of chips whose kernels were only measured without one."""
+def _limited(cluster: Cluster, limit_w: float) -> bool:
+    """Return whether a limit is below a chip's power, and refuse one that nobody measured."""
     from topologies.catalogue.catalogue import shipped_catalogue
     from workloads.kernels.chip_share import family
 
     catalogue = cluster.catalogue or shipped_catalogue()
+    if limit_w >= catalogue.value(cluster.chip, "tdp", math.inf):
+        return False
     kernels = f"kernels.{family(cluster.chip, catalogue).name}"
     measured = catalogue.has(kernels, "gemm_sustained") and any(
         row.variant == LIMITED for row in catalogue.variants(kernels, "gemm_sustained")
@@ -135,6 +139,7 @@ def _check_limit(cluster: Cluster, limit_w: float) -> None:
             f"power_limit_w {limit_w:g}: kernels of {cluster.chip} were not measured under a "
             "limit, only those of h100. Leave it out."
         )
+    return True
 
 
 CONDITIONS = frozenset(entry.name for entry in fields(Conditions))

@@ -287,6 +287,19 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     return "fsdp" if stated.get("zero") == 3 else "megatron-core"
 
 
+def framework_text(text: str, cluster: Cluster, stated: Mapping[str, Any]) -> str:
+    """Return the text of a plan's framework, with the usual name where it has only settings.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> framework_text(":graphs", cluster("dgx-h100"), {"tp": 8})
+    'megatron-core:graphs'
+    """
+    name, colon, settings = text.partition(":")
+    return f"{name or usual_framework(cluster, stated)}{colon}{settings}"
+
+
 def framework_of(plan: Any, cluster: Cluster) -> Framework:
     """Return the framework that runs a plan on a cluster: the one it names, or the usual one.
 
@@ -295,6 +308,6 @@ def framework_of(plan: Any, cluster: Cluster) -> Framework:
     InputError
         For an unknown framework, and one that does not train on the cluster's chips.
     """
-    stack = framework(plan.framework or usual_framework(cluster, vars(plan)))
+    stack = framework(framework_text(plan.framework, cluster, vars(plan)))
     stack.check_chip(cluster)
     return stack

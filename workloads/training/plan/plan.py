@@ -357,6 +357,11 @@ class ParallelPlan:
         return max(1, self.stage_ranks // (self.ep * self.expert_tp))
 
     @property
+    def names_framework(self) -> bool:
+        """Return whether the framework was stated by its name, not taken for the usual one."""
+        return "framework" not in self.assumed and self.framework[:1] not in ("", ":")
+
+    @property
     def norm_axes(self) -> tuple[str, ...]:
         """Axes along which ranks add up the squares of their gradients for the global norm.
 
