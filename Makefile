@@ -99,7 +99,7 @@ sbom: $(READY)
 	$(BIN)/python tools/sbom.py requirements.txt out/dist
 
 as-user: $(READY)
-	$(BIN)/python -m experiments.validation.gate
+	$(BIN)/python -m tools.as_user
 
 size: $(READY)
 	$(BIN)/python -m tests.size
@@ -118,7 +118,7 @@ docs-rerun: $(READY)
 		$(BIN)/python -m tests.docs.pictures && exit $$moved
 
 gallery: $(READY)
-	$(BIN)/python -m experiments.gallery
+	$(BIN)/python -m tools.gallery
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

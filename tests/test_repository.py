@@ -239,7 +239,6 @@ LATE: dict[str, set[str]] = {
     "experiments/sweeps/dask_cluster.py": {"distributed"},
     "experiments/sweeps/sweep.py": {"experiments.sweeps.dask_cluster"},
     "experiments/validation/comparison/compare_collectives.py": {"pandas"},
-    "experiments/validation/how_true.py": {"matplotlib"},
     "experiments/validation/predictions/predictors.py": {"experiments.validation.predictions"},
     "experiments/validation/validate.py": {"pandas"},
     "topologies/clusters/names.py": {

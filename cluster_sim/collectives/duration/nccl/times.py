@@ -4,7 +4,7 @@ NVIDIA's machines run NCCL, which moves data round rings in one of three protoco
 switch, goes up and down a tree over servers, or exchanges messages between all pairs at once. The
 time follows from the bytes that the busiest port carries, the number of steps, and the time that a
 pipeline of slices takes to fill. The constants are catalogue rows ``nccl.<chip>`` and
-``nccl.<fabric>``, fitted by ``python -m experiments.calibration.collectives``.
+``nccl.<fabric>``, fitted by ``python -m tools.fit_collectives``.
 
     time = launch + steps + slowest port + filling + copy of a rank's own shard
 

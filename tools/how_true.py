@@ -1,4 +1,4 @@
-"""``python -m experiments.validation.how_true``: the page and the picture of how true answers are.
+"""``python -m tools.how_true``: the page and the picture of how true answers are.
 
 Both come from ``workloads/confidence/residuals.csv``, which ``validate --residuals`` writes, and
 from the grades of the catalogue.
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.validation.gate import KEYS, MEAN, recorded
+from tools.as_user import KEYS, MEAN, recorded
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family
@@ -75,7 +75,7 @@ the 80 % intervals that such a question gets. The intervals come from all other 
 AS_USER_END = """
 What was told: *framework*, the plan and the name of its framework; *plan*, the plan alone; *bare*,
 degrees, batch, sequence and precision. `cluster-sim validate --as-user` shows each table, and
-`python -m experiments.validation.gate` compares with the recorded errors.
+`python -m tools.as_user` compares with the recorded errors.
 """
 LEVELS = {"framework": "plan and framework", "plan": "plan", "bare": "degrees and batch"}
 """Levels of what was told, in words."""
@@ -105,7 +105,7 @@ These commands write this page and its picture:
 
 ```
 cluster-sim validate --residuals workloads/confidence/residuals.csv
-python -m experiments.validation.how_true docs
+python -m tools.how_true docs
 ```
 """
 

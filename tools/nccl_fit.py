@@ -15,9 +15,9 @@ from cluster_sim.collectives.duration.nccl.constants import Nccl
 from cluster_sim.collectives.duration.nccl.load import Load, load_of
 from cluster_sim.collectives.duration.nccl.times import seconds
 from cluster_sim.collectives.group import Group
-from experiments.calibration.fit_rows import Fitted
 from experiments.validation.reading.machines import machines_for
 from experiments.validation.reading.rows import Row
+from tools.fit_rows import Fitted
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.confidence.timing_tool import COLLECTIVES, WAITED

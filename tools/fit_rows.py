@@ -137,7 +137,7 @@ def _row(name: str, quantity: str, value: float, spread: float, inherited: str) 
         unit=unit,
         grade="assumed" if inherited else "derived",
         source="A" if inherited else SOURCES.get(name, "NT"),
-        note=f"{MEANS[quantity]}; {inherited or 'experiments.calibration.collectives'}",
+        note=f"{MEANS[quantity]}; {inherited or 'tools.fit_collectives'}",
         low=f"{value / factor * scale:.3g}",
         high=f"{max(high * scale, value * scale) * 1.0005:.4g}",
     )

@@ -1,6 +1,6 @@
 """Coverage of the 80 % intervals where tables, chips, degrees, ranks or operations are left out.
 
-``python -m experiments.validation.left_out`` prints it by the shipped residuals, or by those of
+``python -m tools.left_out`` prints it by the shipped residuals, or by those of
 the JSON of ``cluster-sim validate --json`` that it is given: intervals of what is left out come
 from the rest. Degrees and numbers of ranks are predicted from smaller ones only. Of the JSON, pairs
 of plans that were measured for one job are compared as well, each table by the margin of all

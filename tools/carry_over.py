@@ -1,6 +1,6 @@
 """Fitted constants that carry over to a framework, and those that do not.
 
-``python -m experiments.validation.carry_over`` prints them.
+``python -m tools.carry_over`` prints them.
 
 Each constant that was fitted to training steps is fitted once more, alone, to the rows of all
 frameworks but one, and the rows of that one are predicted with the result. A constant of a machine

@@ -1,4 +1,4 @@
-"""``python -m experiments.gallery``: pictures of all experiments, and the page that shows them.
+"""``python -m tools.gallery``: pictures of all experiments, and the page that shows them.
 
 Pictures are drawn with the options of their command and kept small. Each file contains the finding
 and the command of its picture, so that some pictures can be drawn anew and the page can still be

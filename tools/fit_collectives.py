@@ -1,6 +1,6 @@
 """Fit the constants of NCCL to published measurements, with hold-outs and uncertainty.
 
-``python -m experiments.calibration.collectives [FILE.csv]`` prints the fitted constants and their
+``python -m tools.fit_collectives [FILE.csv]`` prints the fitted constants and their
 errors on rows that were left out, and writes the catalogue rows (``collective_fits.csv``).
 
 Chips are fitted first, on groups inside one NVLink domain: launch, the step and rate of each
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, SWITCH, TREE, Nccl
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, tuner
-from experiments.calibration.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
-from experiments.calibration.nccl_fit import (
+from experiments.validation.reading.rows import Row
+from experiments.validation.reading.tables import table
+from tools.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
+from tools.nccl_fit import (
     FABRIC_START,
     PRIOR,
     START,
@@ -29,8 +31,6 @@ from experiments.calibration.nccl_fit import (
     quality,
     with_fitted,
 )
-from experiments.validation.reading.rows import Row
-from experiments.validation.reading.tables import table
 from topologies.clusters.names import cluster
 
 TWINS = {"dgx-h100": ("p5.48xlarge",)}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.validation.how_true import CHIPS, KINDS, LEFT_OUT, draw, lines, page
+from tools.how_true import CHIPS, KINDS, LEFT_OUT, draw, lines, page
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.validation import carry_over as module
-from experiments.validation.carry_over import (
+from experiments.validation.reading.tables import table
+from tools import carry_over as module
+from tools.carry_over import (
     CONSTANTS,
     FACTORS,
     HEADER,
@@ -19,7 +20,6 @@ from experiments.validation.carry_over import (
     spread_rows,
     without_each,
 )
-from experiments.validation.reading.tables import table
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.training.frameworks.framework import names
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, constants
-from experiments.calibration.collectives import (
+from tools.fit_collectives import (
     fit_chips,
     fit_fabrics,
     held_out,
@@ -17,8 +17,8 @@ from experiments.calibration.collectives import (
     rows_on,
     start_for,
 )
-from experiments.calibration.fit_rows import write
-from experiments.calibration.nccl_fit import fit, measured, modelled, with_fitted
+from tools.fit_rows import write
+from tools.nccl_fit import fit, measured, modelled, with_fitted
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 

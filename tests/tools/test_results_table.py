@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.validation.reading.tables import tables
-from experiments.validation.results_table import rewrite
+from tools.results_table import rewrite
 from topologies.errors import InputError
 
 PAGE = """Some text.
@@ -42,6 +42,6 @@ def test_rows_with_other_columns_are_left_alone_and_missing_ones_are_refused() -
 
 
 def test_the_page_has_a_row_for_every_shipped_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "background" / "validation.md"
+    page = Path(__file__).parents[2] / "docs" / "background" / "validation.md"
     text = page.read_text(encoding="utf-8")
     assert [name for name in tables() if f"| `{name}`" not in text] == []

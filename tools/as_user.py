@@ -1,4 +1,4 @@
-"""``python -m experiments.validation.gate``: errors as a user gets them, against recorded ones.
+"""``python -m tools.as_user``: errors as a user gets them, against recorded ones.
 
 ``as_user.csv`` holds the errors of each table of training steps at each level of what was told.
 The command computes them anew and fails where a table's median error, or the mean over tables, is
@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from cluster_sim.processes import available_workers
@@ -18,7 +17,7 @@ from experiments.validation.reading.tables import tables
 from experiments.validation.validate import Result, macro, validate_as_user
 from topologies.files.writing import whole_file
 
-RECORD = Path(str(files("experiments.validation") / "as_user.csv"))
+RECORD = Path(__file__).with_name("as_user.csv")
 WORSE = 0.005
 """Change of a median error that a commit must answer for."""
 MEAN = "mean of tables"

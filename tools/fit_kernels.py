@@ -1,6 +1,6 @@
 """Fits of kernel constants, repeated, and their errors on held-out rows.
 
-``python -m experiments.calibration.kernels`` prints, for each measured chip and precision, the
+``python -m tools.fit_kernels`` prints, for each measured chip and precision, the
 error of the GEMM interpolation on a third of the (n, k) pairs that were left out; the constants of
 the attention kernels fitted again, beside those of the catalogue; and how much of the grid's
 compute rate independent GEMM measurements reach, which is the evidence for ``gemm_sustained``.

@@ -1,6 +1,6 @@
 """Rows of the table of results in ``docs/background/validation.md``, rewritten from a validation.
 
-``python -m experiments.validation.results_table validate.json docs/background/validation.md`` does
+``python -m tools.results_table validate.json docs/background/validation.md`` does
 it, with the JSON of ``cluster-sim validate --json``. The first column, which describes a table, and
 empty cells are kept, as are tables of memory, whose columns are others.
 """

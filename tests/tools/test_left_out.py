@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from experiments.validation import left_out
-from experiments.validation.left_out import Fold, cover, folds, lines
+from tools import left_out
+from tools.left_out import Fold, cover, folds, lines
 from workloads.confidence.kinds import COLLECTIVES, TENSOR, Prediction
 from workloads.confidence.residuals import Residual, Residuals
 
