@@ -74,8 +74,6 @@ class Option:
     def sentence(self) -> str:
         """Return the help text with unit and choices.
 
-        Examples
-        --------
         >>> Option("Price of electricity", unit="USD/MWh").sentence()
         'Price of electricity [USD/MWh].'
         >>> Option("Recomputation", choices=("none", "selective", "full")).sentence()
@@ -110,8 +108,6 @@ def described(kind: type) -> dict[str, Option]:
 def observed(options: T) -> tuple[T, set[str]]:
     """Return a copy of options, and the set of its fields that have been read of it so far.
 
-    Examples
-    --------
     >>> @dataclass(frozen=True)
     ... class Request:
     ...     ranks: int = 8
@@ -137,8 +133,6 @@ def observed(options: T) -> tuple[T, set[str]]:
 def in_words(values: tuple[str, ...], last: str = "or") -> str:
     """Write values as a list in words.
 
-    Examples
-    --------
     >>> in_words(("none", "dp", "all"))
     'none, dp or all'
     """

@@ -114,18 +114,9 @@ def step_cost(
     A chip draws its full power while it computes, and its idle power in all other parts of the
     step.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int
-        Chips that the step uses.
-    tokens : int
-        Tokens that the step trains on.
-    breakdown_s : mapping of str to float
-        Parts of the step, mean over ranks [s].
+    ``chips``: chips that the step uses. ``tokens``: tokens that the step trains on.
+    ``breakdown_s``: parts of the step, mean over ranks [s].
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> step = step_cost(cluster("trn2.48xlarge"), 16, 10**6, {"compute": 3600.0})
     >>> round(step.cost_usd, 2), step.usd_per_million_tokens == step.cost_usd

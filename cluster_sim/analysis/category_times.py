@@ -58,14 +58,9 @@ def category_times(
 def idle_gaps(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
     """Find the gaps in which no op of a group was running.
 
-    Returns
-    -------
-    gaps : Intervals
-        The gaps, in order of group and time.
-    op : int array (gaps,)
-        First op of the group to start after each gap, -1 at the end of the run.
-    values : array or list (groups,)
-        Value of the label of each group.
+    Returns ``gaps``: the gaps, in order of group and time. ``op`` (gaps,): first op of the group to
+    start after each gap, -1 at the end of the run. ``values`` (groups,): value of the label of each
+    group.
     """
     ran = stretches(trace)
     groups, values = by_group(trace, by, ran)

@@ -170,10 +170,8 @@ def _holding(trace: Trace) -> Stretches:
 def _occupancy(trace: Trace, ran: Stretches) -> tuple[IntArray, IntArray, IntArray]:
     """Return each change of the number of ops on a resource, by resource and time.
 
-    Returns
-    -------
-    resource, instant, holders : int array (changes,)
-        Resource, instant of the change [ps], and number of ops that hold a slot from then on.
+    Returns ``resource, instant, holders`` (changes,): resource, instant of the change [ps], and
+    number of ops that hold a slot from then on.
     """
     held = trace.schedule.resource[ran.op]
     resource = np.concatenate([held, held])
@@ -193,16 +191,10 @@ def _free_until(
 ) -> IntArray:
     """Sum the time with a free slot on each of some resources up to an instant [ps].
 
-    Parameters
-    ----------
-    resource, instant : int array (changes,)
-        Changes of the occupancy, from :func:`_occupancy`.
-    free : int array (changes,)
-        Time from each change to the next in which a slot is free [ps].
-    free_before : int array (changes + 1,)
-        Sum of ``free`` over the changes before each.
-    queried, until : int array (rows,)
-        Resource, and instant up to which its free time is summed [ps].
+    ``resource, instant`` (changes,): changes of the occupancy, from :func:`_occupancy`. ``free``
+    (changes,): time from each change to the next in which a slot is free [ps]. ``free_before``
+    (changes + 1,): sum of ``free`` over the changes before each. ``queried, until`` (rows,):
+    resource, and instant up to which its free time is summed [ps].
     """
     first = np.searchsorted(resource, queried)
     # Changes are in order of resource and time, so (resource, rank of the time) finds the last.

@@ -134,8 +134,6 @@ def _check_distinct(chips: IntArray) -> None:
 def as_group(group: Group | Cluster | str) -> Group:
     """Return a group as it is, or the group of all chips of a cluster or of a cluster's name.
 
-    Examples
-    --------
     >>> as_group("trn2.48xlarge")
     Group(ranks=16, cluster=trn2.48xlarge)
     """

@@ -85,8 +85,6 @@ def check_engine(engine: str) -> None:
 def bus_factor(kind: str, ranks: int) -> float:
     """Return the ratio of busbw to algbw (doc/PERFORMANCE.md of nccl-tests).
 
-    Examples
-    --------
     >>> bus_factor("all-reduce", 8), bus_factor("all-gather", 8), bus_factor("broadcast", 8)
     (1.75, 0.875, 1.0)
     """

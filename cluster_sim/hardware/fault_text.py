@@ -49,13 +49,8 @@ class Fault:
 def parse_fault(text: str) -> Fault:
     """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``.
 
-    Raises
-    ------
-    InputError
-        For a text of another form, a time that is none, and a speed out of range.
+    Raises InputError for a text of another form, a time that is none, and a speed out of range.
 
-    Examples
-    --------
     >>> parse_fault("engine:5@1us:slow=1/2")
     Fault(resource='engine:5', chip=5, time_ps=1000000, numerator=1, denominator=2)
     """
@@ -101,18 +96,11 @@ def fault_table(
 ) -> Faults:
     """Return a table of faults, with the numbers of the schedule's resources for their names.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    faults : sequence of Fault
-    cluster : Cluster, optional
-        Cluster of which the schedule may use a part. A fault of a link or adapter elsewhere has no
-        effect, which a warning says.
+    ``cluster``: cluster of which the schedule may use a part. A fault of a link or adapter
+    elsewhere has no effect, which a warning says.
 
-    Raises
-    ------
-    InputError
-        For a resource that the schedule does not have, or one with two faults at an instant.
+    Raises InputError for a resource that the schedule does not have, or one with two faults at an
+    instant.
     """
     names = schedule.resources.names()
     number = {name: place for place, name in enumerate(names)}

@@ -37,10 +37,7 @@ class Uplinks:
     def crossed(self, cluster: Cluster, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
         """Find the links that each pair of chips crosses.
 
-        Returns
-        -------
-        pair, place : int64 array (crossings,)
-            Number of the pair, and index of the link in ``row``.
+        Returns ``pair, place`` (crossings,): number of the pair, and index of the link in ``row``.
         """
         paths = scale_out_paths(cluster, src, dst)
         pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
@@ -52,15 +49,8 @@ class Uplinks:
 def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:
     """Return the links above some chips that carry less than all adapters below them can send.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int64 array (chips,)
-    adapter_bytes_per_s : int
-        Usable rate of one adapter [B/s].
+    ``chips`` (chips,). ``adapter_bytes_per_s``: usable rate of one adapter [B/s].
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> len(uplinks(cluster("trn2.48xlarge:64"), np.arange(1024), 20 * 10**9))
     0

@@ -47,10 +47,7 @@ def trace_bars(
 ) -> Bars:
     """Return the bars of some ops in a window; see :func:`timeline` for the parameters.
 
-    Raises
-    ------
-    InputError
-        When nothing is left to draw.
+    Raises InputError when nothing is left to draw.
     """
     ran = stretches(trace)
     low, high = (0, end_of_run_ps(trace)) if window_s is None else _window_ps(window_s)
@@ -177,18 +174,9 @@ def busy_share(
     Up to an edge e between pixels, an interval covers max(0, e - start) - max(0, e - end). Summed
     over intervals, both terms need only the number and the sum of the instants before the edge.
 
-    Parameters
-    ----------
-    row : int array (intervals,)
-        Row of each interval.
-    start_s, end_s : float array (intervals,)
-        Start and end of each interval [s].
-    rows : int
-        Number of rows.
-    window_s : (float, float)
-        Beginning and end of the window [s].
-    pixels : int
-        Pixels across the window.
+    ``row`` (intervals,): row of each interval. ``start_s, end_s`` (intervals,): start and end of
+    each interval [s]. ``rows``: number of rows. ``window_s``: beginning and end of the window [s].
+    ``pixels``: pixels across the window.
     """
     low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
     covered = np.zeros((rows, pixels + 1))

@@ -104,15 +104,8 @@ def counter(
 
     Means over stretches of time, which stand for too many values, have the same integral over time.
 
-    Parameters
-    ----------
-    name, unit : str
-    start_ps, end_ps : int array (spans,)
-        Start and end of each span [ps].
-    by : float array (spans,)
-        Amount that each span adds to the sum.
-    chip : int
-        See :class:`Counter`.
+    ``start_ps, end_ps`` (spans,): start and end of each span [ps]. ``by`` (spans,): amount that
+    each span adds to the sum. ``chip``: see :class:`Counter`.
     """
     at, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
     change = np.bincount(where, np.concatenate([by, -by]), minlength=len(at))

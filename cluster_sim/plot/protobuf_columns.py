@@ -78,8 +78,6 @@ VARINT, FIXED64, LENGTH = 0, 1, 2
 def tag(number: int, wire: int) -> bytes:
     """Return the key of a field, from its number and wire type.
 
-    Examples
-    --------
     >>> tag(60, LENGTH).hex()
     'e203'
     """

@@ -105,10 +105,8 @@ class Rounds:
     def waits(self) -> tuple[IntArray, IntArray]:
         """Return how many edges lead to each op from its own round, and from the one before.
 
-        Returns
-        -------
-        within, across : int64 array (rounds, ops)
-            Row k of ``across`` is for the round that follows round k, or a repeat of it.
+        Returns ``within, across`` (rounds, ops): row k of ``across`` is for the round that follows
+        round k, or a repeat of it.
         """
         followers = self.followers()
         counted = [np.bincount(row, minlength=2 * self.ops) for row in followers]
@@ -119,8 +117,6 @@ class Rounds:
 def written_out(rounds: Rounds) -> Schedule:
     """Return the equivalent schedule without repeats, in which every round has ops of its own.
 
-    Examples
-    --------
     >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import FIXED, JOIN, Edges, Resources
     >>> link = Resources.table("link", [0], [1])

@@ -58,8 +58,6 @@ def written_out(whole: Schedule, routines: Routines) -> Schedule:
     The ops outside routines come first, then the calls of the first routine in their order, those
     of the second, and so on.
 
-    Examples
-    --------
     >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import FIXED, JOIN, Resources
     >>> twice = schedule(

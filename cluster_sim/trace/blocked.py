@@ -21,13 +21,8 @@ def explain(schedule: Schedule, times: Times) -> str:
     """Say in one line how many ops are blocked, and what the first of them waits for.
 
     The first is the op at which the waiting begins: it is on a cycle of edges, or held back by a
-    dead or starved resource.
-
-    Returns
-    -------
-    str
-        Such as ``3 of 8,064 ops never ran. First: op 411 waits for op 398, which waits for
-        op 411.``; empty where no op is blocked.
+    dead or starved resource. Returns a line such as ``3 of 8,064 ops never ran. First: op 411 waits
+    for op 398, which waits for op 411.``; empty where no op is blocked.
     """
     blocked = times.blocked
     if not blocked.any():

@@ -273,10 +273,7 @@ def resource_names(schedule: Schedule, rows: IntArray) -> Any:
 def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
     """Return the numbers, ascending, of the resources that any of the picks selects.
 
-    Raises
-    ------
-    InputError
-        When a pick selects no resource.
+    Raises InputError when a pick selects no resource.
     """
     resources = schedule.resources
     wanted = [picks] if isinstance(picks, int | str) else list(picks)

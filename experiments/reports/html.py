@@ -60,16 +60,10 @@ PROVENANCE_TABLES = ("inputs.csv",)
 def write_report(folder: str | Path, program: click.Command | None = None) -> Path:
     """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path.
 
-    Parameters
-    ----------
-    folder : path
-    program : Command, optional
-        Program of the run's command. Without it, the page has no command line that repeats the run.
+    ``program``: program of the run's command. Without it, the page has no command line that repeats
+    the run.
 
-    Raises
-    ------
-    InputError
-        If ``folder`` is no run directory.
+    Raises InputError if ``folder`` is no run directory.
     """
     target = Path(folder) / REPORT
     page = report_html(Path(folder), program)
@@ -81,10 +75,7 @@ def write_report(folder: str | Path, program: click.Command | None = None) -> Pa
 def report_html(folder: Path, program: click.Command | None = None) -> str:
     """Return the page as text; parameters as for :func:`write_report`.
 
-    Raises
-    ------
-    InputError
-        If ``folder`` is no run directory.
+    Raises InputError if ``folder`` is no run directory.
     """
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]

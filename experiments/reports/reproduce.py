@@ -19,12 +19,8 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
 
     Only options that differ from their defaults are stated.
 
-    Parameters
-    ----------
-    record : mapping
-        Contents of a ``run.json``.
-    program : Command, optional
-        Program with the options of each command; without it the command line is unknown.
+    ``record``: contents of a ``run.json``. ``program``: program with the options of each command;
+    without it the command line is unknown.
     """
     command, inputs = record.get("command"), record.get("inputs")
     if not isinstance(command, str) or not isinstance(inputs, dict):

@@ -28,10 +28,7 @@ MODEL_CONFIG = "config.json"
 def read_record(path: Path) -> dict[str, Any]:
     """Read ``run.json`` of a run directory.
 
-    Raises
-    ------
-    InputError
-        If there is none, or it was not written by cluster-sim.
+    Raises InputError if there is none, or it was not written by cluster-sim.
     """
     file = path / RECORD
     try:
@@ -59,12 +56,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse a run whose inputs or named files are no longer those that were written.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a run whose inputs or named files are no longer those that were written."""
     arguments = {key: record.get(key) for key in ("command", "inputs", "seed", "version")}
     inputs = arguments["inputs"]
     if not isinstance(inputs, dict):
@@ -95,8 +87,6 @@ def _check(contents: Any, files: Any) -> None:
 def digest(document: Any) -> str:
     """SHA-256 of a document as canonical JSON; equal contents have equal digests.
 
-    Examples
-    --------
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True
     """

@@ -24,12 +24,7 @@ def packaged(name: str) -> str:
 def render(name: str, values: Mapping[str, Any]) -> str:
     """Fill in a template of the package; a name without a value is an error.
 
-    Parameters
-    ----------
-    name : str
-        File of the template.
-    values : mapping of str to value
-        Values that are filled in; text is escaped.
+    ``name``: file of the template. ``values``: values that are filled in; text is escaped.
     """
     templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),

@@ -84,10 +84,7 @@ class Program:
     def checked(self, command: str) -> Mapping[str, Parameter]:
         """Return the parameters of a command that a study may run.
 
-        Raises
-        ------
-        InputError
-            For an unknown command, and for one that cannot be part of a study.
+        Raises InputError for an unknown command, and for one that cannot be part of a study.
         """
         if command not in self.commands:
             listed = ", ".join(name for name in self.commands if name not in self.excluded)
@@ -101,10 +98,7 @@ class Program:
 def arguments(program: Program, command: str, values: Mapping[str, Value]) -> list[str]:
     """Return the command line of a command with some values and with JSON output.
 
-    Raises
-    ------
-    InputError
-        For an unknown name, and for a parameter that the sweep itself sets.
+    Raises InputError for an unknown name, and for a parameter that the sweep itself sets.
     """
     parameters = program.checked(command)
     allowed = {name: item for name, item in parameters.items() if name not in LEFT_TO_US}
@@ -126,10 +120,7 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
 def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
     """Check that no value runs code or writes a file, as in a study of unknown origin it might.
 
-    Raises
-    ------
-    InputError
-        Names the parameter, its value and the remedy.
+    Raises InputError: names the parameter, its value and the remedy.
     """
     parameters = program.checked(command)
     for name, value in values.items():

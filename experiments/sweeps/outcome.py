@@ -23,12 +23,9 @@ _ONE_AT_A_TIME = threading.Lock()  # output is caught for the whole process
 def run_row(run: Run, arguments: Sequence[str]) -> Outcome:
     """Run one command line in this process and capture the JSON that it prints.
 
-    Returns
-    -------
-    dict
-        ``status``: ``ok``; ``refused`` for a user's mistake or an impossible plan (exit status 2);
-        or ``crashed``. ``message``: the reason. ``document``: the printed JSON. ``wall_s``: the
-        duration [s].
+    Returns ``status``: ``ok``; ``refused`` for a user's mistake or an impossible plan (exit status
+    2); or ``crashed``. ``message``: the reason. ``document``: the printed JSON. ``wall_s``: the
+    duration [s].
     """
     output, errors = io.StringIO(), io.StringIO()
     begun = time.monotonic()

@@ -21,12 +21,8 @@ def run_rows(
 ) -> Iterator[tuple[Row, Outcome]]:
     """Yield each run with its outcome as soon as it finishes, in any order.
 
-    Only a few runs for each worker are submitted at a time, so that stopping early is quick.
-
-    Raises
-    ------
-    BrokenProcessPool
-        If a worker process died; the runs in flight have no outcome then.
+    Only a few runs for each worker are submitted at a time, so that stopping early is quick. Raises
+    BrokenProcessPool if a worker process died; the runs in flight have no outcome then.
     """
     waiting = iter(rows)
     running: dict[Future[Outcome], Row] = {}

@@ -63,10 +63,7 @@ class RowStore:
 def open_store(folder: Path) -> Iterator[RowStore]:
     """Open a new sweep directory, or an earlier one in order to resume it.
 
-    Raises
-    ------
-    InputError
-        For a directory with other files, and for one to which another sweep writes.
+    Raises InputError for a directory with other files, and for one to which another sweep writes.
     """
     _check_foreign(folder)
     try:

@@ -287,21 +287,12 @@ def shipped_catalogue() -> Catalogue:
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
     """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
 
-    Parameters
-    ----------
-    variants : sequence of str
-        Alternatives, each as ``PART.QUANTITY=NAME``.
-    overlay : path, optional
-        CSV file of further rows.
+    ``variants``: alternatives, each as ``PART.QUANTITY=NAME``. ``overlay``: CSV file of further
+    rows.
 
-    Raises
-    ------
-    InputError
-        For a variant of another form, and as :meth:`Catalogue.with_overlay` and
-        :meth:`Catalogue.with_variants`.
+    Raises InputError for a variant of another form, and as :meth:`Catalogue.with_overlay` and
+    :meth:`Catalogue.with_variants`.
 
-    Examples
-    --------
     >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
     3000000000000.0
     """

@@ -70,19 +70,13 @@ class Entry(NamedTuple):
 def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]:
     """Read the rows of a catalogue file, each with its line number.
 
-    Parameters
-    ----------
-    file : path or package resource
-        CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` are optional.
-    name : str
-        Name of the file in messages.
+    ``file``: CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` are
+    optional. ``name``: name of the file in messages.
 
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is over 5 MB, is not UTF-8 or not CSV; a missing or unknown
-        column; an empty cell, an unknown grade or unit, a text that is no number, a number that is
-        negative or outside its range; and two rows of the same part, quantity and variant.
+    Raises InputError for a file that cannot be read, is over 5 MB, is not UTF-8 or not CSV; a
+    missing or unknown column; an empty cell, an unknown grade or unit, a text that is no number, a
+    number that is negative or outside its range; and two rows of the same part, quantity and
+    variant.
     """
     text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
     header, rows = csv_rows(text, name)

@@ -52,11 +52,7 @@ def _plain(row: Entry) -> list[Any]:
 def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] = ()) -> str:
     """Return a digest that depends neither on the order of rows nor on their notes.
 
-    Parameters
-    ----------
-    rows : iterable of Entry
-    switched : tuple of (part, quantity, variant)
-        Alternatives in force instead of their defaults.
+    ``switched``: alternatives in force instead of their defaults.
     """
     whole = hashlib.sha256(repr(switched).encode())
     for row in sorted(rows, key=lambda row: (row.part, row.quantity, row.variant)):

@@ -23,11 +23,8 @@ _SHOWN = 60
 def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[str, Catalogue]:
     """Return the catalogue part of the chip, and the catalogue with the values of the file.
 
-    Raises
-    ------
-    InputError
-        For an unknown chip, quantity or unit, a value outside its domain, and peaks that
-        contradict one another.
+    Raises InputError for an unknown chip, quantity or unit, a value outside its domain, and peaks
+    that contradict one another.
     """
     if keys is None:
         return "", catalogue

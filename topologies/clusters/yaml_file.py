@@ -39,17 +39,11 @@ LARGEST_FILE_BYTES = 1_000_000
 def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
     """Read a cluster from a YAML file.
 
-    Parameters
-    ----------
-    path : path
-    catalogue : Catalogue
-        Catalogue with the chips and fabrics that the file names; values of the file replace its.
+    ``catalogue``: catalogue with the chips and fabrics that the file names; values of the file
+    replace its.
 
-    Raises
-    ------
-    InputError
-        For a file that cannot be read or is too large, for an unknown key, with the most similar
-        one, and for values out of range; one line with the file and the key.
+    Raises InputError for a file that cannot be read or is too large, for an unknown key, with the
+    most similar one, and for values out of range; one line with the file and the key.
     """
     content = "keys; it needs at least scale_up"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)

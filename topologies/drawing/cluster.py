@@ -24,16 +24,6 @@ def draw(cluster: Cluster) -> Figure:
     the right, if there is a scale-out fabric, the layers that join all servers. The legend gives
     the rate and latency of each kind of link, the title the totals.
 
-    Parameters
-    ----------
-    cluster : Cluster
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> draw(cluster("trn2.48xlarge")).axes[0].get_title(loc="left")
     'One scale-up domain: 16 chips'

@@ -144,8 +144,6 @@ def as_text(cell: Any) -> Any:
 
     Names come from users' files, and a spreadsheet would compute what begins with one of ``=+-@``.
 
-    Examples
-    --------
     >>> as_text("=1+1"), as_text("-3.5 %"), as_text("-O2"), as_text(-3)
     ("'=1+1", '-3.5 %', "'-O2", -3)
     """

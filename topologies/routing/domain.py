@@ -63,24 +63,12 @@ def routes(
     Clos the destination's number chooses one of the equal paths; see also
     :func:`topologies.shapes.clos_links.split_routes`.
 
-    Parameters
-    ----------
-    shape : Torus, FullMesh, Switch, Tiered or Clos
-    src, dst : int array (pairs,)
-        Local chip numbers of the pairs; a pair of the same chip has no links.
-    axis_order : sequence of int, optional
-        Axes or tiers in the order in which routes go along them; by default the fastest (last)
-        first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3.
-    tie : {0, +1, -1}
-        Direction where both ways round a ring are equally long: 0 alternates by source, +1 always
-        goes up, -1 always down.
+    ``src, dst`` (pairs,): local chip numbers of the pairs; a pair of the same chip has no links.
+    ``axis_order``: axes or tiers in the order in which routes go along them; by default the fastest
+    (last) first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3. ``tie`` (0,
+    +1, -1): direction where both ways round a ring are equally long: 0 alternates by source, +1
+    always goes up, -1 always down.
 
-    Returns
-    -------
-    Routes
-
-    Examples
-    --------
     >>> from topologies.shapes.basic import Axis
     >>> ring = Torus((Axis("X", 8, 10**9, 0),))
     >>> routes(ring, [0, 0, 0], [3, 7, 4]).hops.tolist()
@@ -195,15 +183,10 @@ def _walk(
 ) -> None:
     """Write the links of pairs that walk along one axis, all pairs a hop at a time.
 
-    Parameters
-    ----------
-    link : int32 array
-        Links of all routes; those of a pair begin at ``first``.
-    first, place, hops : int array (pairs,)
-        Index in ``link`` of each pair's first link, place where the pair starts, and number of
-        hops, at least one. A place is a chip and a direction, ``2 * chip + way``.
-    link_at, next_place : int array (places,)
-        Link that leads on from each place, and the place to which it leads.
+    ``link``: links of all routes; those of a pair begin at ``first``. ``first, place, hops``
+    (pairs,): index in ``link`` of each pair's first link, place where the pair starts, and number
+    of hops, at least one. A place is a chip and a direction, ``2 * chip + way``. ``link_at,
+    next_place`` (places,): link that leads on from each place, and the place to which it leads.
     """
     left = hops
     while len(left):

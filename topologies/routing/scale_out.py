@@ -75,10 +75,7 @@ class SharedPaths:
 def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
     """Return the scale-out fabric of a cluster, and the layers that join all its chips.
 
-    Raises
-    ------
-    InputError
-        When the cluster has no scale-out fabric.
+    Raises InputError when the cluster has no scale-out fabric.
     """
     if cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no scale-out fabric")
@@ -99,10 +96,7 @@ def period(cluster: Cluster) -> int:
 def shared_links(cluster: Cluster) -> SharedLinks:
     """Return all shared links of the scale-out fabric.
 
-    Raises
-    ------
-    InputError
-        When the cluster has no scale-out fabric.
+    Raises InputError when the cluster has no scale-out fabric.
     """
     fabric, layers = clos(cluster)
     parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]

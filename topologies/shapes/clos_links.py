@@ -135,15 +135,9 @@ def _path_links(
 ) -> tuple[IntArray, IntArray]:
     """Return the links up into a layer, and down from it, of numbered paths.
 
-    Parameters
-    ----------
-    shape : Clos
-    layer : int
-        0 for links between chips and leaves, 1 for those between leaves and spines, and so on.
-    src, dst : int array
-        Chips at both ends.
-    path : int array
-        Number of the path among those from the chip up to this layer.
+    ``layer``: 0 for links between chips and leaves, 1 for those between leaves and spines, and so
+    on. ``src, dst``: chips at both ends. ``path``: number of the path among those from the chip up
+    to this layer.
     """
     counts = (shape.size, shape.switches[0] * shape.up, 0)
     half = shape.radix // 2

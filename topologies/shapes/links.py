@@ -60,16 +60,10 @@ class Links:
 def domain_links(shape: Shape, *, fold: bool = True) -> Links:
     """Return all directed links of a domain.
 
-    Parameters
-    ----------
-    shape : Torus, FullMesh, Switch, Tiered or Clos
-    fold : bool
-        Whether the parallel switches of a plane count as one node that has all their cables. A
-        message that is striped evenly over the switches takes the same time as over the folded
-        link, so routes and engines use the folded links; drawings do not.
+    ``fold``: whether the parallel switches of a plane count as one node that has all their cables.
+    A message that is striped evenly over the switches takes the same time as over the folded link,
+    so routes and engines use the folded links; drawings do not.
 
-    Examples
-    --------
     >>> from topologies.shapes.basic import Axis
     >>> ring = Torus((Axis("X", 3, 10**9, 0),))
     >>> links = domain_links(ring)

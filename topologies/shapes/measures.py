@@ -134,8 +134,6 @@ def _clos_mean_hops(shape: Clos) -> float:
 def bisections(shape: Shape) -> dict[str, int]:
     """Return the rate through a cut across the middle of each dimension, one direction [B/s].
 
-    Examples
-    --------
     >>> bisections(Torus((Axis("Y", 4, 128, 0), Axis("X", 4, 128, 0))))
     {'Y': 1024, 'X': 1024}
     """

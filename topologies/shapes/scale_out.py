@@ -119,8 +119,6 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
     of its ports to the layer below and half to the layer above, a switch at the top all of them to
     the layer below. Above the top-of-rack switches the fabric is non-blocking.
 
-    Examples
-    --------
     Project Rainier: 100 Gbit/s ports, two planes, switches of 128 ports.
 
     >>> efa = ScaleOut("efa", 25 * 10**9, 15_000_000, radix=128, port_bytes_per_s=125 * 10**8)

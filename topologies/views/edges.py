@@ -73,8 +73,6 @@ class EdgeTable:
 def edge_table(cluster: Cluster) -> EdgeTable:
     """Return all edges of a cluster's graph.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> table = edge_table(cluster("trn2.48xlarge"))
     >>> len(table), table.nodes

@@ -114,10 +114,7 @@ class Demand:
     def averaged(self, minutes: int) -> Demand:
         """Spread the requests of each period evenly over its minutes.
 
-        Parameters
-        ----------
-        minutes : int
-            Length of a period, 60 for hourly means; the last period may be shorter.
+        ``minutes``: length of a period, 60 for hourly means; the last period may be shorter.
         """
         if minutes < 1:
             raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")

@@ -17,10 +17,7 @@ EXPAND = ("expand", "mamba_expand")
 def recurrence(read: Reader) -> Recurrence:
     """Return the mixer of the layers without attention.
 
-    Raises
-    ------
-    InputError
-        For a config without the sizes of any known mixer.
+    Raises InputError for a config without the sizes of any known mixer.
     """
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)

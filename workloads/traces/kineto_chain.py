@@ -70,17 +70,9 @@ def add_works(
 ) -> None:
     """Add the launches and the work of one rank, with the dependencies that explain every start.
 
-    Parameters
-    ----------
-    columns : Columns
-        Recording that they are added to.
-    rank : int
-    works : sequence of Work
-        Work of the rank's chip, sorted by start.
-    waits : mapping of Thread to sequence of HostCall
-        Calls of each thread that wait for the chip.
-    begin_ps : int
-        First time of the profile [ps].
+    ``columns``: recording that they are added to. ``works``: work of the rank's chip, sorted by
+    start. ``waits``: calls of each thread that wait for the chip. ``begin_ps``: first time of the
+    profile [ps].
     """
     streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
     start = columns.add(rank, 0, Node(HOST, "begin", 0))

@@ -94,18 +94,9 @@ def communications(
     that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel without any of
     this keeps its recorded time.
 
-    Parameters
-    ----------
-    complete : sequence of mapping
-        All events of the profile that have a duration.
-    device : sequence of mapping
-        Events of the device among them.
-    launches : mapping of int to HostCall
-        Launches by correlation.
-    document : mapping
-        The whole profile, which may list ranks and process groups.
-    path : Path
-        File of the profile, for messages.
+    ``complete``: all events of the profile that have a duration. ``device``: events of the device
+    among them. ``launches``: launches by correlation. ``document``: the whole profile, which may
+    list ranks and process groups. ``path``: file of the profile, for messages.
     """
     groups, world = _groups(document), _world(document)
     kernels = {

@@ -69,21 +69,13 @@ def lower(
 ) -> Lowered:
     """Return the schedule of a recording on a cluster.
 
-    Parameters
-    ----------
-    recording : Recording
-        Recording with durations on the cluster's chips, see :mod:`workloads.traces.scaling`.
-    cluster : Cluster
-    communication : {"simulated", "recorded"}
-        Whether communication takes its simulated time on the cluster, or the recorded one.
-    stretch : float
-        Factor on the simulated times of communication.
+    ``recording``: recording with durations on the cluster's chips, see
+    :mod:`workloads.traces.scaling`. ``communication`` ("simulated", "recorded"): whether
+    communication takes its simulated time on the cluster, or the recorded one. ``stretch``: factor
+    on the simulated times of communication.
 
-    Raises
-    ------
-    InputError
-        For fewer chips than ranks, collectives that do not match, messages without a partner, and
-        nodes that wait for each other.
+    Raises InputError for fewer chips than ranks, collectives that do not match, messages without a
+    partner, and nodes that wait for each other.
     """
     _check_ranks(recording, cluster)
     check_acyclic(recording, recording.src, recording.dst, ())

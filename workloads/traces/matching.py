@@ -15,12 +15,8 @@ from workloads.traces.recording import COLLECTIVE, OPERATIONS, RECEIVE, SEND, Re
 def collective_calls(recording: Recording) -> list[tuple[int, ...]]:
     """Return the nodes of each call of a collective: the k-th of a group on each of its ranks.
 
-    A collective without a group is left to its rank alone, as its other members are unknown.
-
-    Raises
-    ------
-    InputError
-        For members that call different collectives, or not equally often.
+    A collective without a group is left to its rank alone, as its other members are unknown. Raises
+    InputError for members that call different collectives, or not equally often.
     """
     ranks = recording.ranks
     calls: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -86,12 +82,8 @@ def _check_alike(recording: Recording, nodes: Sequence[int]) -> None:
 def matched_messages(recording: Recording) -> tuple[IntArray, IntArray]:
     """Return each send with its receive, int64 (messages,) both.
 
-    Messages between two ranks with the same tag are matched in order.
-
-    Raises
-    ------
-    InputError
-        For a send or receive without a partner.
+    Messages between two ranks with the same tag are matched in order. Raises InputError for a send
+    or receive without a partner.
     """
     waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     present = set(recording.ranks.tolist())

@@ -179,10 +179,7 @@ class Columns:
     def add(self, rank: int, lane: int, node: Node) -> int:
         """Add a node to a lane of a rank, and return its row.
 
-        Raises
-        ------
-        InputError
-            For more nodes than are read, and for a number that does not fit a column.
+        Raises InputError for more nodes than are read, and for a number that does not fit a column.
         """
         row = len(self)
         if row >= MOST_NODES:

@@ -60,19 +60,11 @@ def scaled(
 ) -> Scaled:
     """Return the compute times of a recording on the chips of a cluster.
 
-    Parameters
-    ----------
-    recording : Recording
-    cluster : Cluster
-    recorded_on : str
-        Chip of the catalogue; by default the chip that the trace names.
-    compute : {"auto", "recorded", "scaled"}
-        ``auto`` scales if both chips are known and differ.
+    ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
+    ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
 
-    Raises
-    ------
-    InputError
-        For an unknown chip, and for times that cannot be computed without knowing a chip.
+    Raises InputError for an unknown chip, and for times that cannot be computed without knowing a
+    chip.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)

@@ -28,16 +28,9 @@ def axis_exchange(
 ) -> Messages:
     """Write an all-to-all axis by axis on the box that a group fills.
 
-    Parameters
-    ----------
-    group : Group
-        Group of one rank a chip.
-    filled : Box
-        Box that the group fills.
-    size_bytes : int
-        Whole buffer of one rank [B].
-    orders : sequence of list of int, optional
-        Orders of the axes among which the payload is divided; by default all cyclic ones.
+    ``group``: group of one rank a chip. ``filled``: box that the group fills. ``size_bytes``: whole
+    buffer of one rank [B]. ``orders``: orders of the axes among which the payload is divided; by
+    default all cyclic ones.
     """
     ranks, axes = group.ranks, len(filled.sizes)
     if ranks == 1:
@@ -148,14 +141,8 @@ class _Plan:
     ) -> None:
         """Add the messages of a stage.
 
-        Parameters
-        ----------
-        stage : _Stage
-        edges : int array (messages, edges of each)
-            Messages that wait for each.
-        channel : int array (messages,)
-        ends : pair of int array (messages, axes)
-            Coordinates of the sending and of the receiving rank.
+        ``edges`` (messages, edges of each): messages that wait for each. ``channel`` (messages,).
+        ``ends`` (messages, axes): coordinates of the sending and of the receiving rank.
         """
         if self.listed:
             ids = self._pairs(*ends, stage)

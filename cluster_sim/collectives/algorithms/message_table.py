@@ -43,12 +43,8 @@ class Table:
     def add(self, edges: IntArray | Sequence[IntArray], **columns: IntArray) -> None:
         """Append a block of messages.
 
-        Parameters
-        ----------
-        edges : int array (messages, edges of each), or several for consecutive messages
-            Rows that wait for each message.
-        **columns : int array
-            The columns of :data:`COLUMNS`, of any shape.
+        ``edges`` (messages, edges of each): rows that wait for each message. ``**columns``: the
+        columns of :data:`COLUMNS`, of any shape.
         """
         self.edges += [edges] if isinstance(edges, np.ndarray) else edges
         for name, values in columns.items():

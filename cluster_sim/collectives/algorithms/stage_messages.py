@@ -113,19 +113,9 @@ def add_stage(
 
     Rows are in order of round, slice, line and place in the line; joins of slice and rank.
 
-    Parameters
-    ----------
-    table : Table
-    channel : int32 array (lines, ranks of a line)
-        Channel from each rank to the next of its line.
-    stage : Stage
-    ranks, slices : int
-    step : int
-        Number of the stage's first round in the collective.
-    following : Stage or None
-        The next stage.
-    onward : bool
-        Whether a stage follows the next one.
+    ``channel`` (lines, ranks of a line): channel from each rank to the next of its line. ``step``:
+    number of the stage's first round in the collective. ``following``: the next stage. ``onward``:
+    whether a stage follows the next one.
     """
     count, size = stage.lines.shape
     rounds = stage.rounds
@@ -167,14 +157,8 @@ def _stage_edges(
     of a reduce-scatter waits for the last arrival alone, which is the finished block; the join of
     an all-gather waits for every arrival, each of which is a part of what the rank then holds.
 
-    Parameters
-    ----------
-    stage : Stage
-    slices, ranks : int
-    start : int
-        Row of the stage's first message.
-    exits : int or None
-        Row of the first join after the stage, None where no stage follows.
+    ``start``: row of the stage's first message. ``exits``: row of the first join after the stage,
+    None where no stage follows.
     """
     count, size = stage.lines.shape
     rounds = stage.rounds

@@ -69,12 +69,8 @@ class Leg:
 def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter in stages.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-    parts : sequence of Part
-    slices : int
-        Slices of each part; a slice is the priority of its messages, so that early ones go ahead.
+    ``slices``: slices of each part; a slice is the priority of its messages, so that early ones go
+    ahead.
     """
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     places = [_places(part, ranks) for part in parts]
@@ -102,16 +98,9 @@ def staged_by_few(
 ) -> Messages:
     """Write the stages of many ranks, all of which do the same, as messages of a few of them.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-        Call of all ranks; blocks that differ by a byte all get the larger size.
-    ranks : int
-        Number of ranks that are run.
-    parts : sequence of (legs, weight)
-        Parts of the payload, as :class:`Part` with legs in place of lines.
-    slices : int
-        Slices of each part.
+    ``call``: call of all ranks; blocks that differ by a byte all get the larger size. ``ranks``:
+    number of ranks that are run. ``parts``: parts of the payload, as :class:`Part` with legs in
+    place of lines. ``slices``: slices of each part.
     """
     pieces = share(call.size_bytes, np.repeat([weight for _, weight in parts], slices))
     table, channels = Table.empty(), StageChannels(ranks)
@@ -132,13 +121,7 @@ def staged_by_few(
 def staged_count(call: CollectiveCall, parts: Sequence[Sequence[int]], slices: int) -> int:
     """Count the rows of :func:`staged` without building them.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-    parts : sequence of sequence of int
-        For each part, the ranks in a line of each stage.
-    slices : int
-        Slices of each part.
+    ``parts``: for each part, the ranks in a line of each stage. ``slices``: slices of each part.
     """
     rows = 0
     for lengths in parts:
@@ -162,14 +145,9 @@ def lengths_of(parts: Sequence[Part]) -> list[list[int]]:
 def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
     """Write a single stage: a reduce-scatter or all-gather in every ring at once.
 
-    Parameters
-    ----------
-    lines : int32 array (ways, lines, ranks of a line)
-        Rings, as ranks in order; the rings of each way hold every rank once.
-    chunks : Chunks
-        A chunk for each way, line and place in the line.
-    reduces : bool
-        Whether the stage is a reduce-scatter; otherwise it is an all-gather.
+    ``lines`` (ways, lines, ranks of a line): rings, as ranks in order; the rings of each way hold
+    every rank once. ``chunks``: a chunk for each way, line and place in the line. ``reduces``:
+    whether the stage is a reduce-scatter; otherwise it is an all-gather.
     """
     ways, count, size = lines.shape
     ranks = count * size

@@ -16,14 +16,9 @@ def one_op_a_rank(
 ) -> Schedule:
     """Build a schedule of known times: a join, one op on each rank of each group, and a join.
 
-    Parameters
-    ----------
-    calls : sequence of CollectiveCall
-        Calls of one kind and size that run at once; ranks are numbered from group to group.
-    times_ps : sequence of int
-        Time of each call [ps].
-    algorithm : str
-        Name of the algorithm for the facts of the schedule.
+    ``calls``: calls of one kind and size that run at once; ranks are numbered from group to group.
+    ``times_ps``: time of each call [ps]. ``algorithm``: name of the algorithm for the facts of the
+    schedule.
     """
     lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
     ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes

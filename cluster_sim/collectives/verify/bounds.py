@@ -197,8 +197,6 @@ def _axis_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
 def _in_stretches(members: IntArray, width: int) -> IntArray:
     """Members of each stretch of ``width`` places around an axis, by its start.
 
-    Examples
-    --------
     >>> _in_stretches(np.array([1, 2, 4, 8]), 2)
     array([ 3,  6, 12,  9])
     """
@@ -222,12 +220,7 @@ def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> I
     A link leaves the stretches that hold its source but not its target. Those that hold the source,
     and those that hold both, are ranges of starts round the axis; the rates are summed by where
     these ranges begin and end. ``width`` is at most half the axis, so that source and target share
-    stretches one way round only.
-
-    Returns
-    -------
-    int64 array (size,)
-        Rate by the first coordinate of the stretch.
+    stretches one way round only. Returns the rate by the first coordinate of the stretch; (size,).
     """
     change = np.zeros(2 * size + 1, np.int64)
 

@@ -92,12 +92,9 @@ def data_edges(
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Find the edges from item to item that carry data.
 
-    Returns
-    -------
-    source, target : int array (supplies,)
-        Items at both ends, in order of ``target``.
-    replaces : bool array (supplies,)
-        Whether the source's value replaces what the rank held before; otherwise it is added.
+    Returns ``source, target`` (supplies,): items at both ends, in order of ``target``. ``replaces``
+    (supplies,): whether the source's value replaces what the rank held before; otherwise it is
+    added.
     """
     first, count = op_label(schedule, "chunk").astype(np.int64), op_label(schedule, "chunks")
     rank, peer, what = (op_label(schedule, name) for name in ("rank", "peer", "what"))

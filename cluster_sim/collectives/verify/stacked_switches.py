@@ -24,11 +24,7 @@ def stacked_outward(links: Links, part: BoolArray) -> int:
     It equals the smallest cut, which puts each switch on one side or the other, however the
     switches are joined (Ford and Fulkerson, 1956). Rates that do not fit in 32 bits are rounded up.
 
-    Parameters
-    ----------
-    links : Links
-        Links of one domain.
-    part : bool array (chips,)
+    ``links``: links of one domain. ``part`` (chips,).
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow

@@ -124,19 +124,11 @@ def _settle_full(paths: Paths, filling: Filling, rising: int, level: int) -> int
 def group_classes(ptr: IntArray, resource: IntArray, resources: int) -> tuple[IntArray, Groups]:
     """Put classes into groups.
 
-    Parameters
-    ----------
-    ptr, resource : int array (classes + 1,), (shares,)
-        Class c crosses ``resource[ptr[c]:ptr[c + 1]]``.
-    resources : int
-        Number of resources.
+    ``ptr, resource`` (classes + 1,), (shares,): class c crosses ``resource[ptr[c]:ptr[c + 1]]``.
+    ``resources``: number of resources.
 
-    Returns
-    -------
-    order : int array (classes,)
-        The classes in the order in which groups are of one piece.
-    groups : Groups
-        Groups of the classes as they are numbered in this order.
+    Returns ``order`` (classes,): the classes in the order in which groups are of one piece.
+    ``groups``: groups of the classes as they are numbered in this order.
     """
     classes = len(ptr) - 1
     component = np.empty(classes, np.int32)  # by the number of one of its resources

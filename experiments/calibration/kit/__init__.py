@@ -57,13 +57,8 @@ class Manifest:
 def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
     """Return the manifest of a chip's kit.
 
-    Raises
-    ------
-    InputError
-        For a chip without a kit, with the nearest name.
+    Raises InputError for a chip without a kit, with the nearest name.
 
-    Examples
-    --------
     >>> manifest_for("trn2").ranks_per_chip, manifest_for("h200").flavour
     (4, 'cuda')
     """
@@ -129,10 +124,7 @@ def _one_chip(chip: str) -> str:
 def write_kit(folder: Path, chip: str) -> Manifest:
     """Write the kit of a chip into a folder that is new or empty.
 
-    Raises
-    ------
-    InputError
-        For an unknown chip, and a folder that holds anything.
+    Raises InputError for an unknown chip, and a folder that holds anything.
     """
     described = manifest_for(chip)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -147,10 +139,7 @@ def write_kit(folder: Path, chip: str) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a kit's folder.
 
-    Raises
-    ------
-    InputError
-        For a folder without a manifest, and a file that is none.
+    Raises InputError for a folder without a manifest, and a file that is none.
     """
     path = folder / MANIFEST
     try:

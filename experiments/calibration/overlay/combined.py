@@ -19,20 +19,12 @@ def fit_all(
 ) -> list[Group]:
     """Fit the constants of every kind that was measured.
 
-    Parameters
-    ----------
-    measured : Measurements
-    catalogue : Catalogue
-        Catalogue whose constants the fits start from.
-    machine : str or None
-        Machine of the collectives, without a count; by default the kit's.
-    chips : int, optional
-        Chips that the ranks of collectives run on.
+    ``catalogue``: catalogue whose constants the fits start from. ``machine``: machine of the
+    collectives, without a count; by default the kit's. ``chips``: chips that the ranks of
+    collectives run on.
 
-    Raises
-    ------
-    InputError
-        When the machine of collectives is not known, and for rows that cannot be predicted.
+    Raises InputError when the machine of collectives is not known, and for rows that cannot be
+    predicted.
     """
     groups, shipped = [], catalogue
     if measured.kernels:

@@ -89,19 +89,11 @@ def fit_constants(
 ) -> ConstantsFit:
     """Fit constants to measured times.
 
-    Parameters
-    ----------
-    predict : function of a catalogue
-        Returns the times of all rows with the constants of the catalogue [s].
-    measured_s : float array (rows,)
-        Measured times [s].
-    constants : sequence of Constant
-        Constants, the most important first: a later one that the data cannot tell from earlier
-        ones keeps its value.
-    catalogue : Catalogue
-        Catalogue whose constants the fit starts from.
-    note : str
-        Note for the rows of the fitted constants.
+    ``predict``: returns the times of all rows with the constants of the catalogue [s].
+    ``measured_s`` (rows,): measured times [s]. ``constants``: constants, the most important first:
+    a later one that the data cannot tell from earlier ones keeps its value. ``catalogue``:
+    catalogue whose constants the fit starts from. ``note``: note for the rows of the fitted
+    constants.
     """
     first = predict(catalogue)
     slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}

@@ -77,16 +77,9 @@ class Measurements:
 def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measurements:
     """Read files and folders.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-    wanted : str, optional
-        Collective operation whose table is read where a file has several.
+    ``wanted``: collective operation whose table is read where a file has several.
 
-    Raises
-    ------
-    InputError
-        For a file without measurements, and where nothing is left to fit.
+    Raises InputError for a file without measurements, and where nothing is left to fit.
     """
     kernels: list[Mapping[str, Any]] = []
     training: list[Mapping[str, Any]] = []

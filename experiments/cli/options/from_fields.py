@@ -73,22 +73,13 @@ def as_options(
 ) -> click.Command:
     """Return a click command with one option for each field of a function's dataclasses.
 
-    Parameters
-    ----------
-    name : str
-        Name of the command, which a run directory records.
-    command : function
-        Function whose parameters are annotated with dataclasses, or with :class:`Stated`. One of
-        them may be an :class:`Invocation`, which receives the inputs of all others.
-    resumes : bool
-        Whether the directory of ``--out`` may hold an earlier run, which the command then checks.
-    more : mapping of str to parameters, optional
-        Options of a parameter that is no dataclass; it receives them as a mapping.
+    ``name``: name of the command, which a run directory records. ``command``: function whose
+    parameters are annotated with dataclasses, or with :class:`Stated`. One of them may be an
+    :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
+    of ``--out`` may hold an earlier run, which the command then checks. ``more``: options of a
+    parameter that is no dataclass; it receives them as a mapping.
 
-    Raises
-    ------
-    TypeError
-        For two fields of one name, and for a field whose type no option can have.
+    Raises TypeError for two fields of one name, and for a field whose type no option can have.
     """
     hints = get_type_hints(command, include_extras=True)
     listed = dict(more or {})

@@ -18,17 +18,10 @@ def by_option_names(
 ) -> Iterator[None]:
     """Name options as the command line spells them in errors that are raised inside.
 
-    Parameters
-    ----------
-    parameters : sequence of click.Parameter
-    values : mapping of str to value
-        Values by the names of parameters. One that is None was not stated, so that an error about
-        its field is about a file's.
+    ``values``: values by the names of parameters. One that is None was not stated, so that an error
+    about its field is about a file's.
 
-    Raises
-    ------
-    InputError
-        The error of the library, whose subject is an option instead of a field.
+    Raises InputError: the error of the library, whose subject is an option instead of a field.
     """
     try:
         yield
@@ -45,14 +38,8 @@ def with_option_names(message: str, spelled: Mapping[str, str]) -> str:
 
     Other places keep their words: a field inside a file is no option.
 
-    Parameters
-    ----------
-    message : str
-    spelled : mapping of str to str
-        Options by the names of their fields.
+    ``spelled``: options by the names of their fields.
 
-    Examples
-    --------
     >>> with_option_names("seq_len is 0; give 1 or more.", {"seq_len": "--seq-len"})
     '--seq-len is 0; give 1 or more.'
     >>> with_option_names("plan.yaml: seq_len is 0.", {"seq_len": "--seq-len"})

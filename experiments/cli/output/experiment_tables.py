@@ -39,10 +39,7 @@ class Explained:
 def about(module: ModuleType) -> str:
     """Return the description of an experiment: the docstring of its module without the first line.
 
-    Parameters
-    ----------
-    module : module
-        Module of an experiment.
+    ``module``: module of an experiment.
     """
     return " ".join((inspect.getdoc(module) or "").partition("\n\n")[2].replace("``", "").split())
 
@@ -73,8 +70,6 @@ def row_keys(table: Table) -> list[str]:
     A column of a key has each of its values in several rows, as a point of a grid does. Without
     such columns the key is the first column.
 
-    Examples
-    --------
     >>> row_keys(Table({"op": ["a", "a", "b", "b"], "time": [1, 2, 3, 4], "z": [1, 2, 1, 2]}))
     ['op', 'z']
     """

@@ -70,8 +70,6 @@ def blocks(
 ) -> Iterator[dict[int, int]]:
     """Yield blocks of columns that fit side by side, each column with its width in characters.
 
-    Examples
-    --------
     >>> list(blocks(["name", "first", "second"], [["a", "12345678", "1"]], 16, 1))
     [{0: 4, 1: 8}, {0: 4, 2: 6}]
     """

@@ -17,11 +17,7 @@ def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, flo
 
     Training rows: model FLOPs over chips; collective rows: bytes on the wire. Both are divided by
     one constant, which makes the median right. Other kinds have no such predictor and get None.
-
-    Returns
-    -------
-    dict
-        ``median_abs_error, mean_abs_error, p90_abs_error, bias``.
+    Returns ``median_abs_error, mean_abs_error, p90_abs_error, bias``.
     """
     work = {"training": training_work, "collective": wire_bytes}.get(rows.kind.name)
     pairs = [

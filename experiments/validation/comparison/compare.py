@@ -23,17 +23,11 @@ Predict = Callable[[Mapping[str, Value]], Outcome]
 def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
     """Predict every row and set the result beside what was published, in the order of the file.
 
-    Parameters
-    ----------
-    rows : Rows
-    predict : function of a row's values
-        A mistake of the row (:class:`InputError`) makes it unsupported; nothing is left out.
+    ``predict``: a mistake of the row (:class:`InputError`) makes it unsupported; nothing is left
+    out.
 
-    Returns
-    -------
-    list of dict
-        The cells as read, then ``predicted, published, error, status, why, provenance``; where the
-        tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
+    Returns the cells as read, then ``predicted, published, error, status, why, provenance``; where
+    the tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
     """
     return [compare_row(rows.kind, row, predict) for row in rows.rows]
 
@@ -98,8 +92,6 @@ def _number(value: Value) -> float | None:
 def error(predicted: float | None, published: float | None) -> float | None:
     """Return predicted / published − 1, or None where one is missing.
 
-    Examples
-    --------
     >>> round(error(11.0, 10.0), 3)
     0.1
     """

@@ -43,8 +43,6 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
 def month(row: Mapping[str, Any]) -> str:
     """Return the month, year or day of a row's software; empty where it is not stated.
 
-    Examples
-    --------
     >>> month({"date": "2024-06-12"}), month({})
     ('2024-06-12', '')
     """

@@ -63,10 +63,7 @@ DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
 def filled(values: Cells) -> Stated:
     """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated.
 
-    Raises
-    ------
-    InputError
-        When the degrees do not divide the ranks.
+    Raises InputError when the degrees do not divide the ranks.
     """
     row = {**values}
     for name, limit in MOST.items():

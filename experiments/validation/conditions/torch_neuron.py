@@ -27,8 +27,6 @@ OF_LISTS = {"all-to-all": 2}
 def issued(op: str) -> str:
     """Operation that the backend runs for another: a broadcast is an all-reduce.
 
-    Examples
-    --------
     >>> issued("broadcast"), issued("all-gather")
     ('all-reduce', 'all-gather')
     """
@@ -43,20 +41,9 @@ def beside_s(
     The constants of collectives inside one chip were measured on calls like these, and contain the
     copies of every call.
 
-    Parameters
-    ----------
-    op : str
-        Operation that was called.
-    size_bytes : int
-        Buffer as nccl-tests counts it [B].
-    chips, ranks : int
-        Chips and ranks of the group.
-    chip : str
-        Part of the catalogue.
-    numbers : Catalogue
+    ``op``: operation that was called. ``size_bytes``: buffer as nccl-tests counts it [B]. ``chips,
+    ranks``: chips and ranks of the group. ``chip``: part of the catalogue.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> half, whole = (
     ...     beside_s("all-gather", size, 4, 16, "trn2", shipped_catalogue())

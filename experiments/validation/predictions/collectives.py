@@ -57,12 +57,8 @@ def time_s(
 ) -> float:
     """Time of a collective on the first chips of a cluster, or on those that ``place`` lists [s].
 
-    A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
-
-    Raises
-    ------
-    InputError
-        When the ranks are not the same number on each chip, and as the collectives themselves.
+    A ring on NVIDIA's machines is NCCL's, one over each adapter at once. Raises InputError when the
+    ranks are not the same number on each chip, and as the collectives themselves.
     """
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
@@ -134,13 +130,8 @@ def _by_pytorch(
 def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -> Outcome:
     """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
 
-    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean
-    of both.
-
-    Raises
-    ------
-    InputError
-        For another operation.
+    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean of both.
+    Raises InputError for another operation.
     """
     whole = machines_for(values["cluster"], values["chips"], catalogue)
     if operation(values["collective"]) != "all-to-all":

@@ -34,11 +34,8 @@ REPLICAS = 32
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time to first token, time per later token [s], and output tokens a second of one row.
 
-    Raises
-    ------
-    InputError
-        For pipeline stages, groups of ranks that divide the requests of attention, unknown models,
-        and a model or batch that does not fit into the replica's memory.
+    Raises InputError for pipeline stages, groups of ranks that divide the requests of attention,
+    unknown models, and a model or batch that does not fit into the replica's memory.
     """
     for name in ("pp", "attention_dp"):
         if (values.get(name) or 1) > 1:

@@ -63,10 +63,7 @@ class Rows:
 def read_file(path: Path | str) -> Rows:
     """Read a CSV file of measurements.
 
-    Raises
-    ------
-    InputError
-        For any other file. A bad row raises nothing; it is kept with its mistakes.
+    Raises InputError for any other file. A bad row raises nothing; it is kept with its mistakes.
     """
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
@@ -99,13 +96,8 @@ def _beside(row: Row, folder: Path) -> Row:
 def read_text(text: str, name: str) -> Rows:
     """Read the text of such a file.
 
-    Raises
-    ------
-    InputError
-        As :func:`read_file`.
+    Raises InputError as :func:`read_file`.
 
-    Examples
-    --------
     >>> text = "collective,cluster,chips,size_bytes,time_s\\nall-reduce,p5.48xlarge,8,1e6,x\\n"
     >>> rows = read_text(text, "mine.csv")
     >>> rows.kind.name, rows.rows[0].mistakes

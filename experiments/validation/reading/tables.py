@@ -52,8 +52,6 @@ class Table:
 def tables() -> dict[str, Table]:
     """Return all shipped tables by name.
 
-    Examples
-    --------
     >>> tables()["megatron_sc21"].licence
     'Apache-2.0'
     """

@@ -83,8 +83,6 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ``rings`` forces an all-reduce to go round rings, without trees and reduction in the switch, as
     does the catalogue's ``nccl-tuner.trees=none``.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
     >>> two = whole(cluster("p5.48xlarge:2"))
@@ -139,11 +137,8 @@ def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
 
     For equal parts over domains of equal size it is that of the all-to-all.
 
-    Parameters
-    ----------
-    group : Group
-    sent_bytes : int64 array (ranks, ranks)
-        Bytes that rank i has for rank j; those of the diagonal are copied in place [B].
+    ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are
+    copied in place [B].
     """
     even = load_of(CollectiveCall("all-to-all", group, int(sent_bytes.sum()) // group.ranks))
     domain = group.domain.repeat(group.ranks_per_chip)

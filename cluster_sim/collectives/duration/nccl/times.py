@@ -36,15 +36,9 @@ from topologies.arrays import IntArray
 def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
     """Time of a call on a cluster that NCCL's constants cover [ps].
 
-    Parameters
-    ----------
-    call : CollectiveCall
-        Call whose cluster :func:`~cluster_sim.collectives.duration.nccl.covers`.
-    rings : bool
-        Whether an all-reduce must go round rings, without trees and reduction in the switch.
+    ``call``: call whose cluster :func:`~cluster_sim.collectives.duration.nccl.covers`. ``rings``:
+    whether an all-reduce must go round rings, without trees and reduction in the switch.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
     >>> call = CollectiveCall("all-reduce", whole(cluster("dgx-h100")), 2**29)
