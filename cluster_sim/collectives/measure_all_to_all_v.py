@@ -19,7 +19,7 @@ from cluster_sim.collectives.algorithms.registry import AUTO, BEST
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.duration import nccl
-from cluster_sim.collectives.duration.nccl import steps_and_bound, times
+from cluster_sim.collectives.duration.nccl import times
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
@@ -127,7 +127,7 @@ def measure_v(
             frame,
             [even],
             nccl.NAME,
-            steps_and_bound.steps(even),
+            times.steps(even),
             lambda _: times.uneven_ps(group, sent_bytes),
         )
         return {**row, "collective": KIND}, trace

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from experiments.sweeps import runner
-from experiments.sweeps.outcome import KILLED, Outcome, Run, outcome
+from experiments.sweeps.runner import KILLED, Outcome, Run, outcome
 from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown
 

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from experiments.reports.out_directory import check_writable
 from experiments.reports.run_record import digest
-from experiments.sweeps.outcome import Outcome
+from experiments.sweeps.runner import Outcome
 from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown, system_reason
 from topologies.files.writing import whole_file

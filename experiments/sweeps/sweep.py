@@ -13,8 +13,7 @@ from cluster_sim.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
 from experiments.sweeps.command_line import Program
-from experiments.sweeps.outcome import Outcome
-from experiments.sweeps.runner import run_in_processes
+from experiments.sweeps.runner import Outcome, run_in_processes
 from experiments.sweeps.store import RowStore, open_store
 from experiments.sweeps.study import Row, Study, results, rows
 from topologies.files.writing import named_in_faults

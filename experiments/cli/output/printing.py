@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.reports.values import plain
+from experiments.reports.run_record import plain
 from topologies.errors import printable
 
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.validation.conditions.row_defaults import Stated, filled
 from experiments.validation.predictions.outcome import Outcome, infeasible
+from experiments.validation.predictions.row_defaults import Stated, filled
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.schema import TRAINING
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue

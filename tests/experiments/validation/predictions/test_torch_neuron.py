@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.validation.conditions.torch_neuron import PIECE_BYTES, beside_s, issued
-from experiments.validation.predictions.collectives import predict, time_s
+from experiments.validation.predictions.collectives import (
+    PIECE_BYTES,
+    beside_s,
+    issued,
+    predict,
+    time_s,
+)
 from experiments.validation.reading.machines import machines_for
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.validation.conditions.conditions import engine, month
+from experiments.validation.predictions.serving import engine, month
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 
