@@ -29,14 +29,10 @@ Order = Sequence[str] | Mapping[str, Sequence[str]]
 class CategoryTimes:
     """Time of each category in each group of ops, such as the ops of a rank.
 
-    Attributes
-    ----------
-    groups : array or list (groups,)
-        Value of the label by which ops are grouped, for each group.
-    names : list of str
-        Names of the categories, those that take precedence first.
-    active_ps, exposed_ps : int64 array (groups, categories)
-        Time in which a category was active, and in which it was the first of the list to be [ps].
+    ``groups`` (groups,): value of the label by which ops are grouped, for each group.
+    ``names``: names of the categories, those that take precedence first.
+    ``active_ps, exposed_ps`` (groups, categories): time in which a category was active, and in
+        which it was the first of the list to be [ps].
     """
 
     groups: Any

@@ -26,12 +26,8 @@ TYPES = (np.int32, np.int64, np.int64)
 class Intervals:
     """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones have no effect.
 
-    Attributes
-    ----------
-    group, start_ps, end_ps : int array (rows,)
-        Group, start and end of each interval [ps].
-    groups : int
-        Number of groups, some of which may have no interval.
+    ``group, start_ps, end_ps`` (rows,): group, start and end of each interval [ps].
+    ``groups``: number of groups, some of which may have no interval.
     """
 
     group: IntArray
@@ -119,14 +115,10 @@ class _Spans(NamedTuple):
 class _Unions(NamedTuple):
     """Lengths of unions while a loop goes through rows in order of group and start.
 
-    Attributes
-    ----------
-    reach : int64 array (2, categories)
-        Latest end of categories 0 … k together in the present group, and of category k alone [ps].
-    together : int64 array (groups, categories or more)
-        Time covered by categories 0 … k together [ps].
-    alone : int64 array (groups, categories)
-        Time covered by category k [ps].
+    ``reach`` (2, categories): latest end of categories 0 … k together in the present group, and of
+        category k alone [ps].
+    ``together`` (groups, categories or more): time covered by categories 0 … k together [ps].
+    ``alone`` (groups, categories): time covered by category k [ps].
     """
 
     reach: IntArray

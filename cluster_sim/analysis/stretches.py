@@ -19,11 +19,9 @@ from topologies.errors import InputError, suggestion
 class Stretches:
     """Stretches of time in which ops ran, also those that were lost or still ran at the end.
 
-    Attributes
-    ----------
-    op : int array (stretches,)
-    start_ps, end_ps : int64 array (stretches,)
-        Start and end [ps]; ops that still ran when the run was cut short end at that instant.
+    ``op`` (stretches,).
+    ``start_ps, end_ps`` (stretches,): start and end [ps]; ops that still ran when the run was cut
+        short end at that instant.
     """
 
     op: IntArray

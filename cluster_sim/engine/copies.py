@@ -28,17 +28,12 @@ from cluster_sim.schedule.table import FIXED, HORIZON_PS, IntArray, Schedule
 class Pattern(NamedTuple):
     """The part of a schedule that all copies have in common.
 
-    Attributes
-    ----------
-    size : int32 array (ops,)
-        Index of the size that an op moves over its link, among the sizes that occur; -1 for an op
-        without a link, whose duration is the same in all copies.
-    source : int32 array (edges,)
-        Link whose latency is the lag of an edge; -1 for a lag that is the same in all copies.
-    pending : int32 array (ops,)
-        Number of edges into each op.
-    first : int32 array
-        Ops without any edge into them, which arrive at time 0.
+    ``size`` (ops,): index of the size that an op moves over its link, among the sizes that occur;
+        -1 for an op without a link, whose duration is the same in all copies.
+    ``source`` (edges,): link whose latency is the lag of an edge; -1 for a lag that is the same in
+        all copies.
+    ``pending`` (ops,): number of edges into each op.
+    ``first``: ops without any edge into them, which arrive at time 0.
     """
 
     size: IntArray
@@ -50,14 +45,9 @@ class Pattern(NamedTuple):
 class Links(NamedTuple):
     """The links of the copies.
 
-    Attributes
-    ----------
-    kind : int32 array (copies, links)
-        Kind of each link of each copy.
-    duration_ps : int64 array (kinds, sizes)
-        Time of each size that occurs on a link of each kind [ps].
-    latency_ps : int64 array (kinds,)
-        Latency of a link of each kind [ps].
+    ``kind`` (copies, links): kind of each link of each copy.
+    ``duration_ps`` (kinds, sizes): time of each size that occurs on a link of each kind [ps].
+    ``latency_ps`` (kinds,): latency of a link of each kind [ps].
     """
 
     kind: IntArray

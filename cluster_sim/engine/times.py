@@ -40,11 +40,9 @@ class HorizonError(ValueError):
 class Attempts:
     """Runs of ops that were lost because a resource died (rule 8), in the order of their ends.
 
-    Attributes
-    ----------
-    op : int32 array (attempts,)
-    start_ps, end_ps : int64 array (attempts,)
-        Start of the op, and the instant at which its run was lost [ps].
+    ``op`` (attempts,).
+    ``start_ps, end_ps`` (attempts,): start of the op, and the instant at which its run was lost
+        [ps].
     """
 
     op: IntArray

@@ -34,14 +34,9 @@ of an oversubscribed scale-out fabric follow (:mod:`cluster_sim.hardware.uplinks
 class Paths:
     """Links on the way between the chips of each pair.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
-    resource : int64 array (hops,)
-        Link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
-    latency_ps : int64 array (hops,)
-        Time from the end of the hop to the arrival [ps].
+    ``ptr`` (pairs + 1,): pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
+    ``resource`` (hops,): link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
+    ``latency_ps`` (hops,): time from the end of the hop to the arrival [ps].
     """
 
     ptr: IntArray
@@ -81,25 +76,15 @@ class Fabric:
 
     Links of the domains come first, domain by domain, then each other kind chip by chip.
 
-    Attributes
-    ----------
-    cluster : Cluster
-    domains : int64 array (domains,)
-        Global numbers of the domains covered, ascending.
-    links : Links
-        Links of one domain.
-    costs : CommunicationCosts
-        Efficiencies, and times and memory accesses of messages.
-    rate : int64 array (resources,)
-        Usable rate of links and adapters [B/s]; 0 for other resources.
-    latency_ps : int64 array (resources,)
-        Latency of one hop over a link [ps]; 0 for other resources.
-    forwards : bool array (resources,)
-        Whether the node that a link leads to forwards a message while it receives it.
-    resources : Resources
-        Table of all resources, those of the uplinks last.
-    uplinks : Uplinks
-        Oversubscribed links of the scale-out fabric.
+    ``domains`` (domains,): global numbers of the domains covered, ascending.
+    ``links``: links of one domain.
+    ``costs``: efficiencies, and times and memory accesses of messages.
+    ``rate`` (resources,): usable rate of links and adapters [B/s]; 0 for other resources.
+    ``latency_ps`` (resources,): latency of one hop over a link [ps]; 0 for other resources.
+    ``forwards`` (resources,): whether the node that a link leads to forwards a message while it
+        receives it.
+    ``resources``: table of all resources, those of the uplinks last.
+    ``uplinks``: oversubscribed links of the scale-out fabric.
     """
 
     cluster: Cluster

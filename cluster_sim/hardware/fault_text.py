@@ -27,16 +27,10 @@ EXAMPLE = "engine:5@1ms:slow=1/2, link:0-1@0s:slow=1/2, or :dead"
 class Fault:
     """A fault: from an instant on, a resource runs at a part of its speed or not at all.
 
-    Attributes
-    ----------
-    resource : str
-        Name of the resource as a trace prints it.
-    chip : int
-        Chip that owns the resource; -1 for a link that leaves a switch.
-    time_ps : int
-        Instant of the fault [ps].
-    numerator, denominator : int
-        Speed as a fraction of the nominal speed; 0/1 is dead.
+    ``resource``: name of the resource as a trace prints it.
+    ``chip``: chip that owns the resource; -1 for a link that leaves a switch.
+    ``time_ps``: instant of the fault [ps].
+    ``numerator, denominator``: speed as a fraction of the nominal speed; 0/1 is dead.
     """
 
     resource: str

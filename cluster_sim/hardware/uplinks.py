@@ -20,12 +20,10 @@ from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 class Uplinks:
     """Up- and downlinks that groups of chips share.
 
-    Attributes
-    ----------
-    row : int32 array (links,)
-        Row of each link in :class:`topologies.routing.scale_out.SharedLinks`, ascending.
-    tables : tuple of Resources
-        Resources of the links, such as ``ToR-up:3``, a table for each kind, in the order of rows.
+    ``row`` (links,): row of each link in :class:`topologies.routing.scale_out.SharedLinks`,
+        ascending.
+    ``tables``: resources of the links, such as ``ToR-up:3``, a table for each kind, in the order of
+        rows.
     """
 
     row: IntArray

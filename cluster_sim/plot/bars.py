@@ -21,16 +21,10 @@ MOST_NAMED_LANES = 48
 class Bars:
     """Bars of a timeline, one for each stretch of time in which an op ran, cut to the window.
 
-    Attributes
-    ----------
-    lane, category : int array (bars,)
-        Index into ``lanes``, and into ``categories``.
-    start_s, end_s : float array (bars,)
-        Start and end [s].
-    op : int array (bars,)
-        Number of the op.
-    lanes, categories : list of str
-        Names of the lanes, from the top, and of the categories.
+    ``lane, category`` (bars,): index into ``lanes``, and into ``categories``.
+    ``start_s, end_s`` (bars,): start and end [s].
+    ``op`` (bars,): number of the op.
+    ``lanes, categories``: names of the lanes, from the top, and of the categories.
     """
 
     lane: IntArray

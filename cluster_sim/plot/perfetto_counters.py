@@ -22,14 +22,9 @@ LINKS = ("link", "port", "uplink", "downlink", "send", "receive")
 class Counter:
     """A value that changes over time.
 
-    Attributes
-    ----------
-    name, unit : str
-    at_ps : int array (points,)
-        Ascending instants from each of which a value holds until the next [ps].
-    value : float array (points,)
-    chip : int
-        Chip below whose track the counter is drawn; -1 for a counter of the whole machine.
+    ``at_ps`` (points,): ascending instants from each of which a value holds until the next [ps].
+    ``value`` (points,).
+    ``chip``: chip below whose track the counter is drawn; -1 for a counter of the whole machine.
     """
 
     name: str

@@ -40,10 +40,7 @@ MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
 class Run:
     """A run directory while it is written; its files appear in the report in this order.
 
-    Attributes
-    ----------
-    folder : Path
-        Temporary place of the files.
+    ``folder``: temporary place of the files.
     """
 
     def __init__(

@@ -68,14 +68,9 @@ KEYS = tuple(Study.model_fields)
 class Row:
     """One run of a study.
 
-    Attributes
-    ----------
-    parameters : dict
-        Values that distinguish the run from the others.
-    arguments : tuple of str
-        Command line of the run.
-    digest : str
-        Digest of the command line, the version, and the content of the files that it names.
+    ``parameters``: values that distinguish the run from the others.
+    ``arguments``: command line of the run.
+    ``digest``: digest of the command line, the version, and the content of the files that it names.
     """
 
     parameters: Mapping[str, str]

@@ -26,14 +26,9 @@ ANY = "*"
 class Domain:
     """The values that a quantity may take.
 
-    Attributes
-    ----------
-    least, most : float
-        Smallest and largest value, in the SI unit.
-    whole : bool
-        Whether the value must be an integer, as for numbers of things.
-    reference_only : tuple of str
-        Patterns of the parts of which no command reads this quantity.
+    ``least, most``: smallest and largest value, in the SI unit.
+    ``whole``: whether the value must be an integer, as for numbers of things.
+    ``reference_only``: patterns of the parts of which no command reads this quantity.
     """
 
     least: float

@@ -39,13 +39,8 @@ WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
 class Table:
     """Columns of equal length by their name.
 
-    Attributes
-    ----------
-    columns : mapping of str to list
-        Values of Python; what is missing among numbers or words is NaN, as in a DataFrame.
+    ``columns``: values of Python; what is missing among numbers or words is NaN, as in a DataFrame.
 
-    Examples
-    --------
     >>> table = Table.of_rows([{"ranks": 8, "time_s": 0.5}, {"ranks": 16}])
     >>> table["ranks"], table["time_s"], len(table)
     ([8, 16], [0.5, nan], 2)

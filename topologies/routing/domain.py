@@ -27,12 +27,8 @@ ALTERNATE = 0
 class Routes:
     """The links on the way between the chips of each pair, in order.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    link : int32 array (hops,)
-        Rows of :func:`topologies.shapes.links.domain_links`.
+    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (hops,): rows of :func:`topologies.shapes.links.domain_links`.
     """
 
     ptr: IntArray

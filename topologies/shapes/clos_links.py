@@ -15,17 +15,11 @@ from topologies.shapes.clos import LAYER_NAMES, Clos
 class SplitRoutes:
     """Links over which the traffic of each pair of chips is split.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    link : int32 array (crossings,)
-        Rows of :func:`topologies.shapes.links.domain_links`.
-    weight : int32 array (crossings,)
-        Number of the pair's paths that cross the link: it carries ``weight / whole`` of the
-        traffic.
-    whole : int32 array (pairs,)
-        Number of equal paths of each pair.
+    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (crossings,): rows of :func:`topologies.shapes.links.domain_links`.
+    ``weight`` (crossings,): number of the pair's paths that cross the link: it carries ``weight /
+        whole`` of the traffic.
+    ``whole`` (pairs,): number of equal paths of each pair.
     """
 
     ptr: IntArray

@@ -39,14 +39,9 @@ class Cable:
 class Sketch:
     """A graph as its nodes and cables.
 
-    Attributes
-    ----------
-    nodes : tuple
-        Names of the chips and switches.
-    switches : frozenset
-        Nodes that are switches.
-    links : dict
-        Parallel cables, sorted, from one node to another, by the pair of nodes.
+    ``nodes``: names of the chips and switches.
+    ``switches``: nodes that are switches.
+    ``links``: parallel cables, sorted, from one node to another, by the pair of nodes.
     """
 
     nodes: tuple[Hashable, ...]

@@ -120,18 +120,12 @@ def _add_edges(
 class EdgeKind:
     """Attributes that many edges share.
 
-    Attributes
-    ----------
-    tier : str
-        Axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos link.
-    bandwidth_bytes_per_s : int
-        Rate of all parallel cables together, one direction [B/s].
-    latency_s : float
-        Latency of one hop [s].
-    links : int
-        Number of parallel cables that the edge stands for.
-    lane : int
-        Number among parallel edges between the same two nodes.
+    ``tier``: axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos
+        link.
+    ``bandwidth_bytes_per_s``: rate of all parallel cables together, one direction [B/s].
+    ``latency_s``: latency of one hop [s].
+    ``links``: number of parallel cables that the edge stands for.
+    ``lane``: number among parallel edges between the same two nodes.
     """
 
     tier: str
@@ -145,15 +139,9 @@ class EdgeKind:
 class EdgeTable:
     """Directed edges of a cluster's graph.
 
-    Attributes
-    ----------
-    src, dst : int32 array (edges,)
-        Numbers of the nodes from which, and to which, the edge leads.
-    kind : int32 array (edges,)
-        Index into ``kinds``.
-    kinds : tuple of EdgeKind
-    nodes : mapping of str to int
-        Count of the nodes of each kind, in the order in which nodes are numbered.
+    ``src, dst`` (edges,): numbers of the nodes from which, and to which, the edge leads.
+    ``kind`` (edges,): index into ``kinds``.
+    ``nodes``: count of the nodes of each kind, in the order in which nodes are numbered.
     """
 
     src: IntArray

@@ -119,11 +119,7 @@ def minute_from_start(demand: Demand, clock: str) -> int:
 class Horizon:
     """Demand of a run, and the demand before it, which policies know.
 
-    Attributes
-    ----------
-    demand : Demand
-    history : Demand, optional
-        Demand that ends where the run begins.
+    ``history``: demand that ends where the run begins.
     """
 
     demand: Demand

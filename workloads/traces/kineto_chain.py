@@ -30,20 +30,11 @@ from workloads.traces.recording import HOST, NOTHING, Columns, Node
 class Work:
     """A kernel, copy or fill on a stream of a chip, with its launch.
 
-    Attributes
-    ----------
-    name : str
-    kind : int
-        ``COMPUTE`` or ``MEMORY``.
-    stream : int
-    start_ps, duration_ps : int
-        Recorded start and duration [ps].
-    thread : Thread, optional
-        Host thread that launched it; None if the profile has no launch.
-    launched_ps : int
-        Recorded time of the launch [ps].
-    communications : tuple of Communication
-        Collectives and messages that it carries; empty for other work.
+    ``kind``: ``COMPUTE`` or ``MEMORY``.
+    ``start_ps, duration_ps``: recorded start and duration [ps].
+    ``thread``: host thread that launched it; None if the profile has no launch.
+    ``launched_ps``: recorded time of the launch [ps].
+    ``communications``: collectives and messages that it carries; empty for other work.
     """
 
     name: str

@@ -48,20 +48,13 @@ Facts = Mapping[str, Any]
 class Communication:
     """A collective or a message that a kernel carries.
 
-    Attributes
-    ----------
-    kind : int
-        ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
-    size_bytes : int
-        Size as nccl-tests count it [B]; 0 if the profile states none.
-    operation : int
-        Number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded time.
-    group : Group, optional
-        Ranks that take part in a collective; None if the profile does not say.
-    peer : int
-        Other rank of a message.
-    tag : int
-        Number of a message that differs between process groups.
+    ``kind``: ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
+    ``size_bytes``: size as nccl-tests count it [B]; 0 if the profile states none.
+    ``operation``: number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded
+        time.
+    ``group``: ranks that take part in a collective; None if the profile does not say.
+    ``peer``: other rank of a message.
+    ``tag``: number of a message that differs between process groups.
     """
 
     kind: int

@@ -113,14 +113,9 @@ def add_launches(
 class Blocked:
     """A host call that waited for the chip.
 
-    Attributes
-    ----------
-    begun_ps, over_ps : int
-        Start and end of the call [ps].
-    work : int
-        Number of the work that the call waited for.
-    awaited_ps : int
-        End of that work [ps].
+    ``begun_ps, over_ps``: start and end of the call [ps].
+    ``work``: number of the work that the call waited for.
+    ``awaited_ps``: end of that work [ps].
     """
 
     begun_ps: int

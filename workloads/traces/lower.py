@@ -46,12 +46,8 @@ LANE_KINDS = {COMPUTE: "engine", MEMORY: "engine", HOST: "host", NOTHING: "engin
 class Lowered:
     """A recording as a schedule.
 
-    Attributes
-    ----------
-    schedule : Schedule
-        Ops in the order of the nodes, then the joins in which collectives meet.
-    kept : mapping of str to int
-        Names of communications that keep their recorded time, as they state no size, with the
+    ``schedule``: ops in the order of the nodes, then the joins in which collectives meet.
+    ``kept``: names of communications that keep their recorded time, as they state no size, with the
         number of each.
     """
 

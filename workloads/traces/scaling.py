@@ -37,15 +37,10 @@ NODES = (COMPUTE, MEMORY)
 class Scaled:
     """A recording with compute times on a cluster's chips, and their likely range.
 
-    Attributes
-    ----------
-    recording : Recording
-        The recording with likely times.
-    fast, slow : Recording
-        The recording with the more, and with the less favourable ratio for all kernels.
-    how : {"recorded", "scaled"}
-    source : str
-        Chip that it was recorded on; empty if unknown.
+    ``recording``: the recording with likely times.
+    ``fast, slow``: the recording with the more, and with the less favourable ratio for all kernels.
+    ``how`` ("recorded", "scaled").
+    ``source``: chip that it was recorded on; empty if unknown.
     """
 
     recording: Recording

@@ -48,16 +48,10 @@ def axis_exchange(
 class _Stage:
     """A stage of one order of axes: the messages along an axis, or the joins before them.
 
-    Attributes
-    ----------
-    order : list of int
-        Axes in the order in which data travels along them.
-    done : int
-        Number of axes of that order along which the data has travelled before.
-    share : int array (ranks,)
-        Bytes that each rank has for each other rank in this order [B].
-    join : bool
-        Whether the stage is of joins, which wait and move nothing.
+    ``order``: axes in the order in which data travels along them.
+    ``done``: number of axes of that order along which the data has travelled before.
+    ``share`` (ranks,): bytes that each rank has for each other rank in this order [B].
+    ``join``: whether the stage is of joins, which wait and move nothing.
     """
 
     order: list[int]

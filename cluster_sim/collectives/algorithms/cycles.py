@@ -36,12 +36,8 @@ SEARCH_LIMIT = 4096
 class Cycles:
     """Directed cycles through the same ranks.
 
-    Attributes
-    ----------
-    order : int32 array (cycles, ranks)
-        Ranks in the order of visiting.
-    weight : int64 array (cycles,)
-        Weight by which the payload is divided among the cycles.
+    ``order`` (cycles, ranks): ranks in the order of visiting.
+    ``weight`` (cycles,): weight by which the payload is divided among the cycles.
     """
 
     order: IntArray

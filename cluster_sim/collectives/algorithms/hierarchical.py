@@ -104,18 +104,10 @@ class _Alike(NamedTuple):
 
     Groups on other domains share them, as long as hops between their domains take as long.
 
-    Attributes
-    ----------
-    kind : str
-    size_bytes, slices, ranks_per_chip : int
-    local : tuple of int
-        Chips of each domain, counted from its first.
-    radices : tuple of int
-        Domains in a ring of each stage between domains.
-    cluster : Cluster
-        Cluster with one latency for all hops between domains.
-    costs : CommunicationCosts
-        Costs with the rate of adapters that shared uplinks leave.
+    ``local``: chips of each domain, counted from its first.
+    ``radices``: domains in a ring of each stage between domains.
+    ``cluster``: cluster with one latency for all hops between domains.
+    ``costs``: costs with the rate of adapters that shared uplinks leave.
     """
 
     kind: str

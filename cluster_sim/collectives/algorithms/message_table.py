@@ -21,14 +21,9 @@ COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
 class Table:
     """Blocks of messages, in the order in which they were added.
 
-    Attributes
-    ----------
-    columns : dict of str to list of array
-        Blocks of each column.
-    edges : list of int array (messages of a block, edges of each)
-        Rows that wait for each message.
-    count : int
-        Number of rows so far.
+    ``columns``: blocks of each column.
+    ``edges`` (messages of a block, edges of each): rows that wait for each message.
+    ``count``: number of rows so far.
     """
 
     columns: dict[str, list[IntArray]]

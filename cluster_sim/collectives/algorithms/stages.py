@@ -25,13 +25,10 @@ from topologies.arrays import IntArray
 class Part:
     """A part of the payload, and the stages along which it is reduced, in order.
 
-    Attributes
-    ----------
-    lines : tuple of int32 array (lines, ranks of a line)
-        For each stage the rings, as ranks in order. The rings of a stage hold every rank once, and
-        the ranks of a ring have the same places in the rings of all earlier stages.
-    weight : int
-        Weight by which the payload is divided among parts.
+    ``lines`` (lines, ranks of a line): for each stage the rings, as ranks in order. The rings of a
+        stage hold every rank once, and the ranks of a ring have the same places in the rings of all
+        earlier stages.
+    ``weight``: weight by which the payload is divided among parts.
     """
 
     lines: tuple[IntArray, ...]
@@ -42,16 +39,11 @@ class Part:
 class Leg:
     """A stage that is run on a few ranks, in place of many that do the same at the same time.
 
-    Attributes
-    ----------
-    lines : int32 array (lines, ranks of a line)
-        The few ranks, each in one line.
-    length : int
-        Number of ranks of a line that they stand for: the buffer is cut into as many blocks.
-    rounds : int
-        Rounds that are run; all of them are ``length - 1``.
-    link : int, optional
-        Link of the domain over which a rank that stands for a whole line sends to itself.
+    ``lines`` (lines, ranks of a line): the few ranks, each in one line.
+    ``length``: number of ranks of a line that they stand for: the buffer is cut into as many
+        blocks.
+    ``rounds``: rounds that are run; all of them are ``length - 1``.
+    ``link``: link of the domain over which a rank that stands for a whole line sends to itself.
     """
 
     lines: IntArray
@@ -202,22 +194,14 @@ NO_LINK = -1
 class Stage:
     """One stage of one part of the payload, in all slices.
 
-    Attributes
-    ----------
-    lines : int32 array (lines, ranks of a line)
-        Rings, as ranks in order; each rank is in one.
-    low : int64 array (lines,)
-        First chunk of the interval that each line works on, counted within the part.
-    width : int
-        Chunks of a block; a line's interval has one block for each of its ranks.
-    reduces : bool
-        Whether the stage is of a reduce-scatter; otherwise it is of an all-gather.
-    rounds : int
-        Rounds that are run.
-    base : int
-        First chunk of the part.
-    link : int, optional
-        Link of the domain that all messages cross; by default the fabric chooses their routes.
+    ``lines`` (lines, ranks of a line): rings, as ranks in order; each rank is in one.
+    ``low`` (lines,): first chunk of the interval that each line works on, counted within the part.
+    ``width``: chunks of a block; a line's interval has one block for each of its ranks.
+    ``reduces``: whether the stage is of a reduce-scatter; otherwise it is of an all-gather.
+    ``rounds``: rounds that are run.
+    ``base``: first chunk of the part.
+    ``link``: link of the domain that all messages cross; by default the fabric chooses their
+        routes.
     """
 
     lines: IntArray

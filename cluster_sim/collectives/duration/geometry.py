@@ -32,12 +32,6 @@ from topologies.shapes.links import coordinates
 class Geometry:
     """A group that is equal to every group of its geometry, so that one stands for all.
 
-    Attributes
-    ----------
-    group : Group
-
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> servers = cluster("trn2.48xlarge:64")
     >>> pairs = [Geometry(Group(servers, chips)) for chips in ([0, 16], [80, 96], [48, 64])]

@@ -13,16 +13,9 @@ from topologies.arrays import IntArray
 class Collective:
     """A collective as a schedule, with the result that it must achieve.
 
-    Attributes
-    ----------
-    kind, algorithm : str
-    schedule : Schedule
-    chunks : Chunks
-        Chunks of all groups; ranks are numbered from group to group.
-    chip_of_rank, group_of_rank : int array (ranks,)
-        Global chip, and number of the group, of each rank.
-    steps : int
-        Rounds that follow one another.
+    ``chunks``: chunks of all groups; ranks are numbered from group to group.
+    ``chip_of_rank, group_of_rank`` (ranks,): global chip, and number of the group, of each rank.
+    ``steps``: rounds that follow one another.
     """
 
     kind: str

@@ -27,14 +27,10 @@ Rows = tuple[IntArray, IntArray, IntArray, IntArray]
 class Shares:
     """Shared resources that messages use, grouped by channel.
 
-    Attributes
-    ----------
-    ptr : int64 array (channels + 1,)
-        Messages of channel c use ``resource[ptr[c]:ptr[c + 1]]``.
-    resource : int32 array (shares,)
-    copy, added : int32 array (shares,)
-        Rate of the resource that 1 B/s of a message takes [B/s]: of a message that replaces what
-        the receiver holds, and of one that is added to it.
+    ``ptr`` (channels + 1,): messages of channel c use ``resource[ptr[c]:ptr[c + 1]]``.
+    ``resource`` (shares,).
+    ``copy, added`` (shares,): rate of the resource that 1 B/s of a message takes [B/s]: of a
+        message that replaces what the receiver holds, and of one that is added to it.
     """
 
     ptr: IntArray

@@ -107,12 +107,8 @@ def lower(
 class _Layout:
     """Numbers of the ops of each message, which follow one another.
 
-    Attributes
-    ----------
-    first : int64 array (messages + 1,)
-        First op of each message; the last value is the number of ops.
-    width : int64 array (messages,) or None
-        Number of ops of each message; None where every message is one op.
+    ``first`` (messages + 1,): first op of each message; the last value is the number of ops.
+    ``width`` (messages,): number of ops of each message; None where every message is one op.
     """
 
     first: IntArray

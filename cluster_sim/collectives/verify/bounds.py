@@ -45,12 +45,8 @@ AROUND = "cut around a domain"
 class Bound:
     """One reason why a collective cannot be faster.
 
-    Attributes
-    ----------
-    what : str
-        ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
-    time_ps : int
-        Shortest time that the collective can take for this reason [ps].
+    ``what``: ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
+    ``time_ps``: shortest time that the collective can take for this reason [ps].
     """
 
     what: str

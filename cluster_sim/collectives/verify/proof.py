@@ -168,15 +168,9 @@ class ProofError(ValueError):
 class Contributors:
     """Bits that stand for the contributions of ranks.
 
-    Attributes
-    ----------
-    chunks : Chunks
-    bit : int array (ranks,)
-        Bit of each rank's contribution.
-    size : int array (groups,)
-        Ranks of each group.
-    words : int
-        Words of 64 bits in a bitset.
+    ``bit`` (ranks,): bit of each rank's contribution.
+    ``size`` (groups,): ranks of each group.
+    ``words``: words of 64 bits in a bitset.
     """
 
     chunks: Chunks
@@ -304,14 +298,11 @@ def levels_of(schedule: Schedule) -> IntArray:
 class Items:
     """Pairs of an op and a chunk that it carries, in order of the ops' levels.
 
-    Attributes
-    ----------
-    op, chunk, rank, peer : int array (items,)
-        Op, chunk, and sending and receiving rank.
-    arrives, reduces : bool array (items,)
-        Whether the op is the last hop of its message; whether the message is then added.
-    level : int array (items,)
-        Level of the op, ascending: every edge leads from a lower level to a higher one.
+    ``op, chunk, rank, peer`` (items,): op, chunk, and sending and receiving rank.
+    ``arrives, reduces`` (items,): whether the op is the last hop of its message; whether the
+        message is then added.
+    ``level`` (items,): level of the op, ascending: every edge leads from a lower level to a higher
+        one.
     """
 
     op: IntArray

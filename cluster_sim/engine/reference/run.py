@@ -472,12 +472,8 @@ class Run:
 class Demand:
     """The rate cap of a flow, and the resources that it crosses.
 
-    Attributes
-    ----------
-    cap : int
-        Highest rate that the flow can have [B/s].
-    weights : tuple of (resource, weight)
-        Each resource on the flow's path, and how many B/s of it 1 B/s of the flow takes.
+    ``cap``: highest rate that the flow can have [B/s].
+    ``weights``: each resource on the flow's path, and how many B/s of it 1 B/s of the flow takes.
     """
 
     cap: int

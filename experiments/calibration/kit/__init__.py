@@ -33,17 +33,11 @@ GPU_MACHINES = {
 class Manifest:
     """Record of a kit's chip and machine in its folder.
 
-    Attributes
-    ----------
-    chip : str
-        Catalogue part.
-    flavour : {"neuron", "cuda"}
-    cluster : str
-        Machine on which collectives and steps are measured.
-    ranks_per_chip, cores : int
-        Logical cores of a chip; physical cores of a logical core.
-    files : tuple of str
-        Scripts of the kit.
+    ``chip``: catalogue part.
+    ``flavour`` ("neuron", "cuda").
+    ``cluster``: machine on which collectives and steps are measured.
+    ``ranks_per_chip, cores``: logical cores of a chip; physical cores of a logical core.
+    ``files``: scripts of the kit.
     """
 
     chip: str

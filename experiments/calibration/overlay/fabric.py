@@ -71,14 +71,7 @@ def _is_share(name: Name) -> bool:
 class _Simulated:
     """A collective that is simulated with varying constants of its machine.
 
-    Attributes
-    ----------
-    machine : str
-    chips : int
-    operation : str
-    ranks : int
-    catalogue : Catalogue
-        Values of the constants that are not varied.
+    ``catalogue``: values of the constants that are not varied.
     """
 
     machine: str

@@ -39,14 +39,9 @@ SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|
 class Measurements:
     """Measurements that were read from files and folders.
 
-    Attributes
-    ----------
-    kernels, training : tuple of mapping
-        Rows in the columns of ``validate --file``, with a measured time.
-    collectives : tuple of (str, Measured)
-        Name of each file, with its times at several sizes.
-    manifest : Manifest or None
-        Manifest of the kit, where a folder has one.
+    ``kernels, training``: rows in the columns of ``validate --file``, with a measured time.
+    ``collectives``: name of each file, with its times at several sizes.
+    ``manifest``: manifest of the kit, where a folder has one.
     """
 
     kernels: tuple[Mapping[str, Any], ...]

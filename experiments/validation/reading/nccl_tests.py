@@ -39,21 +39,13 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 class Measured:
     """One measured series.
 
-    Attributes
-    ----------
-    collective : str or None
-        Operation, if the text names it or the bandwidths imply it.
-    ranks : int or None
-        Likewise.
-    size_bytes : float array (rows,)
-        As the tool counts them.
-    time_s : float array (rows,)
-        Out of place, where both are printed [s].
-    bandwidth_unit : str
-        ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from sizes and times;
-        empty if it is not printed.
-    failed : int
-        Rows that the tool printed without a result.
+    ``collective``: operation, if the text names it or the bandwidths imply it.
+    ``ranks``: likewise.
+    ``size_bytes`` (rows,): as the tool counts them.
+    ``time_s`` (rows,): out of place, where both are printed [s].
+    ``bandwidth_unit``: ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from
+        sizes and times; empty if it is not printed.
+    ``failed``: rows that the tool printed without a result.
     """
 
     collective: str | None

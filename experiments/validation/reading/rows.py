@@ -21,16 +21,10 @@ SEPARATORS = (",", ";", "\t")
 class Row:
     """One row of a file.
 
-    Attributes
-    ----------
-    line : int
-        Number of its last line in the file, from 1.
-    cells : mapping of str to str
-        As read, columns that are not ours included.
-    values : mapping of str to value
-        Values of our columns; None where a cell is empty or the file has no such column.
-    mistakes : tuple of str
-        Mistakes of the row: column, value, remedy.
+    ``line``: number of its last line in the file, from 1.
+    ``cells``: as read, columns that are not ours included.
+    ``values``: values of our columns; None where a cell is empty or the file has no such column.
+    ``mistakes``: mistakes of the row: column, value, remedy.
     """
 
     line: int

@@ -19,19 +19,11 @@ Holds = Literal["text", "count", "number", "flag"]
 class Column:
     """One column.
 
-    Attributes
-    ----------
-    name : str
-    holds : str
-        ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
-    required : bool
-        Whether a row without it cannot be predicted.
-    least : float
-        Smallest value of a count or a number; numbers must be above 0 where it is 0.
-    choices : tuple of str
-        Texts that are allowed; any where empty.
-    also : mapping of str to str
-        Other spellings of the choices, in small letters with hyphens.
+    ``holds``: ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
+    ``required``: whether a row without it cannot be predicted.
+    ``least``: smallest value of a count or a number; numbers must be above 0 where it is 0.
+    ``choices``: texts that are allowed; any where empty.
+    ``also``: other spellings of the choices, in small letters with hyphens.
     """
 
     name: str
@@ -46,13 +38,10 @@ class Column:
 class Kind:
     """A kind of measurement, and the columns of its rows.
 
-    Attributes
-    ----------
-    name : str
-        ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or ``job``.
-    columns : tuple of Column
-    published : tuple of str
-        Columns of measured values; the error of a row is that of the first that it states.
+    ``name``: ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or
+        ``job``.
+    ``published``: columns of measured values; the error of a row is that of the first that it
+        states.
     """
 
     name: str

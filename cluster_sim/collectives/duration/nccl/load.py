@@ -30,31 +30,19 @@ servers; or directly between all pairs at once."""
 class Load:
     """Load of one collective, or arrays of the loads of many that go the same way.
 
-    Attributes
-    ----------
-    way : str
-        Way in which the data goes: ``ring``, ``tree`` or ``exchange``.
-    size : float or array
-        Size of the buffer as nccl-tests counts it [B].
-    ranks, domains : float or array
-        Ranks of the group, and scale-up domains over which they are spread.
-    inside, outside : float or array
-        Bytes that one rank sends over NVLink, and over its network adapter [B].
-    shard : float or array
-        Bytes of a rank's own shard, which it copies in place [B].
-    in_switch : float or array
-        Bytes that one rank sends when the switch reduces, 0 where it cannot [B].
-    steps : float or array
-        Steps over NVLink that follow one another.
-    second_steps : float or array
-        Steps among them in the second half of an all-reduce round a ring, which only gathers.
-    far_steps : float or array
-        Steps between domains that follow one another.
-    messages : float or array
-        Messages that one rank sends to other domains.
-    beside : float or array
-        1 where the group has less than half of its servers' chips, else 0. The server's other
-        groups are then taken to communicate in the same way at the same time.
+    ``way``: way in which the data goes: ``ring``, ``tree`` or ``exchange``.
+    ``size``: size of the buffer as nccl-tests counts it [B].
+    ``ranks, domains``: ranks of the group, and scale-up domains over which they are spread.
+    ``inside, outside``: bytes that one rank sends over NVLink, and over its network adapter [B].
+    ``shard``: bytes of a rank's own shard, which it copies in place [B].
+    ``in_switch``: bytes that one rank sends when the switch reduces, 0 where it cannot [B].
+    ``steps``: steps over NVLink that follow one another.
+    ``second_steps``: steps among them in the second half of an all-reduce round a ring, which only
+        gathers.
+    ``far_steps``: steps between domains that follow one another.
+    ``messages``: messages that one rank sends to other domains.
+    ``beside``: 1 where the group has less than half of its servers' chips, else 0. The server's
+        other groups are then taken to communicate in the same way at the same time.
     """
 
     way: Way
