@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import (
     ALGORITHMS,
     Group,
@@ -32,6 +31,7 @@ from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import ENGINES, algorithm_names, collectives
+from tests.support.conservation import violations
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
