@@ -24,13 +24,11 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.collective import Collective
+from cluster_sim.collectives.lowering.collective import Collective, one_op_a_rank
 from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table
-from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.table import FIXED, JOIN, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -267,36 +265,3 @@ def measure_timed(
     row = result_row(frame, trace, (begun, begun, timed))
     named = {"collective": calls[0].kind, "algorithm": name}
     return {**named, **row, "steps": steps, "semantics": NOT_CHECKED}, trace
-
-
-def one_op_a_rank(
-    calls: Sequence[CollectiveCall], times_ps: Sequence[int], algorithm: str
-) -> Schedule:
-    """Build a schedule of known times: a join, one op on each rank of each group, and a join.
-
-    ``calls``: calls of one kind and size that run at once; ranks are numbered from group to group.
-    ``times_ps``: time of each call [ps]. ``algorithm``: name of the algorithm for the facts of the
-    schedule.
-    """
-    lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
-    ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes
-    duration = np.concatenate([[0], lasts, [0]])
-    kind = np.where(duration > 0, FIXED, JOIN).astype(np.uint8)
-    op = np.arange(1, ranks + 1)
-    what = np.concatenate([[0], np.full(ranks, 1), [0]]).astype(np.uint8)
-    return schedule(
-        OpColumns(
-            kind=kind, duration_ps=duration, size_bytes=np.where(kind == FIXED, size_bytes, 0)
-        ),
-        edges=Edges.from_pairs(
-            ranks + 2,
-            np.concatenate([np.zeros(ranks, np.int64), op]),
-            np.concatenate([op, np.full(ranks, ranks + 1)]),
-        ),
-        resources=Resources.none(),
-        labels={
-            "rank": np.concatenate([[0], op - 1, [0]]),
-            "what": Codes(what, ("join", kind_of_all)),
-        },
-        facts={"collective": kind_of_all, "algorithm": algorithm, "size_bytes": size_bytes},
-    )
