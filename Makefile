@@ -39,12 +39,12 @@ $(RUNS): setup.cfg pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) --no-compile --require-hashes -r requirements.txt
 	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
-	$(BIN)/python -m experiments.precompile demo || true
+	$(BIN)/python -m tools.precompile demo || true
 	@touch $(RUNS)
 
 $(READY): $(RUNS) constraints.txt
 	$(BIN)/python $(PIP) --no-compile --require-hashes -r constraints.txt
-	$(BIN)/python -m experiments.precompile || true
+	$(BIN)/python -m tools.precompile || true
 	@touch $(READY)
 
 setup: $(RUNS)

@@ -220,7 +220,6 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/precompile.py": {"experiments.cli.main"},
     "experiments/reports/assumed.py": {"workloads.training.frameworks.framework"},
     "experiments/reports/hover.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},

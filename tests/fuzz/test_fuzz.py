@@ -102,8 +102,8 @@ OWN_DATA = {
     "workloads/confidence/residuals.py", "workloads/kernels/gemm_table.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""
-NO_COMMAND = {"cluster_sim/trace/file.py", "cluster_sim/schedule/file.py"}
-"""Modules that read what the library wrote, for Python only; they have tests of their own."""
+NO_COMMAND = {"cluster_sim/trace/file.py"}
+"""Module that reads what the library wrote, for Python only; it has tests of its own."""
 DOORS = re.compile(
     r"(topologies\.files\.(reading|yaml_documents|frame)|bounded_files) import "
     r"|topologies\.files\.table import .*read_csv"

@@ -1,4 +1,4 @@
-"""``python -m experiments.precompile``: compiles the byte code and machine code of all commands.
+"""``python -m tools.precompile``: compiles the byte code and machine code of all commands.
 
 ``make develop`` runs it, so that the first command does not have to compile. Each entry of
 ``COMMANDS`` is the smallest command that uses some of the compiled functions. Commands run in
