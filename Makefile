@@ -39,12 +39,12 @@ $(RUNS): setup.cfg pyproject.toml requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) --no-compile --require-hashes -r requirements.txt
 	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
-	$(BIN)/python -m experiments.precompile demo || true
+	$(BIN)/python -m tools.precompile demo || true
 	@touch $(RUNS)
 
 $(READY): $(RUNS) constraints.txt
 	$(BIN)/python $(PIP) --no-compile --require-hashes -r constraints.txt
-	$(BIN)/python -m experiments.precompile || true
+	$(BIN)/python -m tools.precompile || true
 	@touch $(READY)
 
 setup: $(RUNS)
@@ -99,7 +99,7 @@ sbom: $(READY)
 	$(BIN)/python tools/sbom.py requirements.txt out/dist
 
 as-user: $(READY)
-	$(BIN)/python -m experiments.validation.gate
+	$(BIN)/python -m tools.as_user
 
 size: $(READY)
 	$(BIN)/python -m tests.size
@@ -118,7 +118,7 @@ docs-rerun: $(READY)
 		$(BIN)/python -m tests.docs.pictures && exit $$moved
 
 gallery: $(READY)
-	$(BIN)/python -m experiments.gallery
+	$(BIN)/python -m tools.gallery
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks

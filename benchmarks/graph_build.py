@@ -15,8 +15,7 @@ from dataclasses import asdict
 import networkx as nx
 
 from topologies.clusters.names import cluster
-from topologies.views.edges import edge_table
-from topologies.views.graph import graph, node_names
+from topologies.views.graph import edge_table, graph, node_names
 
 CLUSTERS = ("trn2-ultraserver:64", "rainier", "rainier:1000000")
 COMPARED = CLUSTERS[0]

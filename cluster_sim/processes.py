@@ -35,18 +35,10 @@ def process_pool(
 
     Workers ignore Ctrl-C, to which the parent reacts. If the parent is killed, they end.
 
-    Parameters
-    ----------
-    workers : int
-    method : {"spawn", "fork"}
-        Way in which processes start; forked ones share what the parent has loaded.
-    begin : function, optional
-        Called once in each worker, before its first task.
+    ``method`` ("spawn", "fork"): way in which processes start; forked ones share what the parent
+    has loaded. ``begin``: called once in each worker, before its first task.
 
-    Raises
-    ------
-    WorkerEndedError
-        If a worker was killed; the tasks in flight have no result then.
+    Raises WorkerEndedError if a worker was killed; the tasks in flight have no result then.
     """
     other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(

@@ -17,10 +17,7 @@ PACKAGES = ("topologies", "workloads", "experiments")
 def shadowed(file: str) -> str:
     """Say which folder stands in for one of our packages, and the remedy; empty where none does.
 
-    Parameters
-    ----------
-    file : str
-        File of ``cluster_sim/__init__.py``; the others are installed beside its folder.
+    ``file``: file of ``cluster_sim/__init__.py``; the others are installed beside its folder.
     """
     root = os.path.dirname(os.path.dirname(os.path.abspath(file)))
     for name in PACKAGES:
@@ -40,10 +37,6 @@ def check_not_shadowed(file: str) -> None:
     """Refuse to be imported where another package stands in for one of ours.
 
     The command is let through, because it says the same without a traceback.
-
-    Raises
-    ------
-    ImportError
     """
     message = shadowed(file)
     if message and not _is_command():

@@ -207,7 +207,7 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/duration/duration.py": {"cluster_sim.collectives.duration.nccl"},
     "cluster_sim/collectives/duration/nccl/__init__.py": {"cluster_sim.collectives.duration.nccl"},
     "cluster_sim/collectives/results.py": {"cluster_sim.collectives.duration.nccl", "pandas"},
-    "cluster_sim/collectives/verify/stacked_switches.py": {"scipy"},
+    "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
     "cluster_sim/engine/copies.py": {"concurrent"},
     "cluster_sim/engine/compiler/jit.py": {
@@ -220,7 +220,6 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/precompile.py": {"experiments.cli.main"},
     "experiments/reports/assumed.py": {"workloads.training.frameworks.framework"},
     "experiments/reports/hover.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
@@ -239,9 +238,7 @@ LATE: dict[str, set[str]] = {
     "experiments/sweeps/dask_cluster.py": {"distributed"},
     "experiments/sweeps/sweep.py": {"experiments.sweeps.dask_cluster"},
     "experiments/validation/comparison/compare_collectives.py": {"pandas"},
-    "experiments/validation/how_true.py": {"matplotlib"},
-    "experiments/validation/predictions/predictors.py": {"experiments.validation.predictions"},
-    "experiments/validation/validate.py": {"pandas"},
+    "experiments/validation/validate.py": {"experiments.validation.predictions", "pandas"},
     "topologies/clusters/names.py": {
         "topologies.clusters.graph_file",
         "topologies.clusters.yaml_file",

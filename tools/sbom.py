@@ -30,7 +30,7 @@ def component(name: str, version: str, digests: list[str]) -> dict[str, Any]:
 
 def _licence(name: str) -> dict[str, Any]:
     try:
-        stated = metadata(name)
+        stated: Any = metadata(name)
     except PackageNotFoundError:  # of another platform
         return {}
     expression, text = stated.get("License-Expression"), stated.get("License") or ""

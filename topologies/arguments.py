@@ -57,19 +57,12 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     number. Items of sequences are checked as well. Types that exist only for type checkers, and
     types of functions' own parameters, are not checked.
 
-    Parameters
-    ----------
-    **remedies
-        Sentence at the end of the message for an argument, in place of the names of its types.
+    ``**remedies``: sentence at the end of the message for an argument, in place of the names of its
+    types.
 
-    Raises
-    ------
-    InputError
-        From the decorated function, for an argument of a wrong type, one that it does not take,
-        and one that is missing.
+    Raises InputError from the decorated function, for an argument of a wrong type, one that it does
+    not take, and one that is missing.
 
-    Examples
-    --------
     >>> @checked()
     ... def twice(size_bytes: int, name: str | None = None) -> int:
     ...     return 2 * size_bytes
@@ -110,22 +103,9 @@ def refuse_misfit(
 ) -> None:
     """Refuse arguments that a function does not take, and a call that lacks one.
 
-    Parameters
-    ----------
-    function : function
-        Where the last parameter takes further keywords without naming them, any keyword passes.
-    positional : sequence
-        Arguments by position.
-    keywords : mapping of str to object
-    label : str, optional
-        Name of the function in messages.
+    ``function``: where the last parameter takes further keywords without naming them, any keyword
+    passes. ``positional``: arguments by position. ``label``: name of the function in messages.
 
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
     >>> def twice(size_bytes: int) -> int:
     ...     return 2 * size_bytes
     >>> refuse_misfit(twice, [], {"size_byte": 3})
@@ -161,10 +141,7 @@ def refuse_misfit(
 def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None:
     """Refuse a keyword that is not among the names that a function takes.
 
-    Raises
-    ------
-    InputError
-        With the nearest name, or else with all of them.
+    Raises InputError with the nearest name, or else with all of them.
     """
     for name in stated:
         if name not in names:
@@ -229,12 +206,6 @@ def _taken(function: Callable[..., Any]) -> tuple[list[str], bool]:
 def check_fields(kind: type, values: Mapping[str, object]) -> None:
     """Refuse values of other types than the fields of a dataclass have.
 
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
     >>> from dataclasses import dataclass
     >>> @dataclass
     ... class Window:

@@ -23,8 +23,6 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     The result is that of :func:`numpy.unique`, which hashes integers: it takes two seconds for a
     million different ones, and a sort takes a hundredth of that.
 
-    Examples
-    --------
     >>> distinct(np.array([3, 1, 3, 2]))
     array([1, 2, 3])
     """
@@ -39,8 +37,6 @@ def present(codes: IntArray) -> tuple[IntArray, IntArray]:
 
     The result is that of :func:`numpy.unique` with ``return_inverse``, in a fifth of the time.
 
-    Examples
-    --------
     >>> present(np.array([4, 1, 4]))
     (array([1, 4]), array([1, 0, 1]))
     """
@@ -53,16 +49,9 @@ def distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
 
     Rows are told apart by the value of a polynomial, which is far faster to sort than rows, and
     then compared: should two different rows have equal values, the rows themselves are sorted.
+    Returns ``first`` (distinct,): number of the first row with each distinct content. ``which``
+    (rows,): number of each row's content among the distinct ones.
 
-    Returns
-    -------
-    first : int64 array (distinct,)
-        Number of the first row with each distinct content.
-    which : int64 array (rows,)
-        Number of each row's content among the distinct ones.
-
-    Examples
-    --------
     >>> distinct_rows(np.array([[2, 1], [0, 3], [2, 1]]))
     (array([0, 1]), array([0, 1, 0]))
     """

@@ -13,8 +13,6 @@ LONGEST_VALUE = 120
 def line(noun: str, facts: Mapping[str, object]) -> str:
     """Write facts about an object on one line.
 
-    Examples
-    --------
     >>> line("Group", {"ranks": 64, "cluster": "trn2-ultraserver"})
     'Group(ranks=64, cluster=trn2-ultraserver)'
     """
@@ -41,8 +39,6 @@ def table(noun: str, facts: Mapping[str, object]) -> str:
 def stated_fields(instance: Any) -> dict[str, object]:
     """Return the fields of a dataclass instance that differ from their defaults, by name.
 
-    Examples
-    --------
     >>> from dataclasses import dataclass
     >>> @dataclass
     ... class Plan:

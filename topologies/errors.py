@@ -25,8 +25,6 @@ class InputError(ValueError):
 def suggestion(value: str, choices: Iterable[str]) -> str:
     """Return `` Did you mean X?`` if one of the choices is close to the value, else nothing.
 
-    Examples
-    --------
     >>> suggestion("trn2.48xlrge", ["trn1.32xlarge", "trn2.48xlarge"])
     ' Did you mean trn2.48xlarge?'
     >>> suggestion("DGX-H100", ["dgx-h100", "dgx-h200"])
@@ -44,22 +42,10 @@ def suggestion(value: str, choices: Iterable[str]) -> str:
 def check_type(argument: str, value: object, types: type | tuple[type, ...], remedy: str) -> None:
     """Refuse an argument of another type than a function takes.
 
-    Parameters
-    ----------
-    argument : str
-        Name of the argument.
-    value : object
-    types : type or tuple of types
-    remedy : str
-        Sentence that names the type to pass instead.
+    ``argument``: name of the argument. ``remedy``: sentence that names the type to pass instead.
 
-    Raises
-    ------
-    InputError
-        When ``value`` is none of ``types``.
+    Raises InputError when ``value`` is none of ``types``.
 
-    Examples
-    --------
     >>> check_type("cluster", "trn2.48xlarge", str, "Pass a name.")
     >>> check_type("cluster", 16, str, "Pass a name, such as 'trn2.48xlarge'.")
     Traceback (most recent call last):
@@ -94,8 +80,6 @@ REMEDIES = {
 def system_reason(fault: OSError | ValueError) -> str:
     """Say why the system refused a file, and what to do about it.
 
-    Examples
-    --------
     >>> system_reason(OSError(2, "No such file or directory", "out/run.json"))
     'No such file or directory. Correct the path.'
     """
@@ -107,8 +91,6 @@ def system_reason(fault: OSError | ValueError) -> str:
 def file_fault(fault: OSError) -> str:
     """Write a message on an error of the system: the file, the reason and the remedy.
 
-    Examples
-    --------
     >>> file_fault(OSError(28, "No space left on device", "out/run.json"))
     'out/run.json: No space left on device. Free some space, or choose another place.'
     """
@@ -126,8 +108,6 @@ def printable(text: str) -> str:
     These are control characters, marks of writing direction and broken surrogates; line ends and
     tabs stay.
 
-    Examples
-    --------
     >>> printable("red \\x1b[31mname")
     'red \\\\x1b[31mname'
     """
@@ -144,8 +124,6 @@ def printable(text: str) -> str:
 def shown(text: str, limit: int = LONGEST_NAME) -> str:
     """Return a name from outside for use in a message: on one line, and cut if it is long.
 
-    Examples
-    --------
     >>> shown("a" * 200, 10)
     'aaaaaaaaa…'
     """

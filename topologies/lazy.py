@@ -13,12 +13,8 @@ def loader(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
 
     The name becomes an attribute of the package, so that Python asks for it only once.
 
-    Parameters
-    ----------
-    package : str
-        Name of the package, its ``__name__``.
-    modules : mapping of str to sequence of str
-        Names by the module that defines them.
+    ``package``: name of the package, its ``__name__``. ``modules``: names by the module that
+    defines them.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

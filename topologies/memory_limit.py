@@ -33,19 +33,10 @@ def _cgroup_bytes() -> int:
 def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
     """Refuse work that takes more memory than this process may use.
 
-    Parameters
-    ----------
-    what : str
-        Name of the work, such as ``the graph of 1,000,000 chips``.
-    needed_bytes : int
-        Estimate of the most that it holds at once [B].
-    remedy : str
-        Sentence that says what to do instead.
+    ``what``: name of the work, such as ``the graph of 1,000,000 chips``. ``needed_bytes``: estimate
+    of the most that it holds at once [B]. ``remedy``: sentence that says what to do instead.
 
-    Raises
-    ------
-    InputError
-        With the work, the memory that it needs, the limit and the remedy.
+    Raises InputError with the work, the memory that it needs, the limit and the remedy.
     """
     limit = machine_bytes()
     if needed_bytes > limit:

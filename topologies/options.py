@@ -26,31 +26,22 @@ Choices = tuple[str | int, ...] | Callable[[], tuple[str | int, ...]]
 class Option:
     """Description of one option or argument of a command.
 
-    Attributes
-    ----------
-    help : str
-        One phrase without a full stop; unit and choices are added to it.
-    unit : str
-        Unit of a plain number, such as ``"USD/MWh"``; empty for text that carries its own unit.
-    choices : tuple, or function that returns one
-        Values that the option may take, for the help text and for shell completion.
-    default : str
-        Description of a default that depends on other inputs, such as ``"fills the cluster"``.
-    metavar : str
-        Placeholder of the value; by default its type.
-    name : str
-        Name on the command line without dashes; by default that of the field.
-    least, most : float, optional
-        Smallest and largest value of a number.
-    kind : type, optional
-        Type of the value on the command line if it is not that of the field: ``str`` for a
+    ``help``: one phrase without a full stop; unit and choices are added to it.
+    ``unit``: unit of a plain number, such as ``"USD/MWh"``; empty for text that carries its own
+        unit.
+    ``choices``: values that the option may take, for the help text and for shell completion.
+    ``default``: description of a default that depends on other inputs, such as ``"fills the
+        cluster"``.
+    ``metavar``: placeholder of the value; by default its type.
+    ``name``: name on the command line without dashes; by default that of the field.
+    ``least, most``: smallest and largest value of a number.
+    ``kind``: type of the value on the command line if it is not that of the field: ``str`` for a
         quantity such as ``160MB`` that the library parses.
-    plain : str
-        Unit that a plain number from Python gets where the command line takes text, such as ``s``.
-    argument : bool
-        Whether the value is given by position instead of by name.
-    recorded : bool
-        Whether results depend on the value, so that a run directory records it as an input.
+    ``plain``: unit that a plain number from Python gets where the command line takes text, such as
+        ``s``.
+    ``argument``: whether the value is given by position instead of by name.
+    ``recorded``: whether results depend on the value, so that a run directory records it as an
+        input.
     """
 
     help: str
@@ -74,8 +65,6 @@ class Option:
     def sentence(self) -> str:
         """Return the help text with unit and choices.
 
-        Examples
-        --------
         >>> Option("Price of electricity", unit="USD/MWh").sentence()
         'Price of electricity [USD/MWh].'
         >>> Option("Recomputation", choices=("none", "selective", "full")).sentence()
@@ -110,8 +99,6 @@ def described(kind: type) -> dict[str, Option]:
 def observed(options: T) -> tuple[T, set[str]]:
     """Return a copy of options, and the set of its fields that have been read of it so far.
 
-    Examples
-    --------
     >>> @dataclass(frozen=True)
     ... class Request:
     ...     ranks: int = 8
@@ -137,8 +124,6 @@ def observed(options: T) -> tuple[T, set[str]]:
 def in_words(values: tuple[str, ...], last: str = "or") -> str:
     """Write values as a list in words.
 
-    Examples
-    --------
     >>> in_words(("none", "dp", "all"))
     'none, dp or all'
     """

@@ -20,20 +20,12 @@ N = TypeVar("N", bound=Named)
 def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
     """Return objects by name.
 
-    Parameters
-    ----------
-    what : str
-        Kind of object for the message, such as ``algorithm``.
-    entries : iterable
-        Objects with a ``name``.
+    ``what``: kind of object for the message, such as ``algorithm``. ``entries``: objects with a
+    ``name``.
 
-    Raises
-    ------
-    ValueError
-        For two objects of the same name: a programming mistake, since only one could be found.
+    Raises ValueError for two objects of the same name: a programming mistake, since only one could
+    be found.
 
-    Examples
-    --------
     >>> from types import SimpleNamespace
     >>> by_name("thing", [SimpleNamespace(name="ring"), SimpleNamespace(name="mesh")]).keys()
     dict_keys(['ring', 'mesh'])

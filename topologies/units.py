@@ -68,13 +68,8 @@ _ROUNDING = Fraction(1, 2000)
 def unit(text: str) -> tuple[Fraction, str]:
     """Return the factor from a unit to SI, and the SI unit.
 
-    Raises
-    ------
-    InputError
-        For an unknown unit.
+    Raises InputError for an unknown unit.
 
-    Examples
-    --------
     >>> unit("GiB")
     (Fraction(1073741824, 1), 'B')
     >>> unit("Gbit/s")
@@ -119,13 +114,8 @@ def _advice(text: str) -> str:
 def si(number: str, unit_text: str) -> tuple[Fraction, str]:
     """Return the exact SI value, and the SI unit, of a number and its unit in separate texts.
 
-    Raises
-    ------
-    InputError
-        For a text that is not a finite decimal number, or an unknown unit.
+    Raises InputError for a text that is not a finite decimal number, or an unknown unit.
 
-    Examples
-    --------
     >>> si("2.9", "TB/s")
     (Fraction(2900000000000, 1), 'B/s')
     """
@@ -179,8 +169,6 @@ def _whole(value: Fraction, what: str, text: str, base: str, least: int) -> int:
 def as_bytes(size: float | str) -> int:
     """Return a number of bytes as it is, or parse a text; see :func:`parse_bytes`.
 
-    Examples
-    --------
     >>> as_bytes(2**20) == as_bytes("1MiB")
     True
     """
@@ -193,21 +181,12 @@ def as_bytes(size: float | str) -> int:
 def parse_bytes(text: str, what: str = "size") -> int:
     """Parse a size in bytes; one such as ``1.1GiB`` is rounded to the nearest whole byte.
 
-    Parameters
-    ----------
-    text : str
-        Number and unit: ``7B``, ``256MiB``, ``1GB``, ``1.5 KiB``, ``8Gbit``.
-    what : str
-        Name of the quantity, for the message.
+    ``text``: number and unit: ``7B``, ``256MiB``, ``1GB``, ``1.5 KiB``, ``8Gbit``. ``what``: name
+    of the quantity, for the message.
 
-    Raises
-    ------
-    InputError
-        For a text without a unit or with a unit of another quantity, a negative number, more than
-        2⁶² bytes, and a fraction of a byte that matters, as in ``1.5B``.
+    Raises InputError for a text without a unit or with a unit of another quantity, a negative
+    number, more than 2⁶² bytes, and a fraction of a byte that matters, as in ``1.5B``.
 
-    Examples
-    --------
     >>> parse_bytes("256MiB"), parse_bytes("0.1GB")
     (268435456, 100000000)
     """
@@ -221,13 +200,8 @@ def parse_bytes(text: str, what: str = "size") -> int:
 def parse_rate(text: str, what: str = "bandwidth") -> int:
     """Parse a rate in whole B/s, at least 1: ``128GB/s``, ``200Gbit/s``, ``1.5TB/s``.
 
-    Raises
-    ------
-    InputError
-        For the same mistakes as :func:`parse_bytes`, and for a rate of 0.
+    Raises InputError for the same mistakes as :func:`parse_bytes`, and for a rate of 0.
 
-    Examples
-    --------
     >>> parse_rate("200Gbit/s")
     25000000000
     """
@@ -237,13 +211,8 @@ def parse_rate(text: str, what: str = "bandwidth") -> int:
 def parse_seconds(text: str, what: str = "time") -> float:
     """Parse a time in seconds: ``1.5us``, ``90s``, ``7d``.
 
-    Raises
-    ------
-    InputError
-        For the same mistakes as :func:`parse_bytes`.
+    Raises InputError for the same mistakes as :func:`parse_bytes`.
 
-    Examples
-    --------
     >>> parse_seconds("1.5us"), parse_seconds("7d")
     (1.5e-06, 604800.0)
     """
@@ -253,13 +222,9 @@ def parse_seconds(text: str, what: str = "time") -> float:
 def parse_ps(text: str, what: str = "latency") -> int:
     """Parse a time in whole picoseconds, the unit of time of the simulator.
 
-    Raises
-    ------
-    InputError
-        For the same mistakes as :func:`parse_bytes`; the limit is 2⁶² ps, about 53 days.
+    Raises InputError for the same mistakes as :func:`parse_bytes`; the limit is 2⁶² ps, about 53
+    days.
 
-    Examples
-    --------
     >>> parse_ps("1.5us")
     1500000
     """
@@ -269,13 +234,9 @@ def parse_ps(text: str, what: str = "latency") -> int:
 def parse_count(text: str, what: str) -> int:
     """Parse a large number of things, such as tokens: ``15T``, ``300B``, ``2e12``.
 
-    Raises
-    ------
-    InputError
-        For a text that is no number, an unknown suffix, and a number below 1 or above 2⁶².
+    Raises InputError for a text that is no number, an unknown suffix, and a number below 1 or above
+    2⁶².
 
-    Examples
-    --------
     >>> parse_count("15T", "--tokens"), parse_count("2e12", "--tokens")
     (15000000000000, 2000000000000)
     """
@@ -291,8 +252,6 @@ def parse_count(text: str, what: str) -> int:
 def format_bytes(size_bytes: int) -> str:
     """Format a size, in KiB, MiB … if that is the shorter exact form.
 
-    Examples
-    --------
     >>> format_bytes(268435456), format_bytes(1_500_000_000), format_bytes(7)
     ('256 MiB', '1.5 GB', '7 B')
     """
@@ -307,8 +266,6 @@ def format_memory(size_bytes: int) -> str:
     Sizes that are compared or summed have the same kind of unit: 96 GiB beside 101 GB would look
     like the smaller of the two.
 
-    Examples
-    --------
     >>> format_memory(96 * 2**30), format_memory(101_300_000_000)
     ('103.1 GB', '101.3 GB')
     """
@@ -318,8 +275,6 @@ def format_memory(size_bytes: int) -> str:
 def format_rate(rate_bytes_per_s: float) -> str:
     """Format a rate with four digits, in powers of 1000.
 
-    Examples
-    --------
     >>> format_rate(128e9), format_rate(2.9e12)
     ('128 GB/s', '2.9 TB/s')
     """
@@ -329,8 +284,6 @@ def format_rate(rate_bytes_per_s: float) -> str:
 def format_seconds(time_s: float) -> str:
     """Format a time with four digits, in ps … s, min, h or d.
 
-    Examples
-    --------
     >>> format_seconds(1.5e-6), format_seconds(3.25), format_seconds(9000.0)
     ('1.5 us', '3.25 s', '2.5 h')
     """

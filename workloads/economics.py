@@ -19,23 +19,16 @@ TOKENS = 10**6
 class Economics:
     """Power and price of a chip.
 
-    Attributes
-    ----------
-    busy_w, idle_w : float
-        Power of one chip that works and of one that is idle, each with the chip's share of host,
-        network and fans [W].
-    pue : float
-        Power usage effectiveness: power of the site over the power of its machines.
-    usd_per_chip_s : float
-        Price of a chip [USD/s]; 0 if unknown.
-    carbon_kg_per_j : float
-        Carbon intensity of the grid [kg/J]; 0 if not stated.
-    price_basis, power_basis : str
-        Rows of the catalogue behind price and power, with their grades; empty without a row.
-    usd_per_million_tokens : float
-        Price at which served tokens are sold, of prompts and outputs alike; 0 if not stated.
-    batch_discount : float
-        Share of the price that requests of a batch tier do not pay.
+    ``busy_w, idle_w``: power of one chip that works and of one that is idle, each with the chip's
+        share of host, network and fans [W].
+    ``pue``: power usage effectiveness: power of the site over the power of its machines.
+    ``usd_per_chip_s``: price of a chip [USD/s]; 0 if unknown.
+    ``carbon_kg_per_j``: carbon intensity of the grid [kg/J]; 0 if not stated.
+    ``price_basis, power_basis``: rows of the catalogue behind price and power, with their grades;
+        empty without a row.
+    ``usd_per_million_tokens``: price at which served tokens are sold, of prompts and outputs alike;
+        0 if not stated.
+    ``batch_discount``: share of the price that requests of a batch tier do not pay.
     """
 
     busy_w: float
@@ -87,16 +80,10 @@ def _basis(catalogue: Catalogue, part: str, quantity: str) -> str:
 class StepCost:
     """Cost of one optimizer step.
 
-    Attributes
-    ----------
-    cost_usd : float or None
-        Price of the chips for the time of the step [USD]; None if unknown.
-    energy_joules : float or None
-        Energy from the grid [J]; None if the power is unknown.
-    usd_per_million_tokens : float or None
-        Price of a million trained tokens [USD]; None if unknown.
-    price_basis, power_basis : str
-        Rows of the catalogue behind price and power.
+    ``cost_usd``: price of the chips for the time of the step [USD]; None if unknown.
+    ``energy_joules``: energy from the grid [J]; None if the power is unknown.
+    ``usd_per_million_tokens``: price of a million trained tokens [USD]; None if unknown.
+    ``price_basis, power_basis``: rows of the catalogue behind price and power.
     """
 
     cost_usd: float | None
@@ -114,18 +101,9 @@ def step_cost(
     A chip draws its full power while it computes, and its idle power in all other parts of the
     step.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int
-        Chips that the step uses.
-    tokens : int
-        Tokens that the step trains on.
-    breakdown_s : mapping of str to float
-        Parts of the step, mean over ranks [s].
+    ``chips``: chips that the step uses. ``tokens``: tokens that the step trains on.
+    ``breakdown_s``: parts of the step, mean over ranks [s].
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> step = step_cost(cluster("trn2.48xlarge"), 16, 10**6, {"compute": 3600.0})
     >>> round(step.cost_usd, 2), step.usd_per_million_tokens == step.cost_usd

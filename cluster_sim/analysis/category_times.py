@@ -29,14 +29,10 @@ Order = Sequence[str] | Mapping[str, Sequence[str]]
 class CategoryTimes:
     """Time of each category in each group of ops, such as the ops of a rank.
 
-    Attributes
-    ----------
-    groups : array or list (groups,)
-        Value of the label by which ops are grouped, for each group.
-    names : list of str
-        Names of the categories, those that take precedence first.
-    active_ps, exposed_ps : int64 array (groups, categories)
-        Time in which a category was active, and in which it was the first of the list to be [ps].
+    ``groups`` (groups,): value of the label by which ops are grouped, for each group.
+    ``names``: names of the categories, those that take precedence first.
+    ``active_ps, exposed_ps`` (groups, categories): time in which a category was active, and in
+        which it was the first of the list to be [ps].
     """
 
     groups: Any
@@ -58,14 +54,9 @@ def category_times(
 def idle_gaps(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
     """Find the gaps in which no op of a group was running.
 
-    Returns
-    -------
-    gaps : Intervals
-        The gaps, in order of group and time.
-    op : int array (gaps,)
-        First op of the group to start after each gap, -1 at the end of the run.
-    values : array or list (groups,)
-        Value of the label of each group.
+    Returns ``gaps``: the gaps, in order of group and time. ``op`` (gaps,): first op of the group to
+    start after each gap, -1 at the end of the run. ``values`` (groups,): value of the label of each
+    group.
     """
     ran = stretches(trace)
     groups, values = by_group(trace, by, ran)

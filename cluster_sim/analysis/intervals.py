@@ -26,12 +26,8 @@ TYPES = (np.int32, np.int64, np.int64)
 class Intervals:
     """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones have no effect.
 
-    Attributes
-    ----------
-    group, start_ps, end_ps : int array (rows,)
-        Group, start and end of each interval [ps].
-    groups : int
-        Number of groups, some of which may have no interval.
+    ``group, start_ps, end_ps`` (rows,): group, start and end of each interval [ps].
+    ``groups``: number of groups, some of which may have no interval.
     """
 
     group: IntArray
@@ -46,8 +42,6 @@ class Intervals:
 def union_ps(intervals: Intervals) -> IntArray:
     """Return the time in which at least one interval of a group is active [ps], int64 (groups,).
 
-    Examples
-    --------
     >>> spans = Intervals(np.array([0, 0, 1]), np.array([0, 3, 2]), np.array([5, 8, 4]), 2)
     >>> union_ps(spans).tolist()
     [8, 2]
@@ -60,24 +54,13 @@ def attribute_ps(
 ) -> IntArray:
     """Attribute each group's time to categories, every instant to the first that is active.
 
-    Parameters
-    ----------
-    intervals : Intervals
-    category : int array (rows,)
-        Category of each interval, 0 … categories − 1; the smaller takes precedence.
-    categories : int
-    total_ps : int, optional
-        Length of each group's time from 0 [ps], by default the latest end; what comes after is
-        not counted.
+    ``category`` (rows,): category of each interval, 0 … categories − 1; the smaller takes
+    precedence. ``total_ps``: length of each group's time from 0 [ps], by default the latest end;
+    what comes after is not counted.
 
-    Returns
-    -------
-    int64 array (groups, categories + 1)
-        Time of each category [ps]; the last column is the time in which none is active. Each row
-        sums to ``total_ps`` exactly.
+    Returns the time of each category [ps]; the last column is the time in which none is active;
+    (groups, categories + 1). Each row sums to ``total_ps`` exactly.
 
-    Examples
-    --------
     >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
     >>> attribute_ps(spans, np.array([1, 0]), 2, total_ps=10).tolist()
     [[5, 3, 2]]
@@ -90,20 +73,13 @@ def shares_ps(
 ) -> tuple[IntArray, IntArray]:
     """Attribute time to the first active category, and measure how long each is active in all.
 
-    Parameters
-    ----------
-    intervals, category, categories, total_ps
-        As in :func:`attribute_ps`. Rows whose category is ``categories`` or more are left out.
+    ``intervals, category, categories, total_ps``: as in :func:`attribute_ps`. Rows whose category
+    is ``categories`` or more are left out.
 
-    Returns
-    -------
-    first : int64 array (groups, categories + 1)
-        Time in which a category is the first that is active, as from :func:`attribute_ps` [ps].
-    active : int64 array (groups, categories)
-        Time in which a category is active at all [ps].
+    Returns ``first`` (groups, categories + 1): time in which a category is the first that is
+    active, as from :func:`attribute_ps` [ps]. ``active`` (groups, categories): time in which a
+    category is active at all [ps].
 
-    Examples
-    --------
     >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
     >>> first, active = shares_ps(spans, np.array([1, 0]), 2)
     >>> first.tolist(), active.tolist()
@@ -139,14 +115,10 @@ class _Spans(NamedTuple):
 class _Unions(NamedTuple):
     """Lengths of unions while a loop goes through rows in order of group and start.
 
-    Attributes
-    ----------
-    reach : int64 array (2, categories)
-        Latest end of categories 0 … k together in the present group, and of category k alone [ps].
-    together : int64 array (groups, categories or more)
-        Time covered by categories 0 … k together [ps].
-    alone : int64 array (groups, categories)
-        Time covered by category k [ps].
+    ``reach`` (2, categories): latest end of categories 0 … k together in the present group, and of
+        category k alone [ps].
+    ``together`` (groups, categories or more): time covered by categories 0 … k together [ps].
+    ``alone`` (groups, categories): time covered by category k [ps].
     """
 
     reach: IntArray
@@ -157,8 +129,6 @@ class _Unions(NamedTuple):
 def merged(intervals: Intervals) -> Intervals:
     """Merge intervals of a group that touch or overlap; the result is in order of group and start.
 
-    Examples
-    --------
     >>> m = merged(Intervals(np.array([0, 0, 0]), np.array([5, 0, 9]), np.array([9, 6, 11]), 1))
     >>> m.start_ps.tolist(), m.end_ps.tolist()
     ([0], [11])
@@ -170,15 +140,9 @@ def merged(intervals: Intervals) -> Intervals:
 def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
     """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
 
-    Returns
-    -------
-    gaps : Intervals
-        The gaps, in order of group and time.
-    row : int array (gaps,)
-        The interval that starts where each gap ends, the smallest of several; -1 at ``total_ps``.
+    Returns ``gaps``: the gaps, in order of group and time. ``row`` (gaps,): the interval that
+    starts where each gap ends, the smallest of several; -1 at ``total_ps``.
 
-    Examples
-    --------
     >>> g, row = gaps(Intervals(np.array([0, 0]), np.array([2, 6]), np.array([4, 7]), 2), 9)
     >>> list(zip(g.group.tolist(), g.start_ps.tolist(), g.end_ps.tolist(), row.tolist()))
     [(0, 0, 2, 0), (0, 4, 6, 1), (0, 7, 9, -1), (1, 0, 9, -1)]

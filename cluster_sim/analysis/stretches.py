@@ -19,11 +19,9 @@ from topologies.errors import InputError, suggestion
 class Stretches:
     """Stretches of time in which ops ran, also those that were lost or still ran at the end.
 
-    Attributes
-    ----------
-    op : int array (stretches,)
-    start_ps, end_ps : int64 array (stretches,)
-        Start and end [ps]; ops that still ran when the run was cut short end at that instant.
+    ``op`` (stretches,).
+    ``start_ps, end_ps`` (stretches,): start and end [ps]; ops that still ran when the run was cut
+        short end at that instant.
     """
 
     op: IntArray
@@ -56,10 +54,7 @@ def end_of_run_ps(trace: Trace) -> int:
 def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:
     """Return a label as codes 0 … n − 1 of its n values, and the values, in order.
 
-    Raises
-    ------
-    InputError
-        When the schedule has no such label.
+    Raises InputError when the schedule has no such label.
     """
     column = label_of(trace, label)
     if isinstance(column, Codes):
@@ -79,10 +74,7 @@ def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntAr
 def label_of(trace: Trace, name: str) -> Label:
     """Return a label of the schedule.
 
-    Raises
-    ------
-    InputError
-        When the schedule has no label of that name.
+    Raises InputError when the schedule has no label of that name.
     """
     labels = trace.schedule.labels
     if name not in labels:

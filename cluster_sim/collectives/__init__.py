@@ -15,8 +15,7 @@ from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.result_rows import bus_factor
 from cluster_sim.collectives.results import measure, rows
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound, lower_bound_ps
-from cluster_sim.collectives.verify.errors import ProofError
-from cluster_sim.collectives.verify.proof import prove
+from cluster_sim.collectives.verify.proof import ProofError, prove
 
 __all__ = [
     "ALGORITHMS",

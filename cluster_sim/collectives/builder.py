@@ -99,8 +99,6 @@ def build(
 ) -> Schedule:
     """Build the schedule of a call; see :func:`compose` for the parameters.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
     >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))

@@ -82,10 +82,7 @@ class CollectiveCall:
 def check_kind(kind: str) -> None:
     """Refuse the name of an operation that does not exist.
 
-    Raises
-    ------
-    InputError
-        Naming the operation with the most similar name.
+    Raises InputError, naming the operation with the most similar name.
     """
     if kind not in KINDS:
         raise InputError(

@@ -73,8 +73,6 @@ class Chunks:
 def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:
     """Cut sizes into parts that differ by at most one byte, int64 (…, parts).
 
-    Examples
-    --------
     >>> cut(10, 4).tolist()
     [2, 3, 2, 3]
     >>> cut([0, 3], 2).tolist()
@@ -88,8 +86,6 @@ def cut(size_bytes: npt.ArrayLike, parts: int) -> IntArray:
 def share(size_bytes: npt.ArrayLike, weights: npt.ArrayLike) -> IntArray:
     """Divide sizes by integer weights into shares that sum to the size, int64 (…, weights).
 
-    Examples
-    --------
     >>> share(100, [2, 1, 1]).tolist()
     [50, 25, 25]
     """
@@ -106,8 +102,6 @@ def shards(size_bytes: int, ranks: int, weights: npt.ArrayLike) -> IntArray:
 
     With equal weights any two pieces differ by at most one byte.
 
-    Examples
-    --------
     >>> shards(10, 2, [1, 1]).tolist()
     [[2, 2], [3, 3]]
     """

@@ -58,12 +58,7 @@ def with_uplink_rate(
 ) -> CommunicationCosts:
     """Lower the rate of adapters to what shared uplinks leave to each when a whole ring sends.
 
-    Parameters
-    ----------
-    costs : CommunicationCosts
-    cluster : Cluster
-    ring : int array (domains, …)
-        Chips; each sends to the chip at its place in the next row.
+    ``ring`` (domains, …): chips; each sends to the chip at its place in the next row.
     """
     src, dst = ring.ravel(), np.roll(ring, -1, axis=0).ravel()
     shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
@@ -81,13 +76,8 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
     Each block travels on from chip to chip, so the chain of rounds that starts at the worst place
     of the ring ends last; the mean latency of its hops is that of all.
 
-    Parameters
-    ----------
-    group : Group
-    ring : int array (chips,)
-        Chips in the order of a ring between domains.
-    rounds : int
-        Rounds of the ring, one after the other.
+    ``ring`` (chips,): chips in the order of a ring between domains. ``rounds``: rounds of the ring,
+    one after the other.
     """
     cluster, scale_out = group.cluster, group.cluster.scale_out
     if scale_out is None:
@@ -115,11 +105,7 @@ def repeated_rounds_ps(schedule_of: Callable[[int], Schedule], rounds: int) -> i
     nothing hides them any longer, all further rounds cost as much. Otherwise n is doubled; where
     runs would exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
 
-    Parameters
-    ----------
-    schedule_of : function
-        Returns the schedule of a number of rounds.
-    rounds : int
+    ``schedule_of``: returns the schedule of a number of rounds.
     """
     few = ROUNDS
     while 4 * few < rounds:

@@ -134,8 +134,6 @@ def _check_distinct(chips: IntArray) -> None:
 def as_group(group: Group | Cluster | str) -> Group:
     """Return a group as it is, or the group of all chips of a cluster or of a cluster's name.
 
-    Examples
-    --------
     >>> as_group("trn2.48xlarge")
     Group(ranks=16, cluster=trn2.48xlarge)
     """
@@ -151,19 +149,13 @@ def whole(cluster: Cluster, ranks_per_chip: int = 1) -> Group:
 class Box:
     """A group's chips as a box of a torus or of tiers; axes along which it is 1 long are left out.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        Length of the box along each axis.
-    wraps : tuple of bool
-        Whether the box closes upon itself along the axis. An axis of two never does: its one or
-        two cables join the same pair.
-    rates : tuple of int
-        Rate between two neighbours along the axis, all cables together, one direction [B/s].
-    axes : tuple of int
-        Number of each axis or tier in the shape of the cluster.
-    chip_at : int64 array (chips,)
-        Position in ``group.chips`` of the chip at each place of the box, in row-major order.
+    ``sizes``: length of the box along each axis.
+    ``wraps``: whether the box closes upon itself along the axis. An axis of two never does: its one
+        or two cables join the same pair.
+    ``rates``: rate between two neighbours along the axis, all cables together, one direction [B/s].
+    ``axes``: number of each axis or tier in the shape of the cluster.
+    ``chip_at`` (chips,): position in ``group.chips`` of the chip at each place of the box, in
+        row-major order.
     """
 
     sizes: tuple[int, ...]

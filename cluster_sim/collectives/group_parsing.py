@@ -22,21 +22,11 @@ SHOWN = 60
 def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
     """Parse replica groups: commas separate chips and ranges, semicolons separate groups.
 
-    Parameters
-    ----------
-    text : str
-        Such as ``0-15,32-47`` or ``0-3;4-7``.
-    cluster : Cluster
-    ranks_per_chip : int
+    ``text``: such as ``0-15,32-47`` or ``0-3;4-7``.
 
-    Raises
-    ------
-    InputError
-        For a part that is no number or range, for chips that the cluster lacks or that are named
-        twice, and for groups of different sizes.
+    Raises InputError for a part that is no number or range, for chips that the cluster lacks or
+    that are named twice, and for groups of different sizes.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> [group.chips.tolist() for group in parse_groups("0-2,9;4-7", cluster("trn2.48xlarge"))]
     [[0, 1, 2, 9], [4, 5, 6, 7]]
@@ -64,12 +54,7 @@ def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[G
 def parse_chips(text: str, cluster: Cluster, thing: str) -> IntArray:
     """Parse a list of chips such as ``0-3,8``, in its order, int64 (chips,).
 
-    Parameters
-    ----------
-    text : str
-    cluster : Cluster
-    thing : str
-        Option or file that the list is from, for error messages.
+    ``thing``: option or file that the list is from, for error messages.
     """
     parts = [_range(part.strip(), cluster, thing) for part in text.split(",")]
     if sum(map(len, parts)) > cluster.chips:
@@ -101,20 +86,12 @@ def _range(text: str, cluster: Cluster, thing: str) -> IntArray:
 def ordered(group: Group, text: str) -> Group:
     """Return a group with its chips in the order that a user states, the chip of rank 0 first.
 
-    Parameters
-    ----------
-    group : Group
-    text : str
-        A list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
-        blanks or line ends; ``#`` begins a comment.
+    ``text``: a list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
+    blanks or line ends; ``#`` begins a comment.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be read, or the order does not name each chip of the group once.
+    Raises InputError when the file cannot be read, or the order does not name each chip of the
+    group once.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
     >>> four = whole(cluster("ring:4", bandwidth="100GB/s", latency="1us"))

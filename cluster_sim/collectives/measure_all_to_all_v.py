@@ -19,7 +19,7 @@ from cluster_sim.collectives.algorithms.registry import AUTO, BEST
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import share
 from cluster_sim.collectives.duration import nccl
-from cluster_sim.collectives.duration.nccl import steps_and_bound, times
+from cluster_sim.collectives.duration.nccl import times
 from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
@@ -50,23 +50,13 @@ def compose_v(
 ) -> Collective:
     """Build an all-to-all-v: a message for every pair of ranks with something to send.
 
-    Parameters
-    ----------
-    group : Group
-    sent_bytes : int64 array (ranks, ranks)
-        Bytes that rank i has for rank j; those of the diagonal are not sent [B].
-    algorithm : str
-        ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
-    ideal : bool
-        Count link rates and latencies only.
+    ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are not
+    sent [B]. ``algorithm``: ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
+    ``ideal``: count link rates and latencies only.
 
-    Raises
-    ------
-    InputError
-        For a matrix of another shape, sizes out of range, and an algorithm that makes no sense.
+    Raises InputError for a matrix of another shape, sizes out of range, and an algorithm that makes
+    no sense.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import prove, whole
     >>> from topologies.clusters.names import cluster
     >>> three = whole(cluster("ring:3", bandwidth="100GB/s", latency="1us"))
@@ -117,14 +107,9 @@ def measure_v(
     ``size_bytes`` is the mean buffer of a rank and busbw counts the bytes that leave the ranks, so
     that an even matrix gives the row of the all-to-all.
 
-    Parameters
-    ----------
-    group, sent_bytes, algorithm, ideal
-        As in :func:`compose_v`; ``best`` keeps the fastest of all algorithms. On NVIDIA's machines
-        ``auto`` is NCCL's exchange, timed for the busiest port.
-    engine : {"fast", "reference"}
-    faults : sequence of Fault
-        Resources that change their speed during the run.
+    ``group, sent_bytes, algorithm, ideal``: as in :func:`compose_v`; ``best`` keeps the fastest of
+    all algorithms. On NVIDIA's machines ``auto`` is NCCL's exchange, timed for the busiest port.
+    ``engine`` ("fast", "reference"). ``faults``: resources that change their speed during the run.
     """
     check_matrix(sent_bytes, group.ranks)
     frame = RowFrame(
@@ -142,7 +127,7 @@ def measure_v(
             frame,
             [even],
             nccl.NAME,
-            steps_and_bound.steps(even),
+            times.steps(even),
             lambda _: times.uneven_ps(group, sent_bytes),
         )
         return {**row, "collective": KIND}, trace
@@ -194,10 +179,8 @@ def check_matrix(sent_bytes: IntArray, ranks: int) -> None:
 def read_matrix(path: Path) -> IntArray:
     """Read a byte matrix: a line for each rank, sizes separated by commas, as ``0,1MiB,300``.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be read, a line is shorter than the first, or a cell is no size.
+    Raises InputError when the file cannot be read, a line is shorter than the first, or a cell is
+    no size.
     """
     lines = [line.partition("#")[0].strip() for line in file_text(path, "--bytes").splitlines()]
     rows = [line.split(",") for line in lines if line]
@@ -233,16 +216,9 @@ def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
     Skew 0 is the even all-to-all; skew 1 is Zipf's law, which the popularity of experts follows
     roughly.
 
-    Parameters
-    ----------
-    ranks : int
-    size_bytes : int
-        Whole buffer of each rank, its own part included [B].
-    skew : float
-        Exponent, from 0 to 20.
+    ``size_bytes``: whole buffer of each rank, its own part included [B]. ``skew``: exponent, from 0
+    to 20.
 
-    Examples
-    --------
     >>> skewed(3, 1100, 1.0)[0].tolist()
     [600, 300, 200]
     """
@@ -271,8 +247,6 @@ def lower_bound_v(group: Group, sent_bytes: IntArray, *, ideal: bool = False) ->
 
     Unless ``ideal``, its memory also has to store all that its ranks receive.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
     >>> four = whole(cluster("ring:4", bandwidth="100GB/s", latency="1us"))

@@ -198,18 +198,10 @@ def check_messages(messages: Messages, ranks: int, algorithm: str) -> None:
     The compiled loops that read the messages check no index, and numpy takes a negative one for a
     place counted from the end.
 
-    Parameters
-    ----------
-    messages : Messages
-    ranks : int
-        Number of ranks of the call.
-    algorithm : str
-        Name of the algorithm that wrote the messages, for the error.
+    ``ranks``: number of ranks of the call. ``algorithm``: name of the algorithm that wrote the
+    messages, for the error.
 
-    Raises
-    ------
-    InputError
-        Naming the algorithm, the first wrong row, the limit and the remedy.
+    Raises InputError, naming the algorithm, the first wrong row, the limit and the remedy.
     """
     channels, chunks = messages.channels, len(messages.chunks.listed_bytes())
     if messages.ranks != ranks:

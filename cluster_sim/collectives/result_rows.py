@@ -20,17 +20,10 @@ if TYPE_CHECKING:
 class RowFrame:
     """The part of a row that does not depend on the schedule.
 
-    Attributes
-    ----------
-    group : Group
-        Group whose ranks the row counts.
-    size_bytes : int
-        Size that is divided by the time to give algbw [B].
-    bound : Bound
-        Lower bound of the time.
-    factor : float
-        Ratio of busbw to algbw.
-    engine : str
+    ``group``: group whose ranks the row counts.
+    ``size_bytes``: size that is divided by the time to give algbw [B].
+    ``bound``: lower bound of the time.
+    ``factor``: ratio of busbw to algbw.
     """
 
     group: Group
@@ -85,8 +78,6 @@ def check_engine(engine: str) -> None:
 def bus_factor(kind: str, ranks: int) -> float:
     """Return the ratio of busbw to algbw (doc/PERFORMANCE.md of nccl-tests).
 
-    Examples
-    --------
     >>> bus_factor("all-reduce", 8), bus_factor("all-gather", 8), bus_factor("broadcast", 8)
     (1.75, 0.875, 1.0)
     """

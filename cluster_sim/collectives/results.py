@@ -24,8 +24,7 @@ from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.lowering.collective import Collective
-from cluster_sim.collectives.lowering.timed import one_op_a_rank
+from cluster_sim.collectives.lowering.collective import Collective, one_op_a_rank
 from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
@@ -66,33 +65,16 @@ def rows(
 ) -> pd.DataFrame:
     """Simulate a collective at several sizes.
 
-    Parameters
-    ----------
-    kind : str
-        One of ``KINDS``.
-    group : Group
-    sizes : sequence of int
-        Sizes of the buffer as nccl-tests counts them [B].
-    algorithm : str
-        Name of an algorithm, ``auto``, or ``best``, which tries all suitable algorithms and keeps
-        the fastest.
-    ideal : bool
-        Count link rates and latencies only.
-    sbuf : bool
-        Keep the buffers in the scratchpads of the cores.
-    engine : {"fast", "reference"}
-    proof : bool, optional
-        Whether to prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
+    ``kind``: one of ``KINDS``. ``sizes``: sizes of the buffer as nccl-tests counts them [B].
+    ``algorithm``: name of an algorithm, ``auto``, or ``best``, which tries all suitable algorithms
+    and keeps the fastest. ``ideal``: count link rates and latencies only. ``sbuf``: keep the
+    buffers in the scratchpads of the cores. ``engine`` ("fast", "reference"). ``proof``: whether to
+    prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
 
-    Returns
-    -------
-    DataFrame
-        One row for each size with the columns ``collective, algorithm, cluster, ranks, size_bytes,
-        time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops, engine,
-        build_s, simulate_s, semantics``.
+    Returns one row for each size with the columns ``collective, algorithm, cluster, ranks,
+    size_bytes, time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops,
+    engine, build_s, simulate_s, semantics``.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
     >>> ring = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
@@ -110,10 +92,8 @@ def rows(
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
     """Return the group of the first ranks of a cluster, by default of all.
 
-    Raises
-    ------
-    InputError
-        When the cluster has fewer ranks, or a chip would take part with some of its ranks only.
+    Raises InputError when the cluster has fewer ranks, or a chip would take part with some of its
+    ranks only.
     """
     if not 1 <= ranks_per_chip <= MOST_PER_CHIP:
         raise InputError(f"{ranks_per_chip} ranks per chip; use 1 to {MOST_PER_CHIP}")
@@ -202,14 +182,8 @@ def measure_built(
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a collective; returns its row and its trace.
 
-    Parameters
-    ----------
-    build : function that returns a Collective
-        Builds the schedule; the time that it takes is the row's ``build_s``.
-    frame : RowFrame
-    proof : bool, optional
-        As in :func:`rows`.
-    faults : sequence of Fault
+    ``build``: builds the schedule; the time that it takes is the row's ``build_s``. ``proof``: as
+    in :func:`rows`.
     """
     check_engine(frame.engine)
     begun = time.perf_counter()
@@ -236,12 +210,10 @@ def refuse_faults(faults: Sequence[Fault], why: str) -> None:
 def _measure_nccl(frame: RowFrame, calls: Sequence[CollectiveCall]) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of NCCL's time; groups that run at once share no port, so each takes
     as long as alone."""
-    from cluster_sim.collectives.duration.nccl import steps_and_bound
-    from cluster_sim.collectives.duration.nccl.times import nccl_ps
+    from cluster_sim.collectives.duration.nccl.times import bound_with_switch, nccl_ps, steps
 
-    bound = steps_and_bound.bound_with_switch(calls[0], frame.bound)
-    frame = replace(frame, bound=bound)
-    return measure_timed(frame, calls, nccl.NAME, steps_and_bound.steps(calls[0]), nccl_ps)
+    frame = replace(frame, bound=bound_with_switch(calls[0], frame.bound))
+    return measure_timed(frame, calls, nccl.NAME, steps(calls[0]), nccl_ps)
 
 
 def _is_streamed(
@@ -283,16 +255,8 @@ def measure_timed(
 ) -> tuple[dict[str, Any], Trace]:
     """Return row and trace of calls of which only the time is known.
 
-    Parameters
-    ----------
-    frame : RowFrame
-    calls : sequence of CollectiveCall
-    name : str
-        Name of the algorithm.
-    steps : int
-        Rounds of the algorithm.
-    time_ps : function
-        Returns the time of a call [ps].
+    ``name``: name of the algorithm. ``steps``: rounds of the algorithm. ``time_ps``: returns the
+    time of a call [ps].
     """
     begun = time.perf_counter()
     times = [time_ps(call) for call in calls]

@@ -14,13 +14,8 @@ MOST = 1000
 def parse_sizes(text: str) -> list[int]:
     """Parse ``1GiB``, ``1KiB,1MiB`` or ``1KiB:1GiB:4``, which is 1 KiB, 4 KiB, … up to 1 GiB [B].
 
-    Raises
-    ------
-    InputError
-        For a text that is no size or range, and for too many sizes.
+    Raises InputError for a text that is no size or range, and for too many sizes.
 
-    Examples
-    --------
     >>> parse_sizes("1KiB:64KiB:4,1MB")
     [1024, 4096, 16384, 65536, 1000000]
     """

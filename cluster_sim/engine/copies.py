@@ -28,17 +28,12 @@ from cluster_sim.schedule.table import FIXED, HORIZON_PS, IntArray, Schedule
 class Pattern(NamedTuple):
     """The part of a schedule that all copies have in common.
 
-    Attributes
-    ----------
-    size : int32 array (ops,)
-        Index of the size that an op moves over its link, among the sizes that occur; -1 for an op
-        without a link, whose duration is the same in all copies.
-    source : int32 array (edges,)
-        Link whose latency is the lag of an edge; -1 for a lag that is the same in all copies.
-    pending : int32 array (ops,)
-        Number of edges into each op.
-    first : int32 array
-        Ops without any edge into them, which arrive at time 0.
+    ``size`` (ops,): index of the size that an op moves over its link, among the sizes that occur;
+        -1 for an op without a link, whose duration is the same in all copies.
+    ``source`` (edges,): link whose latency is the lag of an edge; -1 for a lag that is the same in
+        all copies.
+    ``pending`` (ops,): number of edges into each op.
+    ``first``: ops without any edge into them, which arrive at time 0.
     """
 
     size: IntArray
@@ -50,14 +45,9 @@ class Pattern(NamedTuple):
 class Links(NamedTuple):
     """The links of the copies.
 
-    Attributes
-    ----------
-    kind : int32 array (copies, links)
-        Kind of each link of each copy.
-    duration_ps : int64 array (kinds, sizes)
-        Time of each size that occurs on a link of each kind [ps].
-    latency_ps : int64 array (kinds,)
-        Latency of a link of each kind [ps].
+    ``kind`` (copies, links): kind of each link of each copy.
+    ``duration_ps`` (kinds, sizes): time of each size that occurs on a link of each kind [ps].
+    ``latency_ps`` (kinds,): latency of a link of each kind [ps].
     """
 
     kind: IntArray
@@ -71,10 +61,7 @@ def play_copies(
 ) -> int:
     """Write and run the copies ``low:high``, and store the time at which each ends in ``end_ps``.
 
-    Returns
-    -------
-    int
-        First copy of which some ops never ran, or -1 if there is none.
+    Returns the first copy of which some ops never ran, or -1 if there is none.
     """
     state = run.state
     for copy in range(low, high):
@@ -144,32 +131,16 @@ def simulate_copies(
     The copies share nothing, so each is written, run and dropped by itself: a hundred million ops
     take the memory of one copy.
 
-    Parameters
-    ----------
-    pattern : Schedule
-        Fixed ops and joins. Its resources are the links of a copy: a fixed op on a link takes the
-        time that its ``size_bytes`` need there, and the edges from it lag by the link's latency.
-        Ops on no link keep their durations, and the edges from them their lags.
-    kind : int array (copies, links)
-        Kind of each link of each copy, a row of the next two parameters.
-    rate_bytes_per_s, latency_ps : sequence of int
-        Rate and latency of each kind of link [B/s, ps].
-    threads : int, optional
-        Threads to use, by default one for each processor if there are many ops.
+    ``pattern``: fixed ops and joins. Its resources are the links of a copy: a fixed op on a link
+    takes the time that its ``size_bytes`` need there, and the edges from it lag by the link's
+    latency. Ops on no link keep their durations, and the edges from them their lags. ``kind``
+    (copies, links): kind of each link of each copy, a row of the next two parameters.
+    ``rate_bytes_per_s, latency_ps``: rate and latency of each kind of link [B/s, ps]. ``threads``:
+    threads to use, by default one for each processor if there are many ops.
 
-    Returns
-    -------
-    int64 array (copies,)
-        End of each copy [ps].
+    Returns the end of each copy [ps]; (copies,). Raises ValueError for a pattern with flows or
+    edges from starts, a ``kind`` that does not fit the links, or ops that never run.
 
-    Raises
-    ------
-    ValueError
-        For a pattern with flows or edges from starts, a ``kind`` that does not fit the links, or
-        ops that never run.
-
-    Examples
-    --------
     One transfer of 1 MB, and the join of its arrival, on a link of 1 GB/s and one of half of that:
 
     >>> from cluster_sim.schedule.build import OpColumns, schedule

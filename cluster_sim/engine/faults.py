@@ -92,10 +92,7 @@ class Faults:
     def check(self, schedule: Schedule) -> None:
         """Refuse faults of resources that a schedule does not have.
 
-        Raises
-        ------
-        FaultError
-            Naming the first such row.
+        Raises FaultError, naming the first such row.
         """
         resources = len(schedule.resources)
         for row in np.flatnonzero((self.resource < 0) | (self.resource >= resources))[:1]:

@@ -38,27 +38,15 @@ OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 
 def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None = None) -> int:
     """Run a schedule in rounds and return the latest end of any op [ps].
 
-    Parameters
-    ----------
-    rounds : Rounds
-        A schedule that keeps the rules of :class:`cluster_sim.schedule.rounds.Rounds`.
-    engine : {"fast", "reference"}
-        The compiled engine holds some rounds at a time. SimPy runs the schedule written out, and so
-        does the compiled engine where no window is long enough. The times are the same.
-    window : int, optional
-        Rounds that the first window holds, by default as many as fit in a processor's cache. It is
-        doubled when some ops are so far ahead of others that an op may end before the round that
-        follows its own is there.
+    ``rounds``: a schedule that keeps the rules of :class:`cluster_sim.schedule.rounds.Rounds`.
+    ``engine`` ("fast", "reference"): the compiled engine holds some rounds at a time. SimPy runs
+    the schedule written out, and so does the compiled engine where no window is long enough. The
+    times are the same. ``window``: rounds that the first window holds, by default as many as fit in
+    a processor's cache. It is doubled when some ops are so far ahead of others that an op may end
+    before the round that follows its own is there.
 
-    Raises
-    ------
-    HorizonError
-        When the run would pass 2⁶² ps (rule 6).
-    ValueError
-        When some ops never run.
+    Raises HorizonError when the run would pass 2⁶² ps (rule 6); ValueError when some ops never run.
 
-    Examples
-    --------
     A million transfers, one after the other:
 
     >>> from cluster_sim.schedule.build import OpColumns, schedule
@@ -212,14 +200,8 @@ class _Window:
 
 
 def _columns(rounds: Rounds, length: int) -> tuple[_Rows, _Rows, Run]:
-    """Return the columns of each kind of round, and a run with room for a window of rounds.
-
-    Returns
-    -------
-    rows : _Rows
-    larger_rows : _Rows
-        Columns that have other values where blocks are larger ones.
-    run : Run
+    """Return the columns of each kind of round, those that are other where blocks are larger, and a
+    run with room for a window of rounds.
     """
     run = new_run(rounds.of_both_sizes, Faults.none(), (), berths=length * rounds.ops)
     whole, room = run.ops, (length + 1) * rounds.ops

@@ -20,28 +20,13 @@ def simulate_calls(
 ) -> Times:
     """Run a schedule with routines; return when each op outside of them was ready and ended.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    routines : Routines
-    engine : {"fast", "reference"}
-        The compiled engine runs a routine in place, call after call. SimPy runs the schedule
-        written out, and so does the compiled engine with faults. The times are the same.
-    faults : Faults, optional
-        Resources that change their speed during the run (rule 8).
+    ``engine`` ("fast", "reference"): the compiled engine runs a routine in place, call after call.
+    SimPy runs the schedule written out, and so does the compiled engine with faults. The times are
+    the same. ``faults``: resources that change their speed during the run (rule 8).
 
-    Returns
-    -------
-    Times
-        Times of the ops outside of routines. With faults, ``attempts`` and ``dead`` are those of
-        the schedule written out.
-
-    Raises
-    ------
-    ValueError
-        When a routine is called while it runs.
-    HorizonError, FaultError
-        As :func:`cluster_sim.engine.simulate` does.
+    Returns the times of the ops outside of routines. With faults, ``attempts`` and ``dead`` are
+    those of the schedule written out. Raises ValueError when a routine is called while it runs;
+    HorizonError, FaultError as :func:`cluster_sim.engine.simulate` does.
     """
     if engine == "fast" and not faults:
         return fast.simulate_calls(schedule, routines)

@@ -40,11 +40,9 @@ class HorizonError(ValueError):
 class Attempts:
     """Runs of ops that were lost because a resource died (rule 8), in the order of their ends.
 
-    Attributes
-    ----------
-    op : int32 array (attempts,)
-    start_ps, end_ps : int64 array (attempts,)
-        Start of the op, and the instant at which its run was lost [ps].
+    ``op`` (attempts,).
+    ``start_ps, end_ps`` (attempts,): start of the op, and the instant at which its run was lost
+        [ps].
     """
 
     op: IntArray
@@ -107,18 +105,11 @@ class Times:
 def settle(times: Times, pending: IntArray, *, now: int, on_its_way: bool) -> Times:
     """Turn the columns of an engine, as they were when it stopped, into the outcome of the run.
 
-    Parameters
-    ----------
-    times : Times
-        Columns of the engine. ``ready_ps`` is the latest edge counted so far; an ``end_ps`` after
-        ``now`` is still to come; ``status`` is ``FAILED``, ``DOOMED`` or, for all other ops, 0;
-        ``stopped_ps`` is the instant at which the run was to stop.
-    pending : int array (ops,)
-        Edges into each op that were not counted.
-    now : int
-        Last instant that was simulated [ps].
-    on_its_way : bool
-        Whether a flow still moves, or a fault is still to come.
+    ``times``: columns of the engine. ``ready_ps`` is the latest edge counted so far; an ``end_ps``
+    after ``now`` is still to come; ``status`` is ``FAILED``, ``DOOMED`` or, for all other ops, 0;
+    ``stopped_ps`` is the instant at which the run was to stop. ``pending`` (ops,): edges into each
+    op that were not counted. ``now``: last instant that was simulated [ps]. ``on_its_way``: whether
+    a flow still moves, or a fault is still to come.
     """
     ready, start, end, failure = times.ready_ps, times.start_ps, times.end_ps, times.status
     started = start >= 0

@@ -99,10 +99,7 @@ class CommunicationCosts:
         Each cycle of a collective has queues of its own on the engines, so that several copy
         several times as fast as one, up to the rate of all engines.
 
-        Parameters
-        ----------
-        cycles : int
-            Directed cycles that run at once.
+        ``cycles``: directed cycles that run at once.
         """
         least = -(-DMA_SHARES * self.dma_bytes_per_s // self.engines_bytes_per_s)
         return min(DMA_SHARES, max(least, -(-DMA_SHARES // cycles)))
@@ -114,13 +111,8 @@ def communication_costs(
 ) -> CommunicationCosts:
     """Look up the costs of communication on the chips of a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    ideal : bool
-        Count link rates and latencies only.
-    sbuf : bool
-        Keep the buffers in the scratchpads of the cores, so that no message accesses memory.
+    ``ideal``: count link rates and latencies only. ``sbuf``: keep the buffers in the scratchpads of
+    the cores, so that no message accesses memory.
     """
     scale_out, chip, catalogue = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
@@ -152,15 +144,8 @@ def within_chip(
     The runtime's copies inside a chip reach rates that depend on the operation and on the number
     of ranks, and the launch of a collective inside a chip takes another time than between chips.
 
-    Parameters
-    ----------
-    costs : CommunicationCosts
-        Costs of any group on this cluster.
-    cluster : Cluster
-    op : str
-        Operation.
-    ranks : int
-        Ranks of the group, all of them on one chip.
+    ``costs``: costs of any group on this cluster. ``op``: operation. ``ranks``: ranks of the group,
+    all of them on one chip.
     """
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip or costs.hbm_bytes_per_s == 0:

@@ -34,14 +34,9 @@ of an oversubscribed scale-out fabric follow (:mod:`cluster_sim.hardware.uplinks
 class Paths:
     """Links on the way between the chips of each pair.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
-    resource : int64 array (hops,)
-        Link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
-    latency_ps : int64 array (hops,)
-        Time from the end of the hop to the arrival [ps].
+    ``ptr`` (pairs + 1,): pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
+    ``resource`` (hops,): link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
+    ``latency_ps`` (hops,): time from the end of the hop to the arrival [ps].
     """
 
     ptr: IntArray
@@ -63,12 +58,8 @@ class Paths:
     def or_else(self, first: BoolArray, other: Paths) -> Paths:
         """Return these paths for the pairs in ``first``, those of another table for the rest.
 
-        Parameters
-        ----------
-        first : bool array (pairs,)
-            Pairs that keep these paths; the paths of the rest are empty in this table.
-        other : Paths
-            Paths of the rest, in order.
+        ``first`` (pairs,): pairs that keep these paths; the paths of the rest are empty in this
+        table. ``other``: paths of the rest, in order.
         """
         hops = np.diff(self.ptr)
         hops[~first] = np.diff(other.ptr)
@@ -161,10 +152,7 @@ class Fabric:
         Inside a domain they are links; between domains the two adapters; inside a chip there are
         none.
 
-        Parameters
-        ----------
-        src, dst : int array (pairs,)
-            Global chip numbers.
+        ``src, dst`` (pairs,): global chip numbers.
         """
         sources, targets = np.asarray(src, np.int64), np.asarray(dst, np.int64)
         each = self.cluster.chips_per_domain
@@ -192,10 +180,7 @@ class Fabric:
     def climbing(self, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
         """Return the oversubscribed links between chips of different domains.
 
-        Returns
-        -------
-        pair, resource : int64 array (crossings,)
-            Number of the pair, and the link that it crosses.
+        Returns ``pair, resource`` (crossings,): number of the pair, and the link that it crosses.
         """
         pair, row = self.uplinks.crossed(self.cluster, src, dst)
         return pair, len(self.resources) - len(self.uplinks) + row
@@ -203,14 +188,8 @@ class Fabric:
     def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
         """Return paths over given links of the domains that the source chips are in.
 
-        Parameters
-        ----------
-        src : int array (pairs,)
-            Global chip numbers.
-        ptr : int array (pairs + 1,)
-            Pair k crosses ``link[ptr[k]:ptr[k + 1]]``.
-        link : int array (hops,)
-            Rows of ``links``.
+        ``src`` (pairs,): global chip numbers. ``ptr`` (pairs + 1,): pair k crosses
+        ``link[ptr[k]:ptr[k + 1]]``. ``link`` (hops,): rows of ``links``.
         """
         domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
         resource = self.link(domain, link)
@@ -226,15 +205,9 @@ def fabric(
 ) -> Fabric:
     """Number the resources of some domains of a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    domains : int array, optional
-        Global numbers of scale-up domains, by default all.
-    ideal : bool
-        Count link rates and latencies only, without efficiencies and the time of a step.
-    costs : CommunicationCosts, optional
-        Costs in place of those that the catalogue gives for the cluster.
+    ``domains``: global numbers of scale-up domains, by default all. ``ideal``: count link rates and
+    latencies only, without efficiencies and the time of a step. ``costs``: costs in place of those
+    that the catalogue gives for the cluster.
     """
     picked = distinct(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)

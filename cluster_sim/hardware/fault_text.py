@@ -27,16 +27,10 @@ EXAMPLE = "engine:5@1ms:slow=1/2, link:0-1@0s:slow=1/2, or :dead"
 class Fault:
     """A fault: from an instant on, a resource runs at a part of its speed or not at all.
 
-    Attributes
-    ----------
-    resource : str
-        Name of the resource as a trace prints it.
-    chip : int
-        Chip that owns the resource; -1 for a link that leaves a switch.
-    time_ps : int
-        Instant of the fault [ps].
-    numerator, denominator : int
-        Speed as a fraction of the nominal speed; 0/1 is dead.
+    ``resource``: name of the resource as a trace prints it.
+    ``chip``: chip that owns the resource; -1 for a link that leaves a switch.
+    ``time_ps``: instant of the fault [ps].
+    ``numerator, denominator``: speed as a fraction of the nominal speed; 0/1 is dead.
     """
 
     resource: str
@@ -49,13 +43,8 @@ class Fault:
 def parse_fault(text: str) -> Fault:
     """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``.
 
-    Raises
-    ------
-    InputError
-        For a text of another form, a time that is none, and a speed out of range.
+    Raises InputError for a text of another form, a time that is none, and a speed out of range.
 
-    Examples
-    --------
     >>> parse_fault("engine:5@1us:slow=1/2")
     Fault(resource='engine:5', chip=5, time_ps=1000000, numerator=1, denominator=2)
     """
@@ -101,18 +90,11 @@ def fault_table(
 ) -> Faults:
     """Return a table of faults, with the numbers of the schedule's resources for their names.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    faults : sequence of Fault
-    cluster : Cluster, optional
-        Cluster of which the schedule may use a part. A fault of a link or adapter elsewhere has no
-        effect, which a warning says.
+    ``cluster``: cluster of which the schedule may use a part. A fault of a link or adapter
+    elsewhere has no effect, which a warning says.
 
-    Raises
-    ------
-    InputError
-        For a resource that the schedule does not have, or one with two faults at an instant.
+    Raises InputError for a resource that the schedule does not have, or one with two faults at an
+    instant.
     """
     names = schedule.resources.names()
     number = {name: place for place, name in enumerate(names)}

@@ -20,12 +20,10 @@ from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 class Uplinks:
     """Up- and downlinks that groups of chips share.
 
-    Attributes
-    ----------
-    row : int32 array (links,)
-        Row of each link in :class:`topologies.routing.scale_out.SharedLinks`, ascending.
-    tables : tuple of Resources
-        Resources of the links, such as ``ToR-up:3``, a table for each kind, in the order of rows.
+    ``row`` (links,): row of each link in :class:`topologies.routing.scale_out.SharedLinks`,
+        ascending.
+    ``tables``: resources of the links, such as ``ToR-up:3``, a table for each kind, in the order of
+        rows.
     """
 
     row: IntArray
@@ -37,10 +35,7 @@ class Uplinks:
     def crossed(self, cluster: Cluster, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
         """Find the links that each pair of chips crosses.
 
-        Returns
-        -------
-        pair, place : int64 array (crossings,)
-            Number of the pair, and index of the link in ``row``.
+        Returns ``pair, place`` (crossings,): number of the pair, and index of the link in ``row``.
         """
         paths = scale_out_paths(cluster, src, dst)
         pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
@@ -52,15 +47,8 @@ class Uplinks:
 def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:
     """Return the links above some chips that carry less than all adapters below them can send.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int64 array (chips,)
-    adapter_bytes_per_s : int
-        Usable rate of one adapter [B/s].
+    ``chips`` (chips,). ``adapter_bytes_per_s``: usable rate of one adapter [B/s].
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> len(uplinks(cluster("trn2.48xlarge:64"), np.arange(1024), 20 * 10**9))
     0

@@ -21,16 +21,10 @@ MOST_NAMED_LANES = 48
 class Bars:
     """Bars of a timeline, one for each stretch of time in which an op ran, cut to the window.
 
-    Attributes
-    ----------
-    lane, category : int array (bars,)
-        Index into ``lanes``, and into ``categories``.
-    start_s, end_s : float array (bars,)
-        Start and end [s].
-    op : int array (bars,)
-        Number of the op.
-    lanes, categories : list of str
-        Names of the lanes, from the top, and of the categories.
+    ``lane, category`` (bars,): index into ``lanes``, and into ``categories``.
+    ``start_s, end_s`` (bars,): start and end [s].
+    ``op`` (bars,): number of the op.
+    ``lanes, categories``: names of the lanes, from the top, and of the categories.
     """
 
     lane: IntArray
@@ -47,10 +41,7 @@ def trace_bars(
 ) -> Bars:
     """Return the bars of some ops in a window; see :func:`timeline` for the parameters.
 
-    Raises
-    ------
-    InputError
-        When nothing is left to draw.
+    Raises InputError when nothing is left to draw.
     """
     ran = stretches(trace)
     low, high = (0, end_of_run_ps(trace)) if window_s is None else _window_ps(window_s)
@@ -177,18 +168,9 @@ def busy_share(
     Up to an edge e between pixels, an interval covers max(0, e - start) - max(0, e - end). Summed
     over intervals, both terms need only the number and the sum of the instants before the edge.
 
-    Parameters
-    ----------
-    row : int array (intervals,)
-        Row of each interval.
-    start_s, end_s : float array (intervals,)
-        Start and end of each interval [s].
-    rows : int
-        Number of rows.
-    window_s : (float, float)
-        Beginning and end of the window [s].
-    pixels : int
-        Pixels across the window.
+    ``row`` (intervals,): row of each interval. ``start_s, end_s`` (intervals,): start and end of
+    each interval [s]. ``rows``: number of rows. ``window_s``: beginning and end of the window [s].
+    ``pixels``: pixels across the window.
     """
     low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
     covered = np.zeros((rows, pixels + 1))

@@ -49,8 +49,6 @@ MARKS = "os^vDPX*"
 def marks(names: Iterable[str]) -> dict[str, str]:
     """Choose a mark for the points of each name's line.
 
-    Examples
-    --------
     >>> marks(["ring", "torus"])
     {'ring': 'o', 'torus': 's'}
     """
@@ -60,8 +58,6 @@ def marks(names: Iterable[str]) -> dict[str, str]:
 def colors(names: Iterable[str]) -> dict[str, str]:
     """Choose a colour for each name.
 
-    Examples
-    --------
     >>> colors(["compute", "tp", "gather"])["tp"]
     '#ee6677'
     """
@@ -76,8 +72,6 @@ def colors(names: Iterable[str]) -> dict[str, str]:
 def ink(color: str) -> str:
     """Return black or white, which is easier to read on a colour ``#rrggbb`` (WCAG 2 luminance).
 
-    Examples
-    --------
     >>> ink("#222255"), ink("#ee6677")
     ('white', 'black')
     """

@@ -59,14 +59,9 @@ LINK_KINDS = ("link", "port", "uplink", "downlink")
 class Slices:
     """Slices to be drawn, in the order of tracks and times.
 
-    Attributes
-    ----------
-    op, track : int array (slices,)
-        Number of the op, and of the track that it is drawn on.
-    start_ps, end_ps : int array (slices,)
-        Start and end [ps].
-    is_lost : bool array (slices,)
-        Whether the slice is an attempt that a fault ended.
+    ``op, track`` (slices,): number of the op, and of the track that it is drawn on.
+    ``start_ps, end_ps`` (slices,): start and end [ps].
+    ``is_lost`` (slices,): whether the slice is an attempt that a fault ended.
     """
 
     op: IntArray

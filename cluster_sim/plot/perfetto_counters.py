@@ -22,14 +22,9 @@ LINKS = ("link", "port", "uplink", "downlink", "send", "receive")
 class Counter:
     """A value that changes over time.
 
-    Attributes
-    ----------
-    name, unit : str
-    at_ps : int array (points,)
-        Ascending instants from each of which a value holds until the next [ps].
-    value : float array (points,)
-    chip : int
-        Chip below whose track the counter is drawn; -1 for a counter of the whole machine.
+    ``at_ps`` (points,): ascending instants from each of which a value holds until the next [ps].
+    ``value`` (points,).
+    ``chip``: chip below whose track the counter is drawn; -1 for a counter of the whole machine.
     """
 
     name: str
@@ -104,15 +99,8 @@ def counter(
 
     Means over stretches of time, which stand for too many values, have the same integral over time.
 
-    Parameters
-    ----------
-    name, unit : str
-    start_ps, end_ps : int array (spans,)
-        Start and end of each span [ps].
-    by : float array (spans,)
-        Amount that each span adds to the sum.
-    chip : int
-        See :class:`Counter`.
+    ``start_ps, end_ps`` (spans,): start and end of each span [ps]. ``by`` (spans,): amount that
+    each span adds to the sum. ``chip``: see :class:`Counter`.
     """
     at, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
     change = np.bincount(where, np.concatenate([by, -by]), minlength=len(at))

@@ -26,11 +26,9 @@ ROWS_AT_ONCE = 2**14
 class Column:
     """The bytes of one part of many records.
 
-    Attributes
-    ----------
-    content : uint8 array (records or 1, widest)
-    length : int64 array (records or 1,)
-        Number of bytes in each row of ``content``; those after them are not written.
+    ``content`` (records or 1, widest).
+    ``length`` (records or 1,): number of bytes in each row of ``content``; those after them are not
+        written.
     """
 
     content: Bytes
@@ -78,8 +76,6 @@ VARINT, FIXED64, LENGTH = 0, 1, 2
 def tag(number: int, wire: int) -> bytes:
     """Return the key of a field, from its number and wire type.
 
-    Examples
-    --------
     >>> tag(60, LENGTH).hex()
     'e203'
     """

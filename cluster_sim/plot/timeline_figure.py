@@ -33,12 +33,8 @@ WHITE = (1.0, 1.0, 1.0, 1.0)
 class Legend:
     """Colours and texts of a figure's categories that differ from the usual ones.
 
-    Attributes
-    ----------
-    colors : mapping of str to colour
-        By category, such as ``{"compute": "#ff0000"}``.
-    words : mapping of str to str
-        Text of the legend by category, in place of its name.
+    ``colors``: by category, such as ``{"compute": "#ff0000"}``.
+    ``words``: text of the legend by category, in place of its name.
     """
 
     colors: Mapping[str, str] = field(default_factory=dict)

@@ -19,18 +19,11 @@ __all__ = ["OpColumns", "check", "schedule"]
 class OpColumns:
     """Columns of the ops of a schedule: an array (ops,) each, or one value for all ops.
 
-    Attributes
-    ----------
-    kind : int array (ops,) or int
-        ``FIXED``, ``FLOW`` or ``JOIN``.
-    resource : int array (ops,) or int, default none
-        Resource of which one slot is held.
-    duration_ps : int array (ops,) or int, default 0
-        Time of a fixed op [ps].
-    size_bytes : int array (ops,) or int, default 0
-        Bytes that an op moves; the work of a flow [B].
-    priority : int array (ops,) or int, default 0
-        Smallest first among ready ops (rule 4).
+    ``kind`` (ops,): ``FIXED``, ``FLOW`` or ``JOIN``.
+    ``resource`` (ops,): resource of which one slot is held.
+    ``duration_ps`` (ops,): time of a fixed op [ps].
+    ``size_bytes`` (ops,): bytes that an op moves; the work of a flow [B].
+    ``priority`` (ops,): smallest first among ready ops (rule 4).
     """
 
     kind: npt.ArrayLike

@@ -73,17 +73,9 @@ def merge(*parts: Schedule) -> Schedule:
 def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
     """Unite tables of resources: those of the same name become one row.
 
-    Returns
-    -------
-    united : Resources
-        Each resource once, in the order of its first occurrence.
-    new_numbers : list of int array (resources of the table,)
-        For each table, the rows of its resources in ``united``.
-
-    Raises
-    ------
-    InputError
-        When a resource has more slots, or another capacity, in one table than in another.
+    Returns ``united``: each resource once, in the order of its first occurrence. ``new_numbers``
+    (resources of the table,): for each table, the rows of its resources in ``united``. Raises
+    InputError when a resource has more slots, or another capacity, in one table than in another.
     """
     stacked = Resources.concat(tables)
     first, distinct = _distinct_rows(stacked)

@@ -19,13 +19,8 @@ _LONGEST_S = HORIZON_PS // PS_PER_S - 1
 def transfer_ps(size_bytes: npt.ArrayLike, rate_bytes_per_s: npt.ArrayLike) -> IntArray:
     """Time on the wire [ps], ``max(1, ceil(bytes · 10¹² / rate))`` in exact integers (rule 6).
 
-    Parameters
-    ----------
-    size_bytes, rate_bytes_per_s : int array
-        Arrays of any shapes that broadcast; rates of at least 1 B/s.
+    ``size_bytes, rate_bytes_per_s``: arrays of any shapes that broadcast; rates of at least 1 B/s.
 
-    Examples
-    --------
     >>> int(transfer_ps(10**9, 128 * 10**9))
     7812500000
     >>> int(transfer_ps(0, 1))

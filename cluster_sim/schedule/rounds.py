@@ -19,15 +19,12 @@ from cluster_sim.schedule.table import BoolArray, Edges, IntArray, Schedule
 class LargerBlocks:
     """The larger of the blocks that travel through the rounds, where these are of two sizes.
 
-    Attributes
-    ----------
-    both : Schedule
-        The schedule of the rounds, and behind it the same as if every block were a larger one.
-    is_larger : bool array (rings, blocks)
-        Whether a block is a larger one, in the order in which the blocks of a ring follow another.
-    block : int array (ops,)
-        Block that each op carries in the first round, in row-major numbers of ``is_larger``. In
-        each round it carries the block before that of the round before.
+    ``both``: the schedule of the rounds, and behind it the same as if every block were a larger
+        one.
+    ``is_larger`` (rings, blocks): whether a block is a larger one, in the order in which the blocks
+        of a ring follow another.
+    ``block`` (ops,): block that each op carries in the first round, in row-major numbers of
+        ``is_larger``. In each round it carries the block before that of the round before.
     """
 
     both: Schedule
@@ -52,19 +49,14 @@ class Rounds:
     the final ops. Between two repeats of one round, the edges to the round that follows lead to the
     ops of the next repeat.
 
-    Attributes
-    ----------
-    schedule : Schedule
-        Round k has the ops ``k * ops`` up to ``(k + 1) * ops``. Behind the last round come the
-        final ops, no more than one round has, from which no edge leads on. The ops at one place of
-        all rounds have equally many edges. Every op behind the first round waits for another.
-    ops : int
-        Number of ops in a round.
-    repeats : int64 array (rounds,)
-        Number of times that each round stands in a row.
-    larger : LargerBlocks or None
-        Ops that carry a larger block take kind, resource, duration and size, and the lags of their
-        edges, from the second half of its schedule. None where blocks do not differ.
+    ``schedule``: round k has the ops ``k * ops`` up to ``(k + 1) * ops``. Behind the last round
+        come the final ops, no more than one round has, from which no edge leads on. The ops at one
+        place of all rounds have equally many edges. Every op behind the first round waits for
+        another.
+    ``ops``: number of ops in a round.
+    ``repeats`` (rounds,): number of times that each round stands in a row.
+    ``larger``: ops that carry a larger block take kind, resource, duration and size, and the lags
+        of their edges, from the second half of its schedule. None where blocks do not differ.
     """
 
     schedule: Schedule
@@ -105,10 +97,8 @@ class Rounds:
     def waits(self) -> tuple[IntArray, IntArray]:
         """Return how many edges lead to each op from its own round, and from the one before.
 
-        Returns
-        -------
-        within, across : int64 array (rounds, ops)
-            Row k of ``across`` is for the round that follows round k, or a repeat of it.
+        Returns ``within, across`` (rounds, ops): row k of ``across`` is for the round that follows
+        round k, or a repeat of it.
         """
         followers = self.followers()
         counted = [np.bincount(row, minlength=2 * self.ops) for row in followers]
@@ -119,8 +109,6 @@ class Rounds:
 def written_out(rounds: Rounds) -> Schedule:
     """Return the equivalent schedule without repeats, in which every round has ops of its own.
 
-    Examples
-    --------
     >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import FIXED, JOIN, Edges, Resources
     >>> link = Resources.table("link", [0], [1])

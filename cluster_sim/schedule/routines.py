@@ -23,15 +23,11 @@ class Routines:
     after that join waits for its own edges and for the end of the call. Calls of one routine never
     overlap.
 
-    Attributes
-    ----------
-    first : int64 array (routines + 1,)
-        Ops of routine k are ``first[k]:first[k + 1]``; the last value is the number of all ops.
-    caller : int64 array (calls,)
-        Op number of the join that makes each call; a join makes one call at most, and belongs to
-        no routine.
-    routine : int64 array (calls,)
-        Number of the routine that is called.
+    ``first`` (routines + 1,): ops of routine k are ``first[k]:first[k + 1]``; the last value is the
+        number of all ops.
+    ``caller`` (calls,): op number of the join that makes each call; a join makes one call at most,
+        and belongs to no routine.
+    ``routine`` (calls,): number of the routine that is called.
     """
 
     first: IntArray
@@ -58,8 +54,6 @@ def written_out(whole: Schedule, routines: Routines) -> Schedule:
     The ops outside routines come first, then the calls of the first routine in their order, those
     of the second, and so on.
 
-    Examples
-    --------
     >>> from cluster_sim.schedule.build import OpColumns, schedule
     >>> from cluster_sim.schedule.table import FIXED, JOIN, Resources
     >>> twice = schedule(

@@ -39,22 +39,16 @@ class ScheduleError(ValueError):
 class Resources:
     """Resources that ops hold: chip engines, CC-Cores, links, NICs, HBM. One row a resource.
 
-    Attributes
-    ----------
-    kinds : tuple of str
-        Names of the kinds that occur, such as ``("engine", "cc", "link")``.
-    kind : uint8 array (resources,)
-        Index into ``kinds``.
-    owner, peer : int32 array (resources,)
-        Chip or switch that has the resource; far end of a link, -1 for other resources.
-    lane : int16 array (resources,)
-        Number among equal resources of the same owner and peer, from 0.
-    slots : int32 array (resources,)
-        Ops that may hold the resource at once (rule 3); 0 for one that is only shared.
-    capacity : int64 array (resources,)
-        Rate divided among the flows on the resource [B/s] (rule 7); 0 for one that is not shared.
-    switches_from : int
-        Owners and peers from this number on are switches, printed ``s0, s1, …``.
+    ``kinds``: names of the kinds that occur, such as ``("engine", "cc", "link")``.
+    ``kind`` (resources,): index into ``kinds``.
+    ``owner, peer`` (resources,): chip or switch that has the resource; far end of a link, -1 for
+        other resources.
+    ``lane`` (resources,): number among equal resources of the same owner and peer, from 0.
+    ``slots`` (resources,): ops that may hold the resource at once (rule 3); 0 for one that is only
+        shared.
+    ``capacity`` (resources,): rate divided among the flows on the resource [B/s] (rule 7); 0 for
+        one that is not shared.
+    ``switches_from``: owners and peers from this number on are switches, printed ``s0, s1, …``.
     """
 
     kinds: tuple[str, ...]
@@ -223,16 +217,11 @@ class Edges:
 class Flows:
     """The ops that are flows: rate caps, and the shared resources they cross (rules 1 and 7).
 
-    Attributes
-    ----------
-    op : int32 array (flows,)
-        Op number, ascending. The work of a flow is its op's ``size_bytes``.
-    cap_bytes_per_s : int64 array (flows,)
-        Rate that the flow never exceeds, whatever the resources have to give [B/s].
-    ptr : int64 array (flows + 1,)
-        Shares of flow f are ``ptr[f]:ptr[f + 1]``.
-    resource, weight : int32 array (shares,)
-        Shared resource, and how many B/s of it 1 B/s of the flow takes.
+    ``op`` (flows,): op number, ascending. The work of a flow is its op's ``size_bytes``.
+    ``cap_bytes_per_s`` (flows,): rate that the flow never exceeds, whatever the resources have to
+        give [B/s].
+    ``ptr`` (flows + 1,): shares of flow f are ``ptr[f]:ptr[f + 1]``.
+    ``resource, weight`` (shares,): shared resource, and how many B/s of it 1 B/s of the flow takes.
     """
 
     op: IntArray

@@ -53,10 +53,7 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command whose name is the first argument.
 
-        Raises
-        ------
-        InputError
-            For an unknown name; names the nearest one.
+        Raises InputError for an unknown name; names the nearest one.
         """
         if self.spelled(args[0]) not in self.entries and not args[0].startswith("-"):
             near = suggestion(args[0], self.entries)

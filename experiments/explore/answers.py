@@ -42,20 +42,13 @@ FACTOR_DIGITS = 1000
 class Explored:
     """A recorded run whose answer can be computed again.
 
-    Attributes
-    ----------
-    name : str
-        Name of the run's directory.
-    kind : str
-        ``train`` or ``collective``.
-    question : str
-        Description of the run: model, cluster and plan, or operation and cluster.
-    recorded : mapping of str to float
-        Recorded times [s], by parts of the step or by sizes as text.
-    interval_s : tuple of two floats
-        Ends between which 80 % of measured times should lie [s], of the step or of all sizes.
-    ask : function of a Catalogue
-        Returns the times with the numbers of a catalogue [s].
+    ``name``: name of the run's directory.
+    ``kind``: ``train`` or ``collective``.
+    ``question``: description of the run: model, cluster and plan, or operation and cluster.
+    ``recorded``: recorded times [s], by parts of the step or by sizes as text.
+    ``interval_s``: ends between which 80 % of measured times should lie [s], of the step or of all
+        sizes.
+    ``ask``: returns the times with the numbers of a catalogue [s].
     """
 
     name: str
@@ -73,11 +66,8 @@ class Explored:
 def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
     """Read run directories: runs of steps and collectives, and tables of sweeps by name.
 
-    Raises
-    ------
-    InputError
-        For a run of another command, for one with catalogue options of its own, and for one that
-        was changed after it was written.
+    Raises InputError for a run of another command, for one with catalogue options of its own, and
+    for one that was changed after it was written.
     """
     runs, sweeps = [], {}
     for folder in folders:

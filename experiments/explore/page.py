@@ -37,16 +37,9 @@ runs come first."""
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
     """Return a table of the runs: their question, the recorded answer, and the answer now.
 
-    Parameters
-    ----------
-    runs : sequence of Explored
-    answers : sequence of mapping of str to float
-        Times of each run under the numbers of the sliders [s].
+    ``answers``: times of each run under the numbers of the sliders [s].
 
-    Returns
-    -------
-    pandas.DataFrame
-        One row a run, all cells text.
+    Returns one row a run, all cells text.
     """
     rows = []
     for run, parts in zip(runs, answers, strict=True):
@@ -114,8 +107,6 @@ def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
 def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
     """Text below a slider: the number with its unit, the factor, the grade and the range.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
     '2.9 TB/s × 0.50 (stated)'
@@ -132,10 +123,7 @@ def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
 def panel() -> Any:
     """Import Panel, and return its module.
 
-    Raises
-    ------
-    InputError
-        If Panel is not installed.
+    Raises InputError if Panel is not installed.
     """
     try:
         import panel as module

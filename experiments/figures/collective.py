@@ -45,18 +45,10 @@ def figures(
 ) -> dict[str, tuple[Figure, str, str]]:
     """Draw all figures of a collective.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them.
-    trace : Trace
-        Trace of the last row.
-    cluster : Cluster
+    ``frame``: rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them. ``trace``:
+    trace of the last row.
 
-    Returns
-    -------
-    dict of str to (Figure, str, str)
-        Figure, title and note by file name. Links are drawn for rings, grids and tori only.
+    Returns the figure, title and note by file name. Links are drawn for rings, grids and tori only.
     """
     last = frame.iloc[-1]
     what = f"{last.collective} of {format_bytes(int(last.size_bytes))}, {last.algorithm}"

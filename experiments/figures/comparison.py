@@ -23,13 +23,8 @@ SAME = 0.01
 def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
     """Draw the parts of each row's time, one bar a row.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Table with ``iteration_s`` and a column ``<part>_s`` for each part [s].
-    labels : sequence of str
-        Name of each row.
-    title : str
+    ``frame``: table with ``iteration_s`` and a column ``<part>_s`` for each part [s]. ``labels``:
+    name of each row.
     """
     parts = [
         {part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in frame.to_dict("records")
@@ -44,16 +39,9 @@ def lines(
 ) -> Figure:  # fmt: skip
     """Draw one line for each value of a column.
 
-    Parameters
-    ----------
-    frame : DataFrame
-    x, y, by : str
-        Columns of the horizontal axis, of the vertical axis, and of the lines.
-    title : str
-    labels : (str, str)
-        Labels of the horizontal and the vertical axis.
-    log : bool
-        Whether the horizontal axis is logarithmic, with a tick at every value.
+    ``x, y, by``: columns of the horizontal axis, of the vertical axis, and of the lines.
+    ``labels``: labels of the horizontal and the vertical axis. ``log``: whether the horizontal axis
+    is logarithmic, with a tick at every value.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator

@@ -31,12 +31,7 @@ SMALLEST = 0.002
 def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:
     """Draw the roles over time as a stacked area, and the chips that the demand needs.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Table of :func:`workloads.fleet.results.timeline.timeline`.
-    chips_per_unit : int
-    title : str
+    ``frame``: table of :func:`workloads.fleet.results.timeline.timeline`.
     """
     from matplotlib.figure import Figure
 
@@ -111,12 +106,7 @@ def scenarios_figure(
 ) -> Figure:
     """Draw several scenarios: chips that serve, chips that train, requests within the SLO.
 
-    Parameters
-    ----------
-    lines : mapping of str to DataFrame
-        Timeline of each scenario by its name, the base first.
-    chips_per_unit : int
-    title : str
+    ``lines``: timeline of each scenario by its name, the base first.
     """
     from matplotlib.figure import Figure
 

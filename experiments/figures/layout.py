@@ -59,14 +59,9 @@ def settle(figure: Figure) -> Bbox:
 def save(figure: Figure, box: Bbox, svg: Path, png: Path) -> None:
     """Write a figure that is laid out as SVG and as PNG; equal figures give equal bytes.
 
-    Parameters
-    ----------
-    figure : Figure
-    box : Bbox
-        Bounding box of the picture from :func:`settle` [inches].
-    svg, png : path
-        Files to write. The name of the SVG file is part of the identifiers in the drawing, so that
-        one page can contain several drawings.
+    ``box``: bounding box of the picture from :func:`settle` [inches]. ``svg, png``: files to write.
+    The name of the SVG file is part of the identifiers in the drawing, so that one page can contain
+    several drawings.
     """
     import matplotlib as mpl
 

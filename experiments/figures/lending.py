@@ -81,10 +81,7 @@ def loan_figure(loan: Loan) -> Figure:
 def lead_figure(leads: pd.DataFrame) -> Figure:
     """Draw the chips that can be lent over the lead time of the answer, one line a confidence.
 
-    Parameters
-    ----------
-    leads : DataFrame
-        Table of :func:`workloads.fleet.lending.on_cluster.lead_times`.
+    ``leads``: table of :func:`workloads.fleet.lending.on_cluster.lead_times`.
     """
     from matplotlib.figure import Figure
 

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 def bars(rows: pd.DataFrame, title: str = "") -> Figure:
     """Draw one bar for each plan with the parts of its step, and a mark at its estimate.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Simulated plans, one row each.
-    title : str
+    ``rows``: simulated plans, one row each.
     """
     telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
     labels = [plan_label(row, telling) for row in rows.to_dict("records")]
@@ -62,8 +58,6 @@ RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0
 def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
     """Label of a plan in short lines: its degrees, and the fields that distinguish it.
 
-    Examples
-    --------
     >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
     'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
     """
@@ -87,11 +81,7 @@ def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
 def pareto(search: Search, top: int) -> Figure:
     """Draw estimated time of all plans against memory, coloured by the division of the model.
 
-    Parameters
-    ----------
-    search : Search
-    top : int
-        Simulated plans that are numbered.
+    ``top``: simulated plans that are numbered.
     """
     from matplotlib.figure import Figure
 
@@ -175,12 +165,8 @@ def _offsets(wide: float, high: float) -> tuple[tuple[float, float], ...]:
 def worth(search: Search, top: int) -> Figure:
     """Draw the time of the simulated plans against cost or energy, coloured as in :func:`pareto`.
 
-    Parameters
-    ----------
-    search : Search
-        Search whose plans are ranked by cost or energy.
-    top : int
-        Number of plans that are numbered.
+    ``search``: search whose plans are ranked by cost or energy. ``top``: number of plans that are
+    numbered.
     """
     from matplotlib.figure import Figure
 
@@ -242,8 +228,6 @@ def kinds() -> tuple[str, ...]:
 def kind(plan: ParallelPlan) -> str:
     """Return the division of a model by a plan, one of :func:`kinds`.
 
-    Examples
-    --------
     >>> kind(ParallelPlan(pp=2, vpp=2))
     'interleaved'
     """
@@ -255,8 +239,6 @@ def kind(plan: ParallelPlan) -> str:
 def frontier(size: IntArray, seconds: FloatArray) -> IntArray:
     """Rows that are faster than every row of the same or smaller size, in order of size.
 
-    Examples
-    --------
     >>> frontier(np.array([3, 1, 2]), np.array([1.0, 2.0, 2.5])).tolist()
     [1, 0]
     """

@@ -20,12 +20,8 @@ def tornado(rows: Sequence[Sensitivity], what: str) -> Figure:
 
     For a number without a range the bar spans ± 10 %, by its elasticity, in a lighter colour.
 
-    Parameters
-    ----------
-    rows : sequence of Sensitivity
-        Numbers, the largest effect first.
-    what : str
-        Name and value of the answer, for the title.
+    ``rows``: numbers, the largest effect first. ``what``: name and value of the answer, for the
+    title.
     """
     shown = list(rows[:MOST_BARS])[::-1]
     figure = Figure(figsize=(8.5, 1.3 + 0.36 * max(1, len(shown))), layout="constrained")

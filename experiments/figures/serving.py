@@ -22,12 +22,7 @@ SHOWN = (50, 90, 99)
 def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
     """Draw the share of requests against time to first token and time per output token.
 
-    Parameters
-    ----------
-    served : Served
-    limits : Slo
-        Limits on latency, drawn where they are finite.
-    title : str
+    ``limits``: limits on latency, drawn where they are finite.
     """
     from matplotlib.figure import Figure
 

@@ -51,15 +51,8 @@ AT_PEAK = "the model's FLOPs at peak rate"
 def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interval) -> Figure:
     """Draw one iteration as a bar with its interval, under a title that states the finding.
 
-    Parameters
-    ----------
-    headline : str
-        Text that names the run.
-    parts : mapping of part to seconds
-    mfu : float
-        Share of the iteration that the model's FLOPs take at peak rate, which is marked.
-    ends : Interval
-        Interval of the length of the iteration [s].
+    ``headline``: text that names the run. ``mfu``: share of the iteration that the model's FLOPs
+    take at peak rate, which is marked. ``ends``: interval of the length of the iteration [s].
     """
     seconds = sum(parts.values())
     low, high = (format_seconds(float(f"{end:.3g}")) for end in (ends.low, ends.high))
@@ -113,21 +106,10 @@ def stacked(
 ) -> Figure:
     """Draw one horizontal bar for each iteration, made of its parts.
 
-    Parameters
-    ----------
-    labels : list of str
-    parts : list of mapping of part to seconds
-    notes : list of str, optional
-        Text behind each bar, such as its MFU.
-    whole_s : list of float, optional
-        Times of which the bars show shares, one a bar, so that long and short ones compare [s].
-    whole : str
-        Name of that which takes these times.
-    marks : list of float, optional
-        Time that is marked on each bar [s].
-    mark : str
-        Name of the marks in the legend.
-    title : str
+    ``notes``: text behind each bar, such as its MFU. ``whole_s``: times of which the bars show
+    shares, one a bar, so that long and short ones compare [s]. ``whole``: name of that which takes
+    these times. ``marks``: time that is marked on each bar [s]. ``mark``: name of the marks in the
+    legend.
     """
     figure, axes = _axes(labels)
     scale = np.ones(len(labels)) if whole_s is None else 1 / np.asarray(whole_s, float)

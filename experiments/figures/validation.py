@@ -24,13 +24,8 @@ STEP = 5.0
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
     """Draw predicted over published, and a histogram of the errors.
 
-    Parameters
-    ----------
-    compared : sequence of dict
-        Rows of :func:`experiments.validation.comparison.compare.compare`.
-    title : str
-    group : str
-        Column by which the points are coloured; it should have few distinct values.
+    ``compared``: rows of :func:`experiments.validation.comparison.compare.compare`. ``group``:
+    column by which the points are coloured; it should have few distinct values.
     """
     from matplotlib.figure import Figure
 

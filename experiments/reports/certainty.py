@@ -55,8 +55,6 @@ def interval_at(command: str, results: Document, place: str) -> Any:
 def ends_text(name: str, interval: Any) -> str:
     """Interval of a number as it stands below the number; empty where it has none, or is a point.
 
-    Examples
-    --------
     >>> ends_text("time_s", {"low": 0.01888, "high": 0.0251})
     '80 %: 18.9 ms – 25.1 ms'
     """
@@ -73,10 +71,7 @@ def ends_text(name: str, interval: Any) -> str:
 def interval_band(command: str, results: Document) -> Block:
     """The interval of a command's first number as a band, with the number marked in it.
 
-    Raises
-    ------
-    InputError
-        When the results have no interval of that number, or it has no width.
+    Raises InputError when the results have no interval of that number, or it has no width.
     """
     place = INTERVAL_OF.get(command, "")
     interval, middle = results.get("interval"), value_at(results, place)

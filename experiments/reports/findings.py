@@ -47,12 +47,8 @@ OF_A_COLLECTIVE = (
 class Answer(NamedTuple):
     """A number that stands first on a page.
 
-    Attributes
-    ----------
-    name, value : str
-        Texts of its name and value.
-    interval : str
-        Text of its interval, empty where the results give none.
+    ``name, value``: texts of its name and value.
+    ``interval``: text of its interval, empty where the results give none.
     """
 
     name: str

@@ -23,8 +23,6 @@ SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def format_interval(ends: Interval) -> str:
     """Text of the interval of a time, to be written after the time.
 
-    Examples
-    --------
     >>> format_interval(Interval(14.1, 19.0))
     '(80 %: 14.1 s – 19 s)'
     """
@@ -71,8 +69,6 @@ RATIOS = {
 def number(value: Any) -> str:
     """Text of a number without a unit: integers in full, others and very large ones to four digits.
 
-    Examples
-    --------
     >>> number(2095104), number(0.36849), number(1234567.8), number(6416127680889)
     ('2,095,104', '0.3685', '1,235,000', '6.416 T')
     """
@@ -87,8 +83,6 @@ def number(value: Any) -> str:
 def ranges(places: Iterable[int]) -> str:
     """Whole numbers in ascending order, with three or more in a row as their first and last.
 
-    Examples
-    --------
     >>> ranges([2, 3, 4, 7, 9, 10])
     '2–4, 7, 9, 10'
     """
@@ -105,8 +99,6 @@ def ranges(places: Iterable[int]) -> str:
 def value_text(name: str, value: Any) -> str:
     """Text of a value with the unit at the end of its name.
 
-    Examples
-    --------
     >>> value_text("time_s", 0.0188), value_text("size_bytes", 2**30), value_text("ranks", 8)
     ('18.8 ms', '1 GiB', '8')
     >>> value_text("mfu", 0.4754)
@@ -138,8 +130,6 @@ STATISTICS = re.compile(r"p\d+|mean|median|min|max|n|count")
 def unit_of(name: str) -> str:
     """Unit at the end of a name, empty for none; a key of an object has the object's unit.
 
-    Examples
-    --------
     >>> unit_of("busbw_bytes_per_s"), unit_of("ranks"), unit_of("breakdown_s.bubble")
     ('_bytes_per_s', '', '_s')
     >>> unit_of("ttft_s.n"), unit_of("tokens_per_usd")
@@ -161,8 +151,6 @@ ABBREVIATIONS = frozenset(
 def heading(name: str) -> str:
     """Heading of a column: its name without the unit, which the values have.
 
-    Examples
-    --------
     >>> heading("busbw_bytes_per_s"), heading("ranks"), heading("breakdown_s.bubble")
     ('busbw', 'ranks', 'breakdown bubble')
     >>> heading("ttft_s.p50"), heading("usd_per_million_tokens"), heading("tokens_per_s_per_chip")
@@ -176,8 +164,6 @@ def heading(name: str) -> str:
 def table_text(table: Table) -> tuple[list[str], list[list[str]]]:
     """Return headings and cells of a table as text, for a terminal or a page.
 
-    Examples
-    --------
     >>> table_text(Table({"ranks": [8], "time_s": [0.0188]}))
     (['ranks', 'time'], [['8', '18.8 ms']])
     """
@@ -196,8 +182,6 @@ def table_text(table: Table) -> tuple[list[str], list[list[str]]]:
 def text_columns(table: Table) -> list[int]:
     """Positions of the columns with text, which align left; numbers align right.
 
-    Examples
-    --------
     >>> text_columns(Table({"ranks": [8], "algorithm": ["ring"]}))
     [1]
     """
@@ -207,8 +191,6 @@ def text_columns(table: Table) -> list[int]:
 def constants(table: Table) -> tuple[str, Table]:
     """Return the columns that are the same in all rows as one line, and the table without them.
 
-    Examples
-    --------
     >>> text, rest = constants(Table({"cluster": ["ring:8"] * 2, "time_s": [1.0, 2.0]}))
     >>> text, list(rest.columns)
     ('cluster ring:8', ['time_s'])

@@ -26,8 +26,6 @@ DIGITS = 4
 def description(figure: Figure) -> str:
     """Description of a figure: its title, its axes, and the names of the drawn data.
 
-    Examples
-    --------
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
     >>> axes = figure.subplots()
@@ -67,17 +65,10 @@ def headline(figure: Figure) -> str:
 def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
     """Values of the points and bars of a figure, with their places in the saved picture.
 
-    Parameters
-    ----------
-    figure : Figure
-    drawn : Bbox
-        Bounding box of the picture from :func:`experiments.figures.layout.settle` [inches].
+    ``drawn``: bounding box of the picture from :func:`experiments.figures.layout.settle` [inches].
 
-    Returns
-    -------
-    dict
-        ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and text.
-        Places are shares of the picture's width and height, from its upper left corner.
+    Returns ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and
+    text. Places are shares of the picture's width and height, from its upper left corner.
     """
     corner = np.array([drawn.x0, drawn.y1]) * figure.dpi
     size = np.array([drawn.width, -drawn.height]) * figure.dpi

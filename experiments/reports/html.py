@@ -10,24 +10,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jinja2
+from jinja2.bccache import Bucket, BytecodeCache
 from markupsafe import Markup
 
-from experiments.reports.blocks import (
-    Block,
-    document_blocks,
-    parts_table,
-    plain_text,
-    stack,
-    table,
-)
+from experiments.reports.blocks import Block, document_blocks, parts_table, plain_text, stack, table
 from experiments.reports.certainty import basis, interval_band
 from experiments.reports.findings import TABLED, answers, finding
 from experiments.reports.formatting import value_text
-from experiments.reports.reproduce import changed_inputs, command_line
 from experiments.reports.run_files import (
     SHOWN_FAULTS,
     figure_blocks,
@@ -39,8 +36,8 @@ from experiments.reports.run_files import (
     table_blocks,
 )
 from experiments.reports.run_record import REPORT, read_record, sha256_of
-from experiments.reports.templates import packaged, render
 from topologies.errors import InputError
+from topologies.files import kept_files
 from topologies.files.writing import whole_file
 from topologies.units import format_memory
 
@@ -60,16 +57,10 @@ PROVENANCE_TABLES = ("inputs.csv",)
 def write_report(folder: str | Path, program: click.Command | None = None) -> Path:
     """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path.
 
-    Parameters
-    ----------
-    folder : path
-    program : Command, optional
-        Program of the run's command. Without it, the page has no command line that repeats the run.
+    ``program``: program of the run's command. Without it, the page has no command line that repeats
+    the run.
 
-    Raises
-    ------
-    InputError
-        If ``folder`` is no run directory.
+    Raises InputError if ``folder`` is no run directory.
     """
     target = Path(folder) / REPORT
     page = report_html(Path(folder), program)
@@ -81,10 +72,7 @@ def write_report(folder: str | Path, program: click.Command | None = None) -> Pa
 def report_html(folder: Path, program: click.Command | None = None) -> str:
     """Return the page as text; parameters as for :func:`write_report`.
 
-    Raises
-    ------
-    InputError
-        If ``folder`` is no run directory.
+    Raises InputError if ``folder`` is no run directory.
     """
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
@@ -278,3 +266,142 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Block:
             note, size = f"{note} (missing, or very large)", "-"
         rows.append([str(name), note, size])
     return table(["file", "holds", "size"], rows, text=(0, 1))
+
+
+FOLDER = "page"
+
+
+def packaged(name: str) -> str:
+    """Return the text of a file of the package, the only source of templates."""
+    return (files("experiments.reports") / FOLDER / name).read_text(encoding="utf-8")
+
+
+def render(name: str, values: Mapping[str, Any]) -> str:
+    """Fill in a template of the package; a name without a value is an error.
+
+    ``name``: file of the template. ``values``: values that are filled in; text is escaped.
+    """
+    templates = jinja2.Environment(
+        loader=jinja2.FunctionLoader(packaged),
+        undefined=jinja2.StrictUndefined,
+        bytecode_cache=_Kept(),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template(name).render(values)
+
+
+class _Kept(BytecodeCache):
+    """Cache of compiled templates in files; compiling takes a third of the time of a page."""
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Read the code that an earlier run has compiled, if any."""
+        content = kept_files.read(_file(bucket))
+        if content is not None:
+            bucket.bytecode_from_string(content)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write the code that this run has compiled."""
+        kept_files.keep(_file(bucket), bucket.bytecode_to_string(), replaces="template-*.code")
+
+
+def _file(bucket: Bucket) -> str:
+    """File name with a digest of everything that determines the code of a template.
+
+    This includes the text of this module, because it has the options of the environment.
+    """
+    options = Path(__file__).read_bytes()
+    ingredients = (bucket.key, bucket.checksum, options, jinja2.__version__, sys.version)
+    return f"template-{kept_files.digest(*ingredients)}.code"
+
+
+LONGEST_WORD = 1000
+
+
+def command_line(record: Mapping[str, Any], program: click.Command | None) -> str:
+    """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown.
+
+    Only options that differ from their defaults are stated.
+
+    ``record``: contents of a ``run.json``. ``program``: program with the options of each command;
+    without it the command line is unknown.
+    """
+    command, inputs = record.get("command"), record.get("inputs")
+    if not isinstance(command, str) or not isinstance(inputs, dict):
+        return ""
+    changed = _changed(command, inputs, program)
+    if changed is None:
+        return ""
+    options: list[str] = []
+    positional: list[str] = []
+    for item, value in changed:
+        words = list(_words(item, value))
+        (options if item.param_type_name == "option" else positional).extend(words)
+    if isinstance(record.get("seed"), int) and record["seed"]:
+        options.append(f"--seed={record['seed']}")
+    words = ["cluster-sim", *command.split(), *positional, *options]
+    return " ".join(shlex.quote(word[:LONGEST_WORD]) for word in words)
+
+
+def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> set[str] | None:
+    """Names of the inputs that differ from their defaults; None if the defaults are unknown.
+
+    Parameters as for :func:`command_line`.
+    """
+    command, inputs = record.get("command"), record.get("inputs")
+    if not isinstance(command, str) or not isinstance(inputs, dict):
+        return None
+    changed = _changed(command, inputs, program)
+    return None if changed is None else {str(item.name) for item, _ in changed}
+
+
+def _changed(
+    command: str, inputs: Mapping[str, Any], program: click.Command | None
+) -> list[tuple[Any, Any]] | None:
+    """Parameters whose values differ from their defaults, with the values."""
+    parameters = _parameters(command.split(), program)
+    if parameters is None:
+        return None
+    pairs = [(item, _plain(inputs.get(str(item.name)))) for item in parameters]
+    return [
+        (item, value)
+        for item, value in pairs
+        if value is not None and value not in ("", [], item.default)
+    ]
+
+
+def _parameters(words: list[str], program: click.Command | None) -> list[Any] | None:
+    """Parameters of a command; None for a command that the program does not have."""
+    command: Any = program
+    for word in words:
+        if not hasattr(command, "list_commands") or word not in command.list_commands(None):
+            return None
+        try:
+            command = command.get_command(None, word)
+        except InputError:
+            return None
+    return list(command.params) if words else None
+
+
+def _plain(value: Any) -> Any:
+    """Return an input without the digest of its file."""
+    if isinstance(value, dict):
+        return value.get("path")
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _words(item: Any, value: Any) -> Iterator[str]:
+    """Yield the words of a command line for a parameter with a value."""
+    flags = [flag for flag in item.opts if flag.startswith("--")]
+    if isinstance(value, bool):
+        chosen = flags if value else list(item.secondary_opts)
+        yield from chosen[-1:]
+    elif not flags:
+        yield from (map(str, value) if isinstance(value, list) else (str(value),))
+    elif isinstance(value, list) and getattr(item, "multiple", False):
+        yield from (f"{flags[-1]}={item}" for item in value)
+    elif isinstance(value, list):
+        yield f"{flags[-1]}={','.join(map(str, value))}"
+    else:
+        yield f"{flags[-1]}={value}"

@@ -11,8 +11,6 @@ OPTIONS = {"bucket_bytes": "bucket"}
 def option_name(field: str) -> str:
     """Return the option that sets a field of the inputs.
 
-    Examples
-    --------
     >>> option_name("bucket_bytes"), option_name("cp_exchange")
     ('--bucket', '--cp-exchange')
     """
@@ -22,13 +20,8 @@ def option_name(field: str) -> str:
 def idle_entry(idle: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
     """Return the entry of a document for options that change nothing; none where there are none.
 
-    Parameters
-    ----------
-    idle : mapping of str to str
-        Fields that these options set, with the reasons why they change nothing.
+    ``idle``: fields that these options set, with the reasons why they change nothing.
 
-    Examples
-    --------
     >>> idle_entry({"cp_exchange": "cp is 1"})
     {'without_effect': {'cp_exchange': 'cp is 1'}}
     >>> idle_entry({})
@@ -40,8 +33,6 @@ def idle_entry(idle: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
 def idle_sentences(idle: Mapping[str, str]) -> list[str]:
     """Return a sentence for each option that changes nothing, as commands print them.
 
-    Examples
-    --------
     >>> idle_sentences({"cp_exchange": "cp is 1"})
     ['--cp-exchange changes nothing here: cp is 1.']
     """

@@ -25,12 +25,8 @@ def whole_directory(path: str | Path) -> Iterator[Path]:
     """Give a hidden directory to write to; on success it takes the name of ``path``.
 
     An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
-    directory at ``path`` unchanged.
-
-    Raises
-    ------
-    InputError
-        For a path with files that no run wrote, or where no directory can be made.
+    directory at ``path`` unchanged. Raises InputError for a path with files that no run wrote, or
+    where no directory can be made.
     """
     target = _resolved(path)
     check_replaceable(target)
@@ -47,12 +43,7 @@ def whole_directory(path: str | Path) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that a path is new, empty or an earlier run; to be called before a long computation.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check that a path is new, empty or an earlier run; to be called before a long computation."""
     check_writable(path)
     if not path.exists():
         return
@@ -72,12 +63,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a directory can be created at a path, as far as this can be known beforehand.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check that a directory can be created at a path, as far as this can be known beforehand."""
     _resolved(path)
     try:
         nearest = next(place for place in (path, *path.absolute().parents) if place.exists())

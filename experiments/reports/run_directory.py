@@ -40,10 +40,7 @@ MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
 class Run:
     """A run directory while it is written; its files appear in the report in this order.
 
-    Attributes
-    ----------
-    folder : Path
-        Temporary place of the files.
+    ``folder``: temporary place of the files.
     """
 
     def __init__(
@@ -192,22 +189,12 @@ def run_directory(
     An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
     directory at ``path`` unchanged.
 
-    Parameters
-    ----------
-    path : path
-        A new directory, an empty one, or an earlier run directory, which is replaced.
-    command : str
-        Name of the command, such as ``train``.
-    inputs : mapping
-        Everything on which the results depend. A path is recorded with the digest of its file.
-    seed : int, optional
-    program : Command, optional
-        Program of the command, from which the report derives the command line of the run.
+    ``path``: a new directory, an empty one, or an earlier run directory, which is replaced.
+    ``command``: name of the command, such as ``train``. ``inputs``: everything on which the results
+    depend. A path is recorded with the digest of its file. ``program``: program of the command,
+    from which the report derives the command line of the run.
 
-    Raises
-    ------
-    InputError
-        For a path with other files.
+    Raises InputError for a path with other files.
     """
     with whole_directory(path) as folder:
         run = Run(folder, new_record(command, inputs, seed), program)

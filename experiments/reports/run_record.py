@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cluster_sim
-from experiments.reports.values import plain
 from topologies.errors import InputError, system_reason
 from topologies.files.reading import check_regular
 
@@ -28,10 +28,7 @@ MODEL_CONFIG = "config.json"
 def read_record(path: Path) -> dict[str, Any]:
     """Read ``run.json`` of a run directory.
 
-    Raises
-    ------
-    InputError
-        If there is none, or it was not written by cluster-sim.
+    Raises InputError if there is none, or it was not written by cluster-sim.
     """
     file = path / RECORD
     try:
@@ -59,12 +56,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def check_unchanged(folder: Path, record: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse a run whose inputs or named files are no longer those that were written.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a run whose inputs or named files are no longer those that were written."""
     arguments = {key: record.get(key) for key in ("command", "inputs", "seed", "version")}
     inputs = arguments["inputs"]
     if not isinstance(inputs, dict):
@@ -95,8 +87,6 @@ def _check(contents: Any, files: Any) -> None:
 def digest(document: Any) -> str:
     """SHA-256 of a document as canonical JSON; equal contents have equal digests.
 
-    Examples
-    --------
     >>> digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     True
     """
@@ -163,3 +153,18 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file, which is read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Convert numpy scalars, arrays, paths and non-finite floats to values that JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value

@@ -35,19 +35,11 @@ def slices(
 ) -> dict[str, Any]:
     """Return the slices of a timeline: times in which a lane is busy with one category.
 
-    Parameters
-    ----------
-    trace : Trace
-    by, what, ranks
-        Lanes, categories and ranks, as for :func:`cluster_sim.plot.timeline`.
-    words : mapping of str to str, optional
-        Names of categories in the legend.
+    ``by, what, ranks``: lanes, categories and ranks, as for :func:`cluster_sim.plot.timeline`.
+    ``words``: names of categories in the legend.
 
-    Returns
-    -------
-    dict
-        ``lanes``, ``categories``, ``colors``, ``end_s``, ``note``, and ``slices``: lists of lane,
-        category, start and end [s].
+    Returns ``lanes``, ``categories``, ``colors``, ``end_s``, ``note``, and ``slices``: lists of
+    lane, category, start and end [s].
     """
     bars = trace_bars(trace, by, what, None, trace.rows(ranks, None))
     end_s = end_of_run_ps(trace) / PS_PER_S

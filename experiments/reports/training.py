@@ -181,8 +181,6 @@ def _costs(run: Iteration) -> list[tuple[str, str]]:
 def _without_choice(basis: str) -> str:
     """Row of the catalogue without the reason for which it is the default among its variants.
 
-    Examples
-    --------
     >>> _without_choice("trn2 power 48 kW (stated: 24 kW x 2. Default: the chips are 32 kW)")
     'trn2 power 48 kW (stated: 24 kW x 2)'
     """

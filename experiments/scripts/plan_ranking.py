@@ -39,7 +39,7 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
         ``regret`` (measured time of the plan estimated fastest over that of the fastest, less 1)
         and ``random_regret`` (the mean of the same ratio over all plans).
     """
-    from experiments.validation.conditions.row_defaults import filled
+    from experiments.validation.predictions.row_defaults import filled
     from experiments.validation.reading import tables
 
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}

@@ -18,18 +18,11 @@ TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 class Parameter:
     """An argument or option of a command.
 
-    Attributes
-    ----------
-    flags : tuple of str
-        Spellings, such as ``("--size",)``; empty for a positional argument.
-    off_flags : tuple of str
-        Spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
-    is_flag : bool
-        Whether the option takes no value.
-    repeats : bool
-        Whether it may be stated more than once.
-    writes : bool
-        Whether it names a path to which the command writes.
+    ``flags``: spellings, such as ``("--size",)``; empty for a positional argument.
+    ``off_flags``: spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
+    ``is_flag``: whether the option takes no value.
+    ``repeats``: whether it may be stated more than once.
+    ``writes``: whether it names a path to which the command writes.
     """
 
     flags: tuple[str, ...]
@@ -63,17 +56,11 @@ class Parameter:
 class Program:
     """A program with commands, such as ``cluster-sim``.
 
-    Attributes
-    ----------
-    run : function of a sequence of str
-        Runs a command line in this process and returns the exit status. It is sent to other
+    ``run``: runs a command line in this process and returns the exit status. It is sent to other
         processes, so it must be a function of a module.
-    commands : tuple of str
-        Names of all commands.
-    excluded : tuple of str
-        Names of commands that cannot be part of a study.
-    parameters : function of str
-        Returns the parameters of a command by name, positional ones first and in order.
+    ``commands``: names of all commands.
+    ``excluded``: names of commands that cannot be part of a study.
+    ``parameters``: returns the parameters of a command by name, positional ones first and in order.
     """
 
     run: Callable[[Sequence[str]], int]
@@ -84,10 +71,7 @@ class Program:
     def checked(self, command: str) -> Mapping[str, Parameter]:
         """Return the parameters of a command that a study may run.
 
-        Raises
-        ------
-        InputError
-            For an unknown command, and for one that cannot be part of a study.
+        Raises InputError for an unknown command, and for one that cannot be part of a study.
         """
         if command not in self.commands:
             listed = ", ".join(name for name in self.commands if name not in self.excluded)
@@ -101,10 +85,7 @@ class Program:
 def arguments(program: Program, command: str, values: Mapping[str, Value]) -> list[str]:
     """Return the command line of a command with some values and with JSON output.
 
-    Raises
-    ------
-    InputError
-        For an unknown name, and for a parameter that the sweep itself sets.
+    Raises InputError for an unknown name, and for a parameter that the sweep itself sets.
     """
     parameters = program.checked(command)
     allowed = {name: item for name, item in parameters.items() if name not in LEFT_TO_US}
@@ -126,10 +107,7 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
 def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
     """Check that no value runs code or writes a file, as in a study of unknown origin it might.
 
-    Raises
-    ------
-    InputError
-        Names the parameter, its value and the remedy.
+    Raises InputError: names the parameter, its value and the remedy.
     """
     parameters = program.checked(command)
     for name, value in values.items():

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from experiments.sweeps import runner
-from experiments.sweeps.outcome import KILLED, Outcome, Run, outcome
+from experiments.sweeps.runner import KILLED, Outcome, Run, outcome
 from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown
 
@@ -34,10 +34,7 @@ class _Cluster:
     def workers(self) -> int:
         """Number of live workers that the scheduler knows.
 
-        Raises
-        ------
-        InputError
-            If the scheduler does not answer.
+        Raises InputError if the scheduler does not answer.
         """
         try:
             return len(self._client.scheduler_info()["workers"])
@@ -57,12 +54,8 @@ def run_on_dask(rows: Sequence[Row], address: str, run: Run) -> Iterator[tuple[R
 
     Dask gives up a run after several of its workers have died, and with it innocent runs that were
     on the same worker. Such runs are therefore repeated, each alone; a run that kills its worker
-    again has crashed.
-
-    Raises
-    ------
-    InputError
-        If Dask is not installed, no scheduler answers at the address, or the cluster is lost.
+    again has crashed. Raises InputError if Dask is not installed, no scheduler answers at the
+    address, or the cluster is lost.
     """
     with _connected(address) as cluster:
         suspects: list[Row] = []

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
-from collections.abc import Iterator, Sequence
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from typing import Any
 
 from cluster_sim.processes import WorkerEndedError, process_pool
-from experiments.sweeps.outcome import KILLED, Outcome, Run, outcome, run_row
 from experiments.sweeps.study import Row
 
 __all__ = ["AHEAD", "run_in_processes", "run_row", "run_rows"]
@@ -21,12 +26,8 @@ def run_rows(
 ) -> Iterator[tuple[Row, Outcome]]:
     """Yield each run with its outcome as soon as it finishes, in any order.
 
-    Only a few runs for each worker are submitted at a time, so that stopping early is quick.
-
-    Raises
-    ------
-    BrokenProcessPool
-        If a worker process died; the runs in flight have no outcome then.
+    Only a few runs for each worker are submitted at a time, so that stopping early is quick. Raises
+    BrokenProcessPool if a worker process died; the runs in flight have no outcome then.
     """
     waiting = iter(rows)
     running: dict[Future[Outcome], Row] = {}
@@ -66,3 +67,50 @@ def _alone(row: Row, run: Run) -> Outcome:
             return pool.submit(run_row, run, row.arguments).result()
     except WorkerEndedError:
         return outcome("crashed", KILLED)
+
+
+Run = Callable[[Sequence[str]], int]
+"""Function that runs a command line in this process and returns the exit status."""
+Outcome = dict[str, Any]
+"""``status``, ``message``, ``document`` and ``wall_s`` of a run, in a form that JSON can hold."""
+
+KILLED = "its process was killed, perhaps for want of memory"
+
+_ONE_AT_A_TIME = threading.Lock()  # output is caught for the whole process
+
+
+def run_row(run: Run, arguments: Sequence[str]) -> Outcome:
+    """Run one command line in this process and capture the JSON that it prints.
+
+    Returns ``status``: ``ok``; ``refused`` for a user's mistake or an impossible plan (exit status
+    2); or ``crashed``. ``message``: the reason. ``document``: the printed JSON. ``wall_s``: the
+    duration [s].
+    """
+    output, errors = io.StringIO(), io.StringIO()
+    begun = time.monotonic()
+    with _ONE_AT_A_TIME, contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            status, fault = run(arguments), ""
+        except (Exception, SystemExit) as error:  # one run's fault never stops the others
+            status, fault = 1, f"{type(error).__name__}: {error}"
+    wall_s = time.monotonic() - begun
+    message = fault or _last_line(errors.getvalue())
+    if status == 2:
+        return outcome("refused", message.removeprefix("cluster-sim: "), None, wall_s)
+    try:
+        document = json.loads(output.getvalue())
+    except ValueError:
+        return outcome("crashed", message or "it printed no JSON document", None, wall_s)
+    if status:
+        return outcome("crashed", message or f"exit status {status}", document, wall_s)
+    return outcome("ok", "", document, wall_s)
+
+
+def outcome(status: str, message: str, document: Any = None, wall_s: float = 0.0) -> Outcome:
+    """Return an outcome in the form in which it is stored."""
+    return {"status": status, "message": message, "document": document, "wall_s": wall_s}
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.replace("\r", "\n").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""

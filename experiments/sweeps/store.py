@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from experiments.reports.out_directory import check_writable
 from experiments.reports.run_record import digest
-from experiments.sweeps.outcome import Outcome
+from experiments.sweeps.runner import Outcome
 from experiments.sweeps.study import Row
 from topologies.errors import InputError, shown, system_reason
 from topologies.files.writing import whole_file
@@ -63,10 +63,7 @@ class RowStore:
 def open_store(folder: Path) -> Iterator[RowStore]:
     """Open a new sweep directory, or an earlier one in order to resume it.
 
-    Raises
-    ------
-    InputError
-        For a directory with other files, and for one to which another sweep writes.
+    Raises InputError for a directory with other files, and for one to which another sweep writes.
     """
     _check_foreign(folder)
     try:

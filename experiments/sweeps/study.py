@@ -55,12 +55,7 @@ class Study(BaseModel):
     )
 
     def check_harmless(self, program: Program) -> None:
-        """Check that the study runs no Python file and writes no file of its choice.
-
-        Raises
-        ------
-        InputError
-        """
+        """Check that the study runs no Python file and writes no file of its choice."""
         tables: list[Mapping[str, str | Sequence[str]]] = [self.fixed, self.grid, *self.runs]
         for values in tables:
             check_harmless(program, self.command, values)
@@ -73,14 +68,9 @@ KEYS = tuple(Study.model_fields)
 class Row:
     """One run of a study.
 
-    Attributes
-    ----------
-    parameters : dict
-        Values that distinguish the run from the others.
-    arguments : tuple of str
-        Command line of the run.
-    digest : str
-        Digest of the command line, the version, and the content of the files that it names.
+    ``parameters``: values that distinguish the run from the others.
+    ``arguments``: command line of the run.
+    ``digest``: digest of the command line, the version, and the content of the files that it names.
     """
 
     parameters: Mapping[str, str]
@@ -91,10 +81,7 @@ class Row:
 def read_study(path: str | Path) -> Study:
     """Read a study file.
 
-    Raises
-    ------
-    InputError
-        For a file that is missing, too large, not YAML or no valid study.
+    Raises InputError for a file that is missing, too large, not YAML or no valid study.
     """
     if not Path(path).exists():
         keys = ", ".join(KEYS)
@@ -113,13 +100,8 @@ def read_study(path: str | Path) -> Study:
 def study(document: Any) -> Study:
     """Return a study from a document that was read or written by hand.
 
-    Raises
-    ------
-    InputError
-        For an invalid document; names the key, with a suggestion for an unknown one.
+    Raises InputError for an invalid document; names the key, with a suggestion for an unknown one.
 
-    Examples
-    --------
     >>> described = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
     >>> described.grid["cluster"]
     ['ring:8', 'mesh:8']
@@ -145,10 +127,7 @@ def study(document: Any) -> Study:
 def rows(described: Study, program: Program) -> list[Row]:
     """Return all runs of a study: for each entry of ``runs``, all combinations of the grid.
 
-    Raises
-    ------
-    InputError
-        For no runs or too many, and for a parameter that the command does not have.
+    Raises InputError for no runs or too many, and for a parameter that the command does not have.
     """
     count = math.prod(len(values) for values in described.grid.values()) * max(
         1, len(described.runs)

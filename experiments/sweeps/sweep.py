@@ -13,8 +13,7 @@ from cluster_sim.processes import available_workers
 from experiments.reports.run_directory import Run
 from experiments.reports.run_record import new_record
 from experiments.sweeps.command_line import Program
-from experiments.sweeps.outcome import Outcome
-from experiments.sweeps.runner import run_in_processes
+from experiments.sweeps.runner import Outcome, run_in_processes
 from experiments.sweeps.store import RowStore, open_store
 from experiments.sweeps.study import Row, Study, results, rows
 from topologies.files.writing import named_in_faults
@@ -34,30 +33,15 @@ def sweep(
 ) -> pd.DataFrame:
     """Carry out all runs of a study that have not finished yet.
 
-    Parameters
-    ----------
-    study : Study
-    program : Program
-        Program that runs the command lines, such as ``experiments.cli.program.PROGRAM``.
-    out : path, optional
-        Directory of the sweep. Each run is written there as soon as it finishes, and the same sweep
-        started again reads it from there. Without a directory nothing is written.
-    workers : int, optional
-        Number of processes; by default one a processor.
-    dask : str, optional
-        Address of a Dask scheduler, in place of local processes.
-    progress : callable, optional
-        Called with the number of finished runs and the number of all runs.
+    ``program``: program that runs the command lines, such as ``experiments.cli.program.PROGRAM``.
+    ``out``: directory of the sweep. Each run is written there as soon as it finishes, and the same
+    sweep started again reads it from there. Without a directory nothing is written. ``workers``:
+    number of processes; by default one a processor. ``dask``: address of a Dask scheduler, in place
+    of local processes. ``progress``: called with the number of finished runs and the number of all
+    runs.
 
-    Returns
-    -------
-    DataFrame
-        Table of :func:`experiments.sweeps.study.results`, in the order of the study.
-
-    Raises
-    ------
-    InputError
-        For an invalid study, and a directory that cannot be used.
+    Returns the table of :func:`experiments.sweeps.study.results`, in the order of the study. Raises
+    InputError for an invalid study, and a directory that cannot be used.
     """
     table = rows(study, program)
     with open_store(Path(out)) if out is not None else nullcontext() as store:

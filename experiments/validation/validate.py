@@ -10,15 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster_sim.processes import process_pool
-from experiments.validation.comparison.baseline import baseline
-from experiments.validation.comparison.compare import compare, compare_row, summary, told
+from experiments.validation.comparison.compare import baseline, compare, compare_row, summary, told
 from experiments.validation.comparison.residuals import coverage, with_intervals
 from experiments.validation.predictions.as_user import LEVELS, as_told
 from experiments.validation.predictions.memory import predict as fits
-from experiments.validation.predictions.predictors import Predictor, predictor
-from experiments.validation.reading.columns import Kind
+from experiments.validation.predictions.outcome import Outcome
 from experiments.validation.reading.rows import Row, Rows
-from experiments.validation.reading.schema import TRAINING
+from experiments.validation.reading.schema import TRAINING, Kind, Value
 from topologies import display
 from topologies.catalogue.catalogue import Catalogue
 from workloads.confidence.residuals import shipped_residuals
@@ -200,3 +198,41 @@ def _compare(
     kind: Kind, predict: Predictor, catalogue: Catalogue | None, row: Row
 ) -> dict[str, Any]:
     return compare_row(kind, row, lambda values: predict(values, catalogue))
+
+
+Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
+"""Takes the values of a row, and a catalogue in place of the shipped one."""
+
+
+def predictor(kind: Kind) -> Predictor:
+    """Return the predictor of a kind of rows; its imports are delayed until then.
+
+    It keeps the simulated steps of training rows, so take a new one for each table.
+    """
+    if kind.name == "kernel":
+        from experiments.validation.predictions.kernels import predict as predict_kernel
+
+        return predict_kernel
+    if kind.name == "collective":
+        from experiments.validation.predictions.collectives import predict as predict_collective
+
+        return predict_collective
+    if kind.name == "serving":
+        from experiments.validation.predictions.serving import predict as predict_serving
+
+        return predict_serving
+    if kind.name == "layer":
+        from experiments.validation.predictions.layers import predict as predict_layer
+
+        return predict_layer
+    if kind.name == "memory":
+        from experiments.validation.predictions.memory import predict as predict_memory
+
+        return predict_memory
+    if kind.name == "job":
+        from experiments.validation.predictions.jobs import predict as predict_job
+
+        return predict_job
+    from experiments.validation.predictions.training import Steps
+
+    return Steps().predict

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from experiments.gallery import DOCS, PICTURES, draw
 from experiments.scripts.registry import EXPERIMENTS, Experiment
+from tools.gallery import DOCS, PICTURES, draw
 
 VISIBLE = 0.004
 """Share of pixels that differ clearly from which on a change is told."""

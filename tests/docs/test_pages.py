@@ -57,7 +57,15 @@ SOURCE = re.compile(r"`([\w./-]+?(?:\.py|/))`")
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_exist(page: Path) -> None:
-    packages = ("topologies", "cluster_sim", "workloads", "experiments", "tests", "benchmarks")
+    packages = (
+        "topologies",
+        "cluster_sim",
+        "workloads",
+        "experiments",
+        "tests",
+        "benchmarks",
+        "tools",
+    )
     files = [f"/{path}" for name in packages for path in _below(name)]
     for name in {*SOURCE.findall(page.read_text(encoding="utf-8"))} - EXAMPLES:
         assert any(path.endswith(f"/{name.rstrip('/')}") for path in files), name

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from experiments import gallery
-from experiments.gallery import DOCS, MOST_BYTES, PICTURES, page, small_png
 from experiments.scripts.registry import EXPERIMENTS
 from tests.docs import pictures
 from tests.docs.rerun import ROOT
+from tools import gallery
+from tools.gallery import DOCS, MOST_BYTES, PICTURES, page, small_png
 from topologies.errors import InputError
 
 

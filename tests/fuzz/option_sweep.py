@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.cli.main import app, run
 from experiments.cli.options.parameters import DescribedOption
-from experiments.sweeps.outcome import run_row
+from experiments.sweeps.runner import run_row
 from tests.fuzz.option_values import CANNOT_CHANGE_THE_ANSWER, values_of
 
 MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s", "search_s")

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from experiments.cli.main import run
-from experiments.sweeps.outcome import run_row
+from experiments.sweeps.runner import run_row
 from tests.fuzz.__main__ import ROOT, failures
 from tests.fuzz.cases import Case, draw, from_json
 from tests.fuzz.seeds import COMMANDS, files
@@ -102,8 +102,8 @@ OWN_DATA = {
     "workloads/confidence/residuals.py", "workloads/kernels/gemm_table.py",
 }  # fmt: skip
 """Modules that read data of this program alone."""
-NO_COMMAND = {"cluster_sim/trace/file.py", "cluster_sim/schedule/file.py"}
-"""Modules that read what the library wrote, for Python only; they have tests of their own."""
+NO_COMMAND = {"cluster_sim/trace/file.py"}
+"""Module that reads what the library wrote, for Python only; it has tests of its own."""
 DOORS = re.compile(
     r"(topologies\.files\.(reading|yaml_documents|frame)|bounded_files) import "
     r"|topologies\.files\.table import .*read_csv"
@@ -118,7 +118,7 @@ def test_every_format_is_mutated() -> None:
     doors = {
         f"topologies/files/{name}.py" for name in ("reading", "yaml_documents", "frame", "table")
     }
-    doors |= {"workloads/traces/bounded_files.py", "experiments/reports/values.py"}
+    doors |= {"workloads/traces/bounded_files.py", "experiments/reports/run_record.py"}
     packages = ("topologies", "cluster_sim", "workloads", "experiments")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]
     readers = {str(one.relative_to(ROOT)) for one in paths if DOORS.search(one.read_text())}

@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.small_shapes import GB
 from topologies.clusters.names import cluster
-from topologies.views.edges import edge_table
-from topologies.views.graph import Node, graph, node_names
+from topologies.views.graph import Node, edge_table, graph, node_names
 from topologies.views.measures import measure
 
 PLAIN = {"bandwidth": "100GB/s", "latency": "1us"}

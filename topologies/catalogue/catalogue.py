@@ -7,15 +7,19 @@ to read them, add a row, switch a contested value, or replace rows by your own.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from topologies.catalogue.domains import check_peaks, is_reference
 from topologies.catalogue.overlay import check_overlay
 from topologies.catalogue.reader import NAME, Entry, read_entries
-from topologies.catalogue.shipped import digest_of, shipped_rows
 from topologies.errors import InputError, suggestion
+from topologies.files import kept_files
 from topologies.units import LIMIT, PS_PER_S
 
 __all__ = ["Catalogue", "Entry", "choose", "shipped_catalogue"]
@@ -287,21 +291,12 @@ def shipped_catalogue() -> Catalogue:
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
     """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
 
-    Parameters
-    ----------
-    variants : sequence of str
-        Alternatives, each as ``PART.QUANTITY=NAME``.
-    overlay : path, optional
-        CSV file of further rows.
+    ``variants``: alternatives, each as ``PART.QUANTITY=NAME``. ``overlay``: CSV file of further
+    rows.
 
-    Raises
-    ------
-    InputError
-        For a variant of another form, and as :meth:`Catalogue.with_overlay` and
-        :meth:`Catalogue.with_variants`.
+    Raises InputError for a variant of another form, and as :meth:`Catalogue.with_overlay` and
+    :meth:`Catalogue.with_variants`.
 
-    Examples
-    --------
     >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
     3000000000000.0
     """
@@ -371,3 +366,52 @@ def _whole(entry: Entry, scale: int) -> int:
             f"a whole number of at most {LIMIT:.3g}."
         )
     return whole
+
+
+DATA = Path(__file__).parents[1] / "data"
+_SOURCES = "sources.csv"
+_PARSERS = ("catalogue/reader.py", "catalogue/catalogue.py", "units.py")
+"""Modules on which the cached rows depend."""
+
+
+def shipped_rows() -> tuple[str, list[Entry]]:
+    """Return the digest and all rows in the order of the files, parsed only after they changed."""
+    files = sorted(path for path in DATA.glob("*.csv") if path.name != _SOURCES)
+    parsers = [DATA.parent / name for name in _PARSERS]
+    inputs = [part for path in files + parsers for part in (path.name, path.read_bytes())]
+    name = f"catalogue-{kept_files.digest(*inputs)}.json"
+    kept = kept_files.read_json(name, _entries)
+    if kept is not None:
+        return kept
+    rows = [row for path in files for _, row in read_entries(path, path.name)]
+    digest = digest_of(rows)
+    content = json.dumps([digest, list(map(_plain, rows))]).encode()
+    kept_files.keep(name, content, replaces="catalogue-*.json")
+    return digest, rows
+
+
+def _entries(document: Any) -> tuple[str, list[Entry]]:
+    """Digest and rows of a kept catalogue; a ValueError if they do not belong together."""
+    digest, plain = document
+    rows = [Entry._make((*row, Fraction(*exact))) for *row, exact in plain]
+    if digest_of(rows) != digest:
+        raise ValueError(digest)
+    return digest, rows
+
+
+def _plain(row: Entry) -> list[Any]:
+    """Return a row for JSON; its exact value has a denominator unless that is 1."""
+    numerator, denominator = row.exact.as_integer_ratio()
+    return [*row[:-1], [numerator] if denominator == 1 else [numerator, denominator]]
+
+
+def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] = ()) -> str:
+    """Return a digest that depends neither on the order of rows nor on their notes.
+
+    ``switched``: alternatives in force instead of their defaults.
+    """
+    whole = hashlib.sha256(repr(switched).encode())
+    for row in sorted(rows, key=lambda row: (row.part, row.quantity, row.variant)):
+        value = row.written if row.unit == NAME else row.exact
+        whole.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
+    return whole.hexdigest()

@@ -26,14 +26,9 @@ ANY = "*"
 class Domain:
     """The values that a quantity may take.
 
-    Attributes
-    ----------
-    least, most : float
-        Smallest and largest value, in the SI unit.
-    whole : bool
-        Whether the value must be an integer, as for numbers of things.
-    reference_only : tuple of str
-        Patterns of the parts of which no command reads this quantity.
+    ``least, most``: smallest and largest value, in the SI unit.
+    ``whole``: whether the value must be an integer, as for numbers of things.
+    ``reference_only``: patterns of the parts of which no command reads this quantity.
     """
 
     least: float
@@ -54,8 +49,6 @@ class Domain:
 def domain(quantity: str, unit: str) -> Domain:
     """Return the domain of a quantity: that of its name or, if it has none, of its unit.
 
-    Examples
-    --------
     >>> domain("collective_efficiency", "ratio").most
     1.0
     >>> domain("radix", "count").whole
@@ -74,10 +67,7 @@ def is_reference(part: str, quantity: str, unit: str) -> bool:
 def check_row(row: Entry, where: str) -> None:
     """Refuse a value outside the domain of its quantity.
 
-    Raises
-    ------
-    InputError
-        Naming the place, the value and the limits.
+    Raises InputError, naming the place, the value and the limits.
     """
     if row.unit == NAME:
         return
@@ -92,17 +82,9 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
     The utilisation of a model's FLOP/s is a fraction of the peak, but times follow from the rate of
     the matrix engines; if that rate were above the peak, utilisation could exceed one.
 
-    Parameters
-    ----------
-    entries : mapping of str to Entry
-        Quantities of one part.
-    where : str
-        Text before a quantity's name in messages.
+    ``entries``: quantities of one part. ``where``: text before a quantity's name in messages.
 
-    Raises
-    ------
-    InputError
-        Naming both rows.
+    Raises InputError, naming both rows.
     """
     for quantity, engines in entries.items():
         precision, _, kind = quantity.rpartition("_")

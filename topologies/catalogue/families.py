@@ -20,24 +20,15 @@ PREFIX = "family."
 class ChipFamily:
     """Properties that a chip shares with others of its family.
 
-    Attributes
-    ----------
-    name : str
-        Name of the family, such as ``trainium`` or ``h100``, which the rows of the part
+    ``name``: name of the family, such as ``trainium`` or ``h100``, which the rows of the part
         ``family.<name>`` describe.
-    runtime : str
-        Collective runtime: ``neuron``, ``nccl`` or another word.
-    ranks_per_chip : int
-        Logical cores that a chip presents to programs; 1 for a GPU.
-    kernels : str
-        Part with the constants of kernels, such as ``kernels.h100``.
-    serving : str
-        Part with the overheads of the serving engine, such as ``serving.gpu``.
-    measured_on : str
-        Chip on which the kernels were measured; empty if they were not.
-    provenance : str
-        Best provenance of a kernel time on this chip: ``measured``, ``interpolated`` from another
-        chip of the family, or ``assumed``.
+    ``runtime``: collective runtime: ``neuron``, ``nccl`` or another word.
+    ``ranks_per_chip``: logical cores that a chip presents to programs; 1 for a GPU.
+    ``kernels``: part with the constants of kernels, such as ``kernels.h100``.
+    ``serving``: part with the overheads of the serving engine, such as ``serving.gpu``.
+    ``measured_on``: chip on which the kernels were measured; empty if they were not.
+    ``provenance``: best provenance of a kernel time on this chip: ``measured``, ``interpolated``
+        from another chip of the family, or ``assumed``.
     """
 
     name: str
@@ -58,13 +49,8 @@ class ChipFamily:
 def chip_family(chip: str, catalogue: Catalogue | None = None) -> ChipFamily:
     """Return the family of a chip, by default according to the shipped catalogue.
 
-    Raises
-    ------
-    InputError
-        For an unknown chip, and a family that the catalogue does not describe.
+    Raises InputError for an unknown chip, and a family that the catalogue does not describe.
 
-    Examples
-    --------
     >>> trn2 = chip_family("trn2")
     >>> trn2.name, trn2.runtime, trn2.ranks_per_chip
     ('trainium', 'neuron', 4)

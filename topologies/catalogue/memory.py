@@ -10,8 +10,6 @@ def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
 
     A GB on NVIDIA's data sheets is nearly a GiB.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> usable_hbm_bytes("b200", shipped_catalogue())
     192265846784

@@ -45,8 +45,6 @@ class Dimension:
 def is_astra_network(document: Mapping[str, Any]) -> bool:
     """Return whether a YAML document has the keys of an ASTRA-sim network.
 
-    Examples
-    --------
     >>> is_astra_network({"topology": ["Ring"], "npus_count": [8]})
     True
     """
@@ -58,12 +56,8 @@ def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catal
 
     Rings followed by a last ``Switch`` become domains on a non-blocking scale-out fabric. Any other
     network becomes one domain: rings alone a torus, a single ``FullyConnected`` or ``Switch`` a
-    full mesh or a switch, and other combinations a tiered shape.
-
-    Raises
-    ------
-    InputError
-        For unknown keys or blocks, lists of different lengths, and values out of range.
+    full mesh or a switch, and other combinations a tiered shape. Raises InputError for unknown keys
+    or blocks, lists of different lengths, and values out of range.
     """
     dimensions = _dimensions(document)
     *inner, outer = dimensions

@@ -41,20 +41,12 @@ def cluster_from_graph(
 ) -> Cluster:
     """Read one scale-up domain from a graph and recognise its shape.
 
-    Parameters
-    ----------
-    path : path
-        File whose name ends with ``.graphml`` or ``.json``.
-    catalogue : Catalogue
-        Catalogue of the cluster; rates and latencies are those of the graph.
-    bandwidth, latency : str, optional
-        Rate and latency of each directed link that does not state its own.
+    ``path``: file whose name ends with ``.graphml`` or ``.json``. ``catalogue``: catalogue of the
+    cluster; rates and latencies are those of the graph. ``bandwidth, latency``: rate and latency of
+    each directed link that does not state its own.
 
-    Raises
-    ------
-    InputError
-        For a file that cannot be read or is no graph, an edge without a rate, and a graph of no
-        known shape; one line with the file.
+    Raises InputError for a file that cannot be read or is no graph, an edge without a rate, and a
+    graph of no known shape; one line with the file.
     """
     file, named = Path(path), shown(str(path))
     text = read_text(file, limit_bytes=LARGEST_BYTES, remedy="Give one scale-up domain.")

@@ -93,8 +93,6 @@ UNIT_OF: Mapping[str, str] = {"rainier": "trn2-ultraserver"}
 def machine_of(cluster: Cluster) -> str:
     """Return the name of a cluster's machine, which is a catalogue part only if one is named so.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> machine_of(cluster("rainier")), machine_of(cluster("dgx-h100:4"))
     ('trn2-ultraserver', 'dgx-h100')
@@ -131,8 +129,6 @@ SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
 def machines(catalogue: Catalogue) -> tuple[str, ...]:
     """Return the names of all machines, the parts that have a row ``chip``.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> "trn2.48xlarge" in machines(shipped_catalogue())
     True
@@ -148,8 +144,6 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
     which the kernels were measured. Parts such as ``serving.<chip>`` and ``nccl.<fabric>`` come
     with what they are named after. Parts of no machine, such as ``training``, are not among them.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> parts = parts_of("trn2.48xlarge", shipped_catalogue())
     >>> "efa-v3" in parts, "serving.trn2" in parts, "kernels.h100" in parts
@@ -172,10 +166,7 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
 def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
     """Build the scale-up domain of a machine.
 
-    Raises
-    ------
-    InputError
-        For a shape that is not one of :data:`SHAPES`, and for missing rows.
+    Raises InputError for a shape that is not one of :data:`SHAPES`, and for missing rows.
     """
     word = catalogue.name(machine, "shape")
     if word not in SHAPES:
@@ -208,15 +199,8 @@ def fabric_from(
 ) -> ScaleOut:
     """Build a scale-out fabric from a part of the catalogue.
 
-    Parameters
-    ----------
-    catalogue : Catalogue
-    fabric : str
-        Name of the part, such as ``efa-v3``.
-    bandwidth_bytes_per_s : int
-        Rate at which one chip can send into the fabric [B/s].
-    adapters_per_server : int
-        Network adapters of one server.
+    ``fabric``: name of the part, such as ``efa-v3``. ``bandwidth_bytes_per_s``: rate at which one
+    chip can send into the fabric [B/s]. ``adapters_per_server``: network adapters of one server.
     """
     nearer = ("same_tor", "same_pod", "same_building", "same_campus")
     climbs = [f"{name}_latency" for name in nearer if catalogue.has(fabric, f"{name}_latency")]

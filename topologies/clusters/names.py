@@ -120,8 +120,6 @@ def _from_yaml(path: str, catalogue: Catalogue) -> Cluster:
 def as_cluster(machine: Cluster | str) -> Cluster:
     """Return a cluster as it is, or the one that a text names; see :func:`cluster`.
 
-    Examples
-    --------
     >>> as_cluster("trn2.48xlarge") == as_cluster(cluster("trn2.48xlarge"))
     True
     """
@@ -134,13 +132,8 @@ def as_cluster(machine: Cluster | str) -> Cluster:
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
     """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot.
 
-    Raises
-    ------
-    InputError
-        As :func:`cluster`, and for a plain shape or a graph.
+    Raises InputError as :func:`cluster`, and for a plain shape or a graph.
 
-    Examples
-    --------
     >>> machine("trn2.48xlarge").chip
     'trn2'
     """

@@ -27,21 +27,13 @@ AXIS_NAMES = "XYZWVU"
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     """Parse a plain shape, whose directed links are all equal.
 
-    Parameters
-    ----------
-    text : str
-        ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``, or
-        ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``.
-    bandwidth, latency : str
-        Rate and latency of each directed link, such as ``100GB/s`` and ``1us``.
+    ``text``: ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
+    or ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``. ``bandwidth, latency``: rate and
+    latency of each directed link, such as ``100GB/s`` and ``1us``.
 
-    Raises
-    ------
-    InputError
-        For sizes that are not whole numbers of at least 1, or a missing bandwidth or latency.
+    Raises InputError for sizes that are not whole numbers of at least 1, or a missing bandwidth or
+    latency.
 
-    Examples
-    --------
     >>> plain_shape("torus:2x4", "100GB/s", "1us").sizes
     (2, 4)
     """

@@ -146,8 +146,6 @@ SHAPES = ("torus", "mesh", "switch", "clos", "tiered")
 def keys_at(place: Sequence[str | int]) -> list[str]:
     """Return the keys that a mapping at this place of the file may have.
 
-    Examples
-    --------
     >>> keys_at(["scale_up", "torus", "axes", 1])
     ['name', 'size', 'bandwidth', 'latency', 'wrap']
     """

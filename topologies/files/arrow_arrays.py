@@ -38,8 +38,6 @@ def numbers(values: Any, present: Any = True) -> pa.Array:
 def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
     """Return texts as an Arrow array.
 
-    Examples
-    --------
     >>> texts(["ring", "", "tree"]).to_pylist()
     ['ring', '', 'tree']
     """
@@ -53,8 +51,6 @@ def texts(values: Sequence[str], present: Any = True) -> pa.StringArray:
 def table_of(table: Table) -> pa.Table:
     """Return a table as Arrow's; what is missing is null.
 
-    Examples
-    --------
     >>> table_of(Table({"ranks": [8, 16], "note": ["", float("nan")]})).to_pylist()
     [{'ranks': 8, 'note': ''}, {'ranks': 16, 'note': None}]
     """

@@ -18,22 +18,11 @@ def read_table(
 ) -> pd.DataFrame:
     """Read a CSV file with a header, in UTF-8, with or without a byte order mark.
 
-    Parameters
-    ----------
-    path : str or Path
-    what : str
-        Content of the file, such as ``demand``, for messages.
-    remedy : str
-        Advice for a file that does not exist.
-    limit_bytes : int
-        Largest file that is read [B].
-    **how
-        More arguments for :func:`pandas.read_csv`.
+    ``what``: content of the file, such as ``demand``, for messages. ``remedy``: advice for a file
+    that does not exist. ``limit_bytes``: largest file that is read [B]. ``**how``: more arguments
+    for :func:`pandas.read_csv`.
 
-    Raises
-    ------
-    InputError
-        For a file that is missing, too large, unreadable, no CSV, or without rows.
+    Raises InputError for a file that is missing, too large, unreadable, no CSV, or without rows.
     """
     import pandas as pd
 

@@ -79,15 +79,9 @@ def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = (
 def is_private(place: Path | int) -> bool:
     """Return whether only this user, the installation's owner or root can have written a place.
 
-    Parameters
-    ----------
-    place : Path or int
-        Path, or descriptor of an open file.
+    ``place``: path, or descriptor of an open file.
 
-    Raises
-    ------
-    OSError
-        If there is none.
+    Raises OSError if there is none.
     """
     status = os.stat(place)
     owners = (os.getuid(), 0, os.stat(__file__).st_uid)
@@ -104,17 +98,9 @@ def keep(
 ) -> None:
     """Keep a file in the first folder that can be written, if there is one.
 
-    Parameters
-    ----------
-    name : str
-        Name with a digest of everything that the content depends on.
-    content : bytes
-    replaces : str, optional
-        Pattern of the names of older files, which are removed.
-    most : int
-        Number of older files that stay, those written last.
-    within : sequence of path
-        Folders to try in this order, by default those of :func:`folders`.
+    ``name``: name with a digest of everything that the content depends on. ``replaces``: pattern of
+    the names of older files, which are removed. ``most``: number of older files that stay, those
+    written last. ``within``: folders to try in this order, by default those of :func:`folders`.
     """
     for folder in within or folders():
         try:
@@ -150,18 +136,10 @@ def exact_text(value: Any) -> str:
     added to an input is part of the key. The text that ``str`` gives may round numbers or leave
     fields out.
 
-    Parameters
-    ----------
-    value : dataclass, mapping, set, list, tuple, array, number, str, bytes or None
-        Also nested in one another.
+    ``value``: also nested in one another.
 
-    Raises
-    ------
-    TypeError
-        For any other object, whose text need not tell it from others.
+    Raises TypeError for any other object, whose text need not tell it from others.
 
-    Examples
-    --------
     >>> exact_text({"b": (1, 2.5), "a": None})
     "{'a': None,'b': [1,2.5]}"
     """

@@ -17,13 +17,9 @@ MOST_NAMED = 3
 def no_such_file(path: str | Path) -> str:
     """Say in which folder a file is missing, and which file there the user may have meant.
 
-    Returns
-    -------
-    str
-        Such as ``there is no such file in /home/me. Did you mean study.yaml? Correct the path.``
+    Returns text such as ``there is no such file in /home/me. Did you mean study.yaml? Correct the
+    path.``.
 
-    Examples
-    --------
     >>> no_such_file("/no/such/folder/study.yaml")
     'there is no folder /no. Correct the path.'
     """

@@ -36,20 +36,11 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file.
 
-    Parameters
-    ----------
-    file : path
-    limit_bytes : int
-        Size of the largest file that is read [B].
-    name : str
-        Name of the file in messages; by default its path.
-    remedy : str
-        Sentence that says what to give instead of a file that is too large.
+    ``limit_bytes``: size of the largest file that is read [B]. ``name``: name of the file in
+    messages; by default its path. ``remedy``: sentence that says what to give instead of a file
+    that is too large.
 
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is no regular file or is too large.
+    Raises InputError for a file that cannot be read, is no regular file or is too large.
     """
     named = shown(name or str(file))
     if not isinstance(file, Path):
@@ -69,12 +60,8 @@ def read_bytes(
 def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None = None) -> Path:
     """Return the path of a regular file of at most ``limit_bytes``; refuse any other.
 
-    This is for libraries that open a file themselves; other callers use :func:`read_bytes`.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is no regular file or is too large.
+    This is for libraries that open a file themselves; other callers use :func:`read_bytes`. Raises
+    InputError for a file that cannot be read, is no regular file or is too large.
     """
     path, named = Path(file), shown(name or str(file))
     try:
@@ -93,10 +80,7 @@ def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None =
 def open_regular(path: str, flags: int) -> int:
     """Open a regular file, as an ``opener`` for :func:`open` that never waits for a writer.
 
-    Raises
-    ------
-    OSError
-        Also for a pipe, a device or a socket, which the message names.
+    Raises OSError: also for a pipe, a device or a socket, which the message names.
     """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     kind = KINDS.get(stat.S_IFMT(os.fstat(descriptor).st_mode))
@@ -122,22 +106,12 @@ def read_text(
 ) -> str:
     """Return the text of a regular file in UTF-8, without a byte order mark.
 
-    Parameters
-    ----------
-    file : path
-    limit_bytes : int
-        Size of the largest file that is read [B].
-    name : str
-        Name of the file in messages; by default its path.
-    remedy : str
-        Sentence that says what to give instead of a file that is too large.
-    lenient : bool
-        Replace bytes that are no UTF-8 instead of refusing them, as in output of programs.
+    ``limit_bytes``: size of the largest file that is read [B]. ``name``: name of the file in
+    messages; by default its path. ``remedy``: sentence that says what to give instead of a file
+    that is too large. ``lenient``: replace bytes that are no UTF-8 instead of refusing them, as in
+    output of programs.
 
-    Raises
-    ------
-    InputError
-        For a file that :func:`read_bytes` refuses, and for bytes that are not UTF-8.
+    Raises InputError for a file that :func:`read_bytes` refuses, and for bytes that are not UTF-8.
     """
     content = read_bytes(file, limit_bytes=limit_bytes, name=name, remedy=remedy)
     return decoded(content, shown(name or str(file)), lenient=lenient)
@@ -146,10 +120,7 @@ def read_text(
 def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
     """Decode UTF-8 text, without its byte order mark.
 
-    Raises
-    ------
-    InputError
-        Naming the line of the first byte that is not UTF-8, unless ``lenient``.
+    Raises InputError, naming the line of the first byte that is not UTF-8, unless ``lenient``.
     """
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
@@ -161,10 +132,7 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each line of a CSV text, with the line number; empty lines are skipped.
 
-    Raises
-    ------
-    InputError
-        For text that is no CSV.
+    Raises InputError for text that is no CSV.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
@@ -182,13 +150,8 @@ def csv_rows(
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the header of a CSV text, and its rows one by one, each with its line number.
 
-    White space around cells is removed; empty lines are skipped.
-
-    Raises
-    ------
-    InputError
-        For text that is no CSV, a column that is named twice, and a row with more or fewer cells
-        than there are columns.
+    White space around cells is removed; empty lines are skipped. Raises InputError for text that is
+    no CSV, a column that is named twice, and a row with more or fewer cells than there are columns.
     """
     lines = csv_lines(text, named, delimiter=delimiter)
     _, cells = next(lines, (1, []))

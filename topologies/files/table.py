@@ -39,13 +39,8 @@ WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
 class Table:
     """Columns of equal length by their name.
 
-    Attributes
-    ----------
-    columns : mapping of str to list
-        Values of Python; what is missing among numbers or words is NaN, as in a DataFrame.
+    ``columns``: values of Python; what is missing among numbers or words is NaN, as in a DataFrame.
 
-    Examples
-    --------
     >>> table = Table.of_rows([{"ranks": 8, "time_s": 0.5}, {"ranks": 16}])
     >>> table["ranks"], table["time_s"], len(table)
     ([8, 16], [0.5, nan], 2)
@@ -144,8 +139,6 @@ def as_text(cell: Any) -> Any:
 
     Names come from users' files, and a spreadsheet would compute what begins with one of ``=+-@``.
 
-    Examples
-    --------
     >>> as_text("=1+1"), as_text("-3.5 %"), as_text("-O2"), as_text(-3)
     ("'=1+1", '-3.5 %', "'-O2", -3)
     """

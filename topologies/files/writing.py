@@ -54,12 +54,9 @@ def remove_orphans(path: Path) -> None:
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary sibling to write to; on success it takes the name of ``path``.
 
-    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before.
-
-    Raises
-    ------
-    InputError
-        When the directory of ``path`` does not exist, or ``path`` is a pipe, a device or a folder.
+    An error or Ctrl-C on the way removes it and leaves what stood at ``path`` before. Raises
+    InputError when the directory of ``path`` does not exist, or ``path`` is a pipe, a device or a
+    folder.
     """
     if "\0" in path.name:
         raise InputError(f"cannot write {path}: its name holds a zero byte. Choose another name.")
@@ -80,12 +77,8 @@ def whole_file(path: Path) -> Iterator[Path]:
 def write_gzip(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write parts one after the other as a gzip file, which appears whole or not at all.
 
-    The header has no name and no time: the same content gives the same bytes.
-
-    Raises
-    ------
-    InputError
-        As for :func:`whole_file`.
+    The header has no name and no time: the same content gives the same bytes. Raises InputError as
+    for :func:`whole_file`.
     """
     packer = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_WINDOW)
     with whole_file(path) as unfinished_file, unfinished_file.open("wb") as file:
@@ -120,12 +113,8 @@ def whole_files(folder: Path) -> Iterator[Path]:
 def named_in_faults(path: Path) -> Iterator[None]:
     """Name the target, and not its hidden sibling, in errors of the operating system.
 
-    Raises
-    ------
-    OSError
-        With ``path``, or a file below it, as its file name. A full disk names no file by itself.
-    InputError
-        For an error without a number, as pyarrow raises it.
+    Raises OSError with ``path``, or a file below it, as its file name. A full disk names no file by
+    itself; InputError for an error without a number, as pyarrow raises it.
     """
     try:
         yield

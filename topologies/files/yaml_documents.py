@@ -30,24 +30,13 @@ def read_yaml(
 ) -> dict[str, Any]:
     """Return the mapping that a YAML file holds.
 
-    Parameters
-    ----------
-    path : path
-    limit_bytes : int
-        Size of the largest file that is read [B].
-    content : str
-        Description of what such a file contains, for the message about a file without a mapping.
-    what : str
-        Kind of document for messages, such as ``study``.
-    all_text : bool
-        Leave every value as text, as on a command line; otherwise numbers, truth values and dates
-        are converted.
+    ``limit_bytes``: size of the largest file that is read [B]. ``content``: description of what
+    such a file contains, for the message about a file without a mapping. ``what``: kind of document
+    for messages, such as ``study``. ``all_text``: leave every value as text, as on a command line;
+    otherwise numbers, truth values and dates are converted.
 
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is no YAML, holds no mapping, has a key twice, is nested
-        deeper than :data:`DEEPEST` or has more than :data:`MOST_VALUES` values.
+    Raises InputError for a file that cannot be read, is no YAML, holds no mapping, has a key twice,
+    is nested deeper than :data:`DEEPEST` or has more than :data:`MOST_VALUES` values.
     """
     text = read_text(Path(path), limit_bytes=limit_bytes)
     named, no = shown(str(path)), f"no {what}" if what else "not YAML"
@@ -174,8 +163,6 @@ MUST = {
 def rule(mistake: Mapping[str, Any]) -> str:
     """Return the rule that a value must keep, in plain words, from an error of pydantic.
 
-    Examples
-    --------
     >>> rule({"type": "greater_than_equal", "ctx": {"ge": 1}, "msg": "Input should be …"})
     'it must be at least 1'
     """

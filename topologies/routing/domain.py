@@ -27,12 +27,8 @@ ALTERNATE = 0
 class Routes:
     """The links on the way between the chips of each pair, in order.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    link : int32 array (hops,)
-        Rows of :func:`topologies.shapes.links.domain_links`.
+    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (hops,): rows of :func:`topologies.shapes.links.domain_links`.
     """
 
     ptr: IntArray
@@ -63,24 +59,12 @@ def routes(
     Clos the destination's number chooses one of the equal paths; see also
     :func:`topologies.shapes.clos_links.split_routes`.
 
-    Parameters
-    ----------
-    shape : Torus, FullMesh, Switch, Tiered or Clos
-    src, dst : int array (pairs,)
-        Local chip numbers of the pairs; a pair of the same chip has no links.
-    axis_order : sequence of int, optional
-        Axes or tiers in the order in which routes go along them; by default the fastest (last)
-        first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3.
-    tie : {0, +1, -1}
-        Direction where both ways round a ring are equally long: 0 alternates by source, +1 always
-        goes up, -1 always down.
+    ``src, dst`` (pairs,): local chip numbers of the pairs; a pair of the same chip has no links.
+    ``axis_order``: axes or tiers in the order in which routes go along them; by default the fastest
+    (last) first, that is X, Y, Z on an UltraServer and sled, rack, cross-rack on Trn3. ``tie`` (0,
+    +1, -1): direction where both ways round a ring are equally long: 0 alternates by source, +1
+    always goes up, -1 always down.
 
-    Returns
-    -------
-    Routes
-
-    Examples
-    --------
     >>> from topologies.shapes.basic import Axis
     >>> ring = Torus((Axis("X", 8, 10**9, 0),))
     >>> routes(ring, [0, 0, 0], [3, 7, 4]).hops.tolist()
@@ -195,15 +179,10 @@ def _walk(
 ) -> None:
     """Write the links of pairs that walk along one axis, all pairs a hop at a time.
 
-    Parameters
-    ----------
-    link : int32 array
-        Links of all routes; those of a pair begin at ``first``.
-    first, place, hops : int array (pairs,)
-        Index in ``link`` of each pair's first link, place where the pair starts, and number of
-        hops, at least one. A place is a chip and a direction, ``2 * chip + way``.
-    link_at, next_place : int array (places,)
-        Link that leads on from each place, and the place to which it leads.
+    ``link``: links of all routes; those of a pair begin at ``first``. ``first, place, hops``
+    (pairs,): index in ``link`` of each pair's first link, place where the pair starts, and number
+    of hops, at least one. A place is a chip and a direction, ``2 * chip + way``. ``link_at,
+    next_place`` (places,): link that leads on from each place, and the place to which it leads.
     """
     left = hops
     while len(left):

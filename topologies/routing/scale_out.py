@@ -26,16 +26,10 @@ class SharedLinks:
     Rows are the adapters of all chips outwards, then inwards; then, layer by layer below the top,
     the uplinks of all groups, then their downlinks.
 
-    Attributes
-    ----------
-    capacity_bytes_per_s : int64 array (rows,)
-        Rate of all parallel links together, one direction [B/s].
-    kind : int8 array (rows,)
-        Index into ``kinds``.
-    kinds : tuple of str
-        ``adapter-out``, ``adapter-in``, ``ToR-up``, ``ToR-down`` and so on.
-    owner : int32 array (rows,)
-        Chip or group that the link belongs to.
+    ``capacity_bytes_per_s`` (rows,): rate of all parallel links together, one direction [B/s].
+    ``kind`` (rows,): index into ``kinds``.
+    ``kinds``: ``adapter-out``, ``adapter-in``, ``ToR-up``, ``ToR-down`` and so on.
+    ``owner`` (rows,): chip or group that the link belongs to.
     """
 
     capacity_bytes_per_s: IntArray
@@ -51,16 +45,10 @@ class SharedLinks:
 class SharedPaths:
     """Shared links on the way between the chips of each pair.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    link : int32 array (crossings,)
-        Rows of :class:`SharedLinks`, upwards, then downwards.
-    weight : int32 array (crossings,)
-        Rate of the link that 1 B/s of the pair takes [B/s].
-    latency_ps : int64 array (pairs,)
-        Time of one step from memory to memory over the path [ps].
+    ``ptr`` (pairs + 1,): shared links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (crossings,): rows of :class:`SharedLinks`, upwards, then downwards.
+    ``weight`` (crossings,): rate of the link that 1 B/s of the pair takes [B/s].
+    ``latency_ps`` (pairs,): time of one step from memory to memory over the path [ps].
     """
 
     ptr: IntArray
@@ -75,10 +63,7 @@ class SharedPaths:
 def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
     """Return the scale-out fabric of a cluster, and the layers that join all its chips.
 
-    Raises
-    ------
-    InputError
-        When the cluster has no scale-out fabric.
+    Raises InputError when the cluster has no scale-out fabric.
     """
     if cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no scale-out fabric")
@@ -99,10 +84,7 @@ def period(cluster: Cluster) -> int:
 def shared_links(cluster: Cluster) -> SharedLinks:
     """Return all shared links of the scale-out fabric.
 
-    Raises
-    ------
-    InputError
-        When the cluster has no scale-out fabric.
+    Raises InputError when the cluster has no scale-out fabric.
     """
     fabric, layers = clos(cluster)
     parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]

@@ -19,18 +19,12 @@ from topologies.shapes.tiered import Tiered
 class Axis:
     """One dimension of a torus or grid.
 
-    Attributes
-    ----------
-    name : str
-        Name such as ``"X"``.
-    size : int
-        Chips along the axis. A wrapping axis of two has two parallel cables, an axis of one none.
-    bandwidth_bytes_per_s : int
-        Rate of one cable, one direction [B/s].
-    latency_ps : int
-        Latency of one hop [ps].
-    wrap : bool
-        Whether the last chip is joined to the first.
+    ``name``: name such as ``"X"``.
+    ``size``: chips along the axis. A wrapping axis of two has two parallel cables, an axis of one
+        none.
+    ``bandwidth_bytes_per_s``: rate of one cable, one direction [B/s].
+    ``latency_ps``: latency of one hop [ps].
+    ``wrap``: whether the last chip is joined to the first.
     """
 
     name: str
@@ -53,13 +47,9 @@ class Axis:
 class Torus:
     """A ring, torus or grid of any number of dimensions, each with its own rate.
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        Axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates, sizes)``.
+    ``axes``: axes, slowest first: the number of a chip is ``np.ravel_multi_index(coordinates,
+        sizes)``.
 
-    Examples
-    --------
     >>> axes = tuple(Axis(name, 4, 128 * 10**9, 300_000) for name in "YX")
     >>> Torus(axes).chips
     16
@@ -87,14 +77,9 @@ class Torus:
 class FullMesh:
     """A shape in which every two chips are joined by a link.
 
-    Attributes
-    ----------
-    size : int
-        Number of chips.
-    bandwidth_bytes_per_s : int
-        Rate of one link, one direction [B/s].
-    latency_ps : int
-        Latency of one hop [ps].
+    ``size``: number of chips.
+    ``bandwidth_bytes_per_s``: rate of one link, one direction [B/s].
+    ``latency_ps``: latency of one hop [ps].
     """
 
     size: int

@@ -15,17 +15,11 @@ from topologies.shapes.clos import LAYER_NAMES, Clos
 class SplitRoutes:
     """Links over which the traffic of each pair of chips is split.
 
-    Attributes
-    ----------
-    ptr : int64 array (pairs + 1,)
-        Links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
-    link : int32 array (crossings,)
-        Rows of :func:`topologies.shapes.links.domain_links`.
-    weight : int32 array (crossings,)
-        Number of the pair's paths that cross the link: it carries ``weight / whole`` of the
-        traffic.
-    whole : int32 array (pairs,)
-        Number of equal paths of each pair.
+    ``ptr`` (pairs + 1,): links of pair k are ``link[ptr[k]:ptr[k + 1]]``.
+    ``link`` (crossings,): rows of :func:`topologies.shapes.links.domain_links`.
+    ``weight`` (crossings,): number of the pair's paths that cross the link: it carries ``weight /
+        whole`` of the traffic.
+    ``whole`` (pairs,): number of equal paths of each pair.
     """
 
     ptr: IntArray
@@ -135,15 +129,9 @@ def _path_links(
 ) -> tuple[IntArray, IntArray]:
     """Return the links up into a layer, and down from it, of numbered paths.
 
-    Parameters
-    ----------
-    shape : Clos
-    layer : int
-        0 for links between chips and leaves, 1 for those between leaves and spines, and so on.
-    src, dst : int array
-        Chips at both ends.
-    path : int array
-        Number of the path among those from the chip up to this layer.
+    ``layer``: 0 for links between chips and leaves, 1 for those between leaves and spines, and so
+    on. ``src, dst``: chips at both ends. ``path``: number of the path among those from the chip up
+    to this layer.
     """
     counts = (shape.size, shape.switches[0] * shape.up, 0)
     half = shape.radix // 2

@@ -22,25 +22,15 @@ UP, DOWN = 0, 1
 class Links:
     """Directed links of one domain, a row for each; chips are nodes 0 … n-1, switches follow.
 
-    Attributes
-    ----------
-    src, dst : int32 array (links,)
-        Chip or switch from which, and to which, the link leads.
-    bandwidth_bytes_per_s : int64 array (links,)
-        Rate of all cables of the row together [B/s].
-    latency_ps : int64 array (links,)
-        Latency of one hop [ps].
-    lane : int16 array (links,)
-        Number among parallel rows of the same nodes: 1 for the second cable of an axis of two,
-        else 0.
-    links : int16 array (links,)
-        Number of parallel cables that the row stands for.
-    tier : int8 array (links,)
-        Axis or tier that the link belongs to, an index into ``tiers``.
-    tiers : tuple of str
-        Names of the axes or tiers.
-    nodes : int
-        Number of chips and switches.
+    ``src, dst`` (links,): chip or switch from which, and to which, the link leads.
+    ``bandwidth_bytes_per_s`` (links,): rate of all cables of the row together [B/s].
+    ``latency_ps`` (links,): latency of one hop [ps].
+    ``lane`` (links,): number among parallel rows of the same nodes: 1 for the second cable of an
+        axis of two, else 0.
+    ``links`` (links,): number of parallel cables that the row stands for.
+    ``tier`` (links,): axis or tier that the link belongs to, an index into ``tiers``.
+    ``tiers``: names of the axes or tiers.
+    ``nodes``: number of chips and switches.
     """
 
     src: IntArray
@@ -60,16 +50,10 @@ class Links:
 def domain_links(shape: Shape, *, fold: bool = True) -> Links:
     """Return all directed links of a domain.
 
-    Parameters
-    ----------
-    shape : Torus, FullMesh, Switch, Tiered or Clos
-    fold : bool
-        Whether the parallel switches of a plane count as one node that has all their cables. A
-        message that is striped evenly over the switches takes the same time as over the folded
-        link, so routes and engines use the folded links; drawings do not.
+    ``fold``: whether the parallel switches of a plane count as one node that has all their cables.
+    A message that is striped evenly over the switches takes the same time as over the folded link,
+    so routes and engines use the folded links; drawings do not.
 
-    Examples
-    --------
     >>> from topologies.shapes.basic import Axis
     >>> ring = Torus((Axis("X", 3, 10**9, 0),))
     >>> links = domain_links(ring)

@@ -19,22 +19,16 @@ from topologies.shapes.tiered import Tier, Tiered
 class Line:
     """Measures of one line of chips along a dimension.
 
-    Attributes
-    ----------
-    name : str
-        Name of the axis or tier.
-    size : int
-        Number of chips.
-    farthest, mean : int, float
-        Most hops between two chips, and the mean over all pairs, a chip and itself included.
-    cut_bytes_per_s : int
-        Rate from the larger half of the line to the smaller one, one direction [B/s].
-    busiest : float
-        Number of pairs of chips whose traffic crosses the busiest directed link, ties split evenly.
-    link_bytes_per_s : int
-        Rate of the busiest link [B/s].
-    links_per_chip : float
-        Mean number of directed links that leave a chip.
+    ``name``: name of the axis or tier.
+    ``size``: number of chips.
+    ``farthest, mean``: most hops between two chips, and the mean over all pairs, a chip and itself
+        included.
+    ``cut_bytes_per_s``: rate from the larger half of the line to the smaller one, one direction
+        [B/s].
+    ``busiest``: number of pairs of chips whose traffic crosses the busiest directed link, ties
+        split evenly.
+    ``link_bytes_per_s``: rate of the busiest link [B/s].
+    ``links_per_chip``: mean number of directed links that leave a chip.
     """
 
     name: str
@@ -134,8 +128,6 @@ def _clos_mean_hops(shape: Clos) -> float:
 def bisections(shape: Shape) -> dict[str, int]:
     """Return the rate through a cut across the middle of each dimension, one direction [B/s].
 
-    Examples
-    --------
     >>> bisections(Torus((Axis("Y", 4, 128, 0), Axis("X", 4, 128, 0))))
     {'Y': 1024, 'X': 1024}
     """

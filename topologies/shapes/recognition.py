@@ -39,14 +39,9 @@ class Cable:
 class Sketch:
     """A graph as its nodes and cables.
 
-    Attributes
-    ----------
-    nodes : tuple
-        Names of the chips and switches.
-    switches : frozenset
-        Nodes that are switches.
-    links : dict
-        Parallel cables, sorted, from one node to another, by the pair of nodes.
+    ``nodes``: names of the chips and switches.
+    ``switches``: nodes that are switches.
+    ``links``: parallel cables, sorted, from one node to another, by the pair of nodes.
     """
 
     nodes: tuple[Hashable, ...]
@@ -64,10 +59,7 @@ class Sketch:
 def check_nodes(nodes: int) -> None:
     """Refuse a graph with too many nodes for its shape to be recognised.
 
-    Raises
-    ------
-    InputError
-        With the number of nodes and the limit.
+    Raises InputError with the number of nodes and the limit.
     """
     if nodes > LARGEST:
         raise InputError(
@@ -79,11 +71,8 @@ def check_nodes(nodes: int) -> None:
 def recognised(sketch: Sketch) -> Shape:
     """Return the shape of a graph.
 
-    Raises
-    ------
-    InputError
-        For a graph that is too large or not connected, whose two directions differ, or that has
-        none of the shapes; the message describes the graph.
+    Raises InputError for a graph that is too large or not connected, whose two directions differ,
+    or that has none of the shapes; the message describes the graph.
     """
     check_nodes(len(sketch.nodes))
     if len(sketch.nodes) < 2:
@@ -243,8 +232,6 @@ def _torus_of(sizes: tuple[int, ...], wraps: tuple[bool, ...], kinds: tuple[Cabl
 def _factors(number: int, least: int) -> Iterator[tuple[int, ...]]:
     """Yield all ways to write a number as a product of factors in ascending order.
 
-    Examples
-    --------
     >>> list(_factors(12, 2))
     [(2, 2, 3), (2, 6), (3, 4), (12,)]
     """

@@ -24,29 +24,20 @@ LAYER_NAMES = ("ToR", "leaf", "spine", "campus")
 class ScaleOut:
     """Rules by which a scale-out fabric is built.
 
-    Attributes
-    ----------
-    name : str
-        Part of the catalogue, such as ``"efa-v3"``, or a name that the user gave.
-    bandwidth_bytes_per_s : int
-        Rate at which one chip can send into the fabric, one direction [B/s].
-    latency_ps : int
-        Time of a collective step from memory to memory between servers of one top-of-rack group
-        [ps].
-    radix : int
-        Number of ports of one switch.
-    port_bytes_per_s : int
-        Rate of one port, one direction [B/s]; a chip with a faster adapter uses several planes.
-    oversubscription : Fraction
-        Ratio of downward to upward bandwidth of a top-of-rack switch; 1 is non-blocking.
-    climb_ps : tuple of int
-        Time that is added to a step whose path climbs to the first, second, … layer of switches
-        [ps]; the last value holds for all layers above.
-    rails : int
-        Number of switches of a group over which the adapters of each server are distributed; 1 for
-        a top-of-rack switch.
-    adapters_per_server : int
-        Number of network adapters of one server.
+    ``name``: part of the catalogue, such as ``"efa-v3"``, or a name that the user gave.
+    ``bandwidth_bytes_per_s``: rate at which one chip can send into the fabric, one direction [B/s].
+    ``latency_ps``: time of a collective step from memory to memory between servers of one
+        top-of-rack group [ps].
+    ``radix``: number of ports of one switch.
+    ``port_bytes_per_s``: rate of one port, one direction [B/s]; a chip with a faster adapter uses
+        several planes.
+    ``oversubscription``: ratio of downward to upward bandwidth of a top-of-rack switch; 1 is
+        non-blocking.
+    ``climb_ps``: time that is added to a step whose path climbs to the first, second, … layer of
+        switches [ps]; the last value holds for all layers above.
+    ``rails``: number of switches of a group over which the adapters of each server are distributed;
+        1 for a top-of-rack switch.
+    ``adapters_per_server``: number of network adapters of one server.
     """
 
     name: str
@@ -89,19 +80,12 @@ class ScaleOut:
 class Layer:
     """One layer of a folded Clos.
 
-    Attributes
-    ----------
-    name : str
-        Name such as ``"ToR"``.
-    chips : int
-        Number of chips below one full group.
-    groups : int
-        Number of groups of this layer; chip c is below group c // chips.
-    up_bytes_per_s : int
-        Rate from one group to the layer above, all links together, one direction [B/s]; 0 at the
-        top.
-    up_links : int
-        Number of links from one group to the layer above.
+    ``name``: name such as ``"ToR"``.
+    ``chips``: number of chips below one full group.
+    ``groups``: number of groups of this layer; chip c is below group c // chips.
+    ``up_bytes_per_s``: rate from one group to the layer above, all links together, one direction
+        [B/s]; 0 at the top.
+    ``up_links``: number of links from one group to the layer above.
     """
 
     name: str
@@ -119,8 +103,6 @@ def layers(scale_out: ScaleOut, chips: int, chips_per_server: int) -> tuple[Laye
     of its ports to the layer below and half to the layer above, a switch at the top all of them to
     the layer below. Above the top-of-rack switches the fabric is non-blocking.
 
-    Examples
-    --------
     Project Rainier: 100 Gbit/s ports, two planes, switches of 128 ports.
 
     >>> efa = ScaleOut("efa", 25 * 10**9, 15_000_000, radix=128, port_bytes_per_s=125 * 10**8)

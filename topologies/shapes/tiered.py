@@ -18,20 +18,13 @@ from topologies.shapes.limits import check_chips, check_link, check_size
 class Tier:
     """One tier of a tiered shape.
 
-    Attributes
-    ----------
-    name : str
-        Name such as ``"rack"``.
-    size : int
-        Number of chips that are joined in one group of this tier.
-    bandwidth_bytes_per_s : int
-        Rate at which one chip can send into this tier, one direction [B/s].
-    latency_ps : int
-        Latency of one hop, chip to chip or chip to switch [ps].
-    switches : int
-        Number of parallel switches in a group's plane; 0 for direct links from chip to chip.
-    ring : bool
-        Whether the direct links form a ring, rather than join every two chips.
+    ``name``: name such as ``"rack"``.
+    ``size``: number of chips that are joined in one group of this tier.
+    ``bandwidth_bytes_per_s``: rate at which one chip can send into this tier, one direction [B/s].
+    ``latency_ps``: latency of one hop, chip to chip or chip to switch [ps].
+    ``switches``: number of parallel switches in a group's plane; 0 for direct links from chip to
+        chip.
+    ``ring``: whether the direct links form a ring, rather than join every two chips.
     """
 
     name: str

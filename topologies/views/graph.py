@@ -5,14 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
+from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
-from topologies.views.edges import EdgeTable, edge_table
+from topologies.routing.scale_out import clos
+from topologies.shapes.links import Links, domain_links
+from topologies.shapes.scale_out import Layer, ScaleOut
+from topologies.units import PS_PER_S
 
 Node = int | str
 Row = dict[Node, dict[int, dict[str, Any]]]
@@ -30,16 +35,6 @@ def graph(cluster: Cluster) -> nx.MultiDiGraph[Node]:
     Every edge is one direction and has ``bandwidth_bytes_per_s``, ``latency_s``, ``tier``,
     ``links`` (the number of parallel cables, whose rates are summed) and ``lane``.
 
-    Parameters
-    ----------
-    cluster : Cluster
-
-    Returns
-    -------
-    networkx.MultiDiGraph
-
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> multigraph = graph(cluster("trn2.48xlarge"))
     >>> multigraph.out_degree(0), multigraph[0][1][0]["bandwidth_bytes_per_s"]
@@ -119,3 +114,143 @@ def _add_edges(
             row[end] = predecessors[dst][names[src]] = {0: attributes[kind].copy()}
         else:
             parallel[len(parallel)] = attributes[kind].copy()
+
+
+@dataclass(frozen=True)
+class EdgeKind:
+    """Attributes that many edges share.
+
+    ``tier``: axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos
+        link.
+    ``bandwidth_bytes_per_s``: rate of all parallel cables together, one direction [B/s].
+    ``latency_s``: latency of one hop [s].
+    ``links``: number of parallel cables that the edge stands for.
+    ``lane``: number among parallel edges between the same two nodes.
+    """
+
+    tier: str
+    bandwidth_bytes_per_s: int
+    latency_s: float
+    links: int = 1
+    lane: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """Directed edges of a cluster's graph.
+
+    ``src, dst`` (edges,): numbers of the nodes from which, and to which, the edge leads.
+    ``kind`` (edges,): index into ``kinds``.
+    ``nodes``: count of the nodes of each kind, in the order in which nodes are numbered.
+    """
+
+    src: IntArray
+    dst: IntArray
+    kind: IntArray
+    kinds: tuple[EdgeKind, ...]
+    nodes: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+def edge_table(cluster: Cluster) -> EdgeTable:
+    """Return all edges of a cluster's graph: scale-up links, adapters, hosts and the Clos above.
+
+    Nodes are numbered in this order: chips, scale-up switches and, if there is a scale-out fabric,
+    a node for the network adapters of each server, a node for each host, and a node for each group
+    of every layer of the Clos, which stands for the group's parallel switches.
+
+    >>> from topologies.clusters.names import cluster
+    >>> table = edge_table(cluster("trn2.48xlarge"))
+    >>> len(table), table.nodes
+    (100, {'chip': 16, 'switch': 0, 'adapters': 1, 'host': 1, 'ToR': 1})
+    """
+    links = domain_links(cluster.shape, fold=False)
+    switches = links.nodes - cluster.chips_per_domain
+    nodes = {"chip": cluster.chips, "switch": switches * cluster.domains}
+    kinds, code = _scale_up_kinds(links)
+    parts = [_scale_up(cluster, links, code)]
+    if cluster.scale_out is not None:
+        fabric, layers = clos(cluster)
+        nodes |= {"adapters": cluster.servers, "host": cluster.servers}
+        nodes |= {layer.name: layer.groups for layer in layers}
+        parts += _scale_out(cluster, layers, nodes, len(kinds))
+        kinds += _scale_out_kinds(cluster, fabric, layers)
+    src, dst, kind = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return EdgeTable(src, dst, kind, tuple(kinds), nodes)
+
+
+def _scale_up_kinds(links: Links) -> tuple[list[EdgeKind], IntArray]:
+    """Return the kinds of edges that occur in a domain, and the kind of each link."""
+    columns = (links.tier, links.bandwidth_bytes_per_s, links.latency_ps, links.links, links.lane)
+    rows, code = np.unique(
+        np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True
+    )
+    kinds = [
+        EdgeKind(links.tiers[tier], rate, latency_ps / PS_PER_S, cables, lane)
+        for tier, rate, latency_ps, cables, lane in rows.T.tolist()
+    ]
+    return kinds, code.ravel().astype(np.int32)
+
+
+def _scale_up(
+    cluster: Cluster, links: Links, code: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return source, destination and kind of the links of all domains, domain after domain."""
+    chips = cluster.chips_per_domain
+    domain = np.arange(cluster.domains, dtype=np.int32)[:, None]
+
+    def number(local: IntArray) -> IntArray:
+        switch = cluster.chips + domain * (links.nodes - chips) + local - chips
+        return np.where(local < chips, domain * chips + local, switch).ravel().astype(np.int32)
+
+    return number(links.src), number(links.dst), np.tile(code, cluster.domains)
+
+
+def _scale_out(
+    cluster: Cluster, layers: tuple[Layer, ...], nodes: dict[str, int], first_kind: int
+) -> list[tuple[IntArray, IntArray, IntArray]]:
+    """Return edges, in both directions, from chips to adapters, to hosts, and between layers."""
+    begin = dict(zip(nodes, np.cumsum([0, *nodes.values()]).tolist(), strict=False))
+    chip = np.arange(cluster.chips)
+    server = np.arange(cluster.servers)
+    adapters = begin["adapters"] + server
+    tor = begin[layers[0].name] + server * cluster.chips_per_server // layers[0].chips
+    pairs = [(chip, begin["adapters"] + chip // cluster.chips_per_server)]
+    pairs += [(adapters, begin["host"] + server), (adapters, tor)]
+    for lower, upper in pairwise(layers):
+        group = np.arange(lower.groups)
+        above = begin[upper.name] + group * lower.chips // upper.chips
+        pairs.append((begin[lower.name] + group, above))
+    return [_both_ways(low, high, first_kind + kind) for kind, (low, high) in enumerate(pairs)]
+
+
+def _both_ways(low: IntArray, high: IntArray, kind: int) -> tuple[IntArray, IntArray, IntArray]:
+    src = np.concatenate([low, high]).astype(np.int32)
+    dst = np.concatenate([high, low]).astype(np.int32)
+    return src, dst, np.full(len(src), kind, np.int32)
+
+
+def _scale_out_kinds(
+    cluster: Cluster, fabric: ScaleOut, layers: tuple[Layer, ...]
+) -> list[EdgeKind]:
+    """Return the kinds of edges of :func:`_scale_out`.
+
+    Latencies along a path add up to the time of a step from end to end. A host reaches its
+    adapters at their rate, since each is on a slot that is at least as fast.
+    """
+    climb_ps = [fabric.climb_ps[min(k, len(fabric.climb_ps) - 1)] for k in range(len(layers))]
+    rate = fabric.bandwidth_bytes_per_s
+    server_rate = rate * cluster.chips_per_server
+    ports = max(1, round(server_rate / fabric.port_bytes_per_s))
+    half = 2 * PS_PER_S  # a path goes up and down the same layers
+    kinds = [
+        EdgeKind("adapter", rate, fabric.latency_ps / half),
+        EdgeKind("host", server_rate, 0.0, fabric.adapters_per_server),
+        EdgeKind("server", server_rate, climb_ps[0] / half, ports),
+    ]
+    for number, layer in enumerate(layers[:-1]):
+        step_ps = climb_ps[number + 1] - climb_ps[number]
+        kinds.append(EdgeKind(layer.name, layer.up_bytes_per_s, step_ps / half, layer.up_links))
+    return kinds

@@ -31,44 +31,30 @@ class Measures:
     Hops, cuts, links per chip and the all-to-all rate are those of one scale-up domain; counts and
     totals are those of the whole cluster.
 
-    Attributes
-    ----------
-    cluster : str
-    chips, domains, servers : int
-    nodes : int
-        Number of chips and scale-up switches.
-    links : int
-        Number of directed scale-up links between them.
-    diameter_hops : int
-        Most links between two chips of a domain.
-    mean_hops : float
-        Mean number of links over all ordered pairs of different chips of a domain.
-    switch_hops : dict of str to int
-        Most switches and forwarding chips between two chips of the same plane, rack and so on.
-    links_per_chip : float
-        Mean number of directed scale-up links that leave a chip.
-    bisection_bytes_per_s : int
-        Rate through the smallest cut of a domain into halves [B/s].
-    bisections_bytes_per_s : dict of str to int
-        Rate through the cut across the middle of each axis or tier [B/s].
-    all_to_all_bytes_per_s_per_chip : float or None
-        Rate of a uniform all-to-all inside a domain that the busiest links allow [B/s].
-    scale_up_bytes_per_s_per_chip : int
-        Mean rate of a chip over all its scale-up links [B/s].
-    scale_out_bytes_per_s_per_chip : int
-        Rate of a chip into the scale-out fabric [B/s]; 0 without one.
-    scale_out_bisection_bytes_per_s : int
-        Rate between two halves of the servers, by adapters and oversubscription [B/s].
-    scale_out_links : int
-        Number of directed edges of adapters, hosts and Clos, where parallel links count once.
-    nics, hosts : int
-        Number of network adapters, and of servers that hold them.
-    hbm_bytes, hbm_bytes_per_s : int or None
-        Memory of all chips [B] and its rate [B/s]; None for plain shapes.
-    hbm_bytes_per_chip, hbm_bytes_per_s_per_chip : int or None
-        The same for one chip.
-    flops_per_s, flops_per_s_per_chip : dict of str to float
-        Dense peak by precision, of all chips and of one [FLOP/s]; empty for plain shapes.
+    ``nodes``: number of chips and scale-up switches.
+    ``links``: number of directed scale-up links between them.
+    ``diameter_hops``: most links between two chips of a domain.
+    ``mean_hops``: mean number of links over all ordered pairs of different chips of a domain.
+    ``switch_hops``: most switches and forwarding chips between two chips of the same plane, rack
+        and so on.
+    ``links_per_chip``: mean number of directed scale-up links that leave a chip.
+    ``bisection_bytes_per_s``: rate through the smallest cut of a domain into halves [B/s].
+    ``bisections_bytes_per_s``: rate through the cut across the middle of each axis or tier [B/s].
+    ``all_to_all_bytes_per_s_per_chip``: rate of a uniform all-to-all inside a domain that the
+        busiest links allow [B/s].
+    ``scale_up_bytes_per_s_per_chip``: mean rate of a chip over all its scale-up links [B/s].
+    ``scale_out_bytes_per_s_per_chip``: rate of a chip into the scale-out fabric [B/s]; 0 without
+        one.
+    ``scale_out_bisection_bytes_per_s``: rate between two halves of the servers, by adapters and
+        oversubscription [B/s].
+    ``scale_out_links``: number of directed edges of adapters, hosts and Clos, where parallel links
+        count once.
+    ``nics, hosts``: number of network adapters, and of servers that hold them.
+    ``hbm_bytes, hbm_bytes_per_s``: memory of all chips [B] and its rate [B/s]; None for plain
+        shapes.
+    ``hbm_bytes_per_chip, hbm_bytes_per_s_per_chip``: the same for one chip.
+    ``flops_per_s, flops_per_s_per_chip``: dense peak by precision, of all chips and of one
+        [FLOP/s]; empty for plain shapes.
     """
 
     cluster: str

@@ -114,8 +114,6 @@ BUNDLED: Mapping[str, Callable[[], Demand]] = {
 def demand(text: str, *, service: str | None = None) -> Demand:
     """Read a demand by its bundled name, or from a file in CSV, JSON or JSON lines.
 
-    Examples
-    --------
     >>> demand("azure-code").minutes
     10080
     """
@@ -165,16 +163,9 @@ def demand_from(
     scaled to the same mean beside them. With weights, or with bundled traces alone, the result is
     itself a shape (``absolute`` is False).
 
-    Parameters
-    ----------
-    names : sequence of str
-        Bundled names or files.
-    service : str, optional
-        The only service that is kept of each.
-    weights : sequence of float
-        Shares of the requests; by default those of the traces.
-    average_minutes : int
-        Length of the periods over which requests are averaged; 60 for hourly means.
+    ``names``: bundled names or files. ``service``: the only service that is kept of each.
+    ``weights``: shares of the requests; by default those of the traces. ``average_minutes``: length
+    of the periods over which requests are averaged; 60 for hourly means.
     """
     if not names:
         raise InputError("no demand given; name a bundled trace or a CSV file.")

@@ -126,8 +126,6 @@ WIDE = "_requests"
 def meanings(header: list[str], path: str) -> dict[str, str]:
     """Map every column of a file to its plain name; columns that are ignored have none.
 
-    Examples
-    --------
     >>> meanings(["service", "minute_utc", "requests"], "a.csv")["minute_utc"]
     'minute_utc'
     >>> meanings(["TIMESTAMP", "ContextTokens", "GeneratedTokens"], "a.csv")["ContextTokens"]
@@ -171,24 +169,12 @@ def mean_tokens(
 ) -> FloatArray:
     """Mean tokens of a request in each period; periods without tokens take the overall mean.
 
-    Parameters
-    ----------
-    rows : DataFrame
-        Rows of one service.
-    slot : int array (rows,)
-        Period of each row.
-    requests : float array (periods,)
-        Requests of each period.
-    which : {"prompt", "output"}
-        Kind of tokens.
-    default : float
-        Mean tokens where the file has no column of this kind.
-    sums : bool
-        Whether a column without a suffix holds the tokens of all requests of the row.
+    ``rows``: rows of one service. ``slot`` (rows,): period of each row. ``requests`` (periods,):
+    requests of each period. ``which`` ("prompt", "output"): kind of tokens. ``default``: mean
+    tokens where the file has no column of this kind. ``sums``: whether a column without a suffix
+    holds the tokens of all requests of the row.
 
-    Returns
-    -------
-    float array (periods,)
+    Returns an array (periods,).
     """
     periods = len(requests)
     mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
@@ -252,26 +238,13 @@ def filled(
     it. Otherwise they are a gap, in which nobody counted: a short gap is bridged by a line, a
     longer one takes the same hours of the nearest day that has them.
 
-    Parameters
-    ----------
-    requests : float array (periods,)
-        Requests of each period; 0 where it has no row.
-    present : bool array (periods,)
-        Whether the period has a row.
-    minutes : int
-        Length of a period.
-    counts : bool
-        Whether ``requests`` counts requests; every period of a shape without a row is a gap.
+    ``requests`` (periods,): requests of each period; 0 where it has no row. ``present`` (periods,):
+    whether the period has a row. ``minutes``: length of a period. ``counts``: whether ``requests``
+    counts requests; every period of a shape without a row is a gap.
 
-    Returns
-    -------
-    requests : float array (periods,)
-        Requests with the gaps filled.
-    gaps : bool array (periods,)
-        Whether the period was filled.
+    Returns ``requests`` (periods,): requests with the gaps filled. ``gaps`` (periods,): whether the
+    period was filled.
 
-    Examples
-    --------
     >>> present = np.array([True, False, True])
     >>> values, gaps = filled(np.array([100.0, 0.0, 140.0]), present, 1, counts=True)
     >>> values.tolist(), gaps.tolist()
@@ -344,14 +317,9 @@ def read_demand(
 ) -> Demand:
     """Read a demand file with the columns of this module's table.
 
-    Parameters
-    ----------
-    path : str or Path
-    service : str, optional
-        The only service that is kept; needed when services cover different spans.
-    prompt_tokens, output_tokens : float
-        Mean tokens of a request where the file has none (the defaults are the means of Azure's
-        2024 conversation service).
+    ``service``: the only service that is kept; needed when services cover different spans.
+    ``prompt_tokens, output_tokens``: mean tokens of a request where the file has none (the defaults
+    are the means of Azure's 2024 conversation service).
     """
     file = Path(path)
     if not is_json_log(file):
@@ -532,14 +500,8 @@ def _grid(
 ) -> tuple[pd.Timestamp, np.ndarray[Any, np.dtype[np.int64]], int, int]:
     """Place rows on a grid of equal periods.
 
-    Returns
-    -------
-    start : Timestamp
-        Beginning of the first period.
-    slot : int64 array (rows,)
-        Number of each row's period.
-    period, periods : int
-        Minutes in a period, and number of periods.
+    Returns ``start``: beginning of the first period. ``slot`` (rows,): number of each row's period.
+    ``period, periods``: minutes in a period, and number of periods.
     """
     import pandas as pd
 

@@ -55,8 +55,6 @@ LISTS = ("input_lens", "output_lens")
 def is_json_log(path: str | Path) -> bool:
     """Return whether a file's name ends like that of a JSON file.
 
-    Examples
-    --------
     >>> is_json_log("conversation_trace.jsonl"), is_json_log("azure.csv")
     (True, False)
     """
@@ -66,13 +64,10 @@ def is_json_log(path: str | Path) -> bool:
 def read_json_log(path: str | Path) -> pd.DataFrame:
     """Read a log of requests in JSON or JSON lines.
 
-    Returns
-    -------
-    pandas.DataFrame
-        One row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log has
-        none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks
-        of its prompt (a list for each request, empty for one without). Requests without any text or
-        tokens, such as conversations of one turn, are left out.
+    Returns one row a request: ``prompt_tokens`` and ``output_tokens`` (float; NaN where the log has
+    none), ``time_s`` [s] if the log has times, and ``blocks`` if any request names the blocks of
+    its prompt (a list for each request, empty for one without). Requests without any text or
+    tokens, such as conversations of one turn, are left out.
     """
     import pandas as pd
 

@@ -23,23 +23,14 @@ MINUTES_PER_WEEK = 7 * MINUTES_PER_DAY
 class Demand:
     """Requests and tokens of each service, minute by minute.
 
-    Attributes
-    ----------
-    services : tuple of str
-    start : str
-        First minute, UTC, ISO 8601 (``2024-05-10T00:00``); it fixes the day of the week.
-    requests : float array (services, minutes)
-        Requests that arrive in the minute.
-    prompt_tokens, output_tokens : float array (services, minutes)
-        Mean tokens of one request that arrives in the minute.
-    absolute : bool
-        Whether ``requests`` counts requests of this fleet; False for a shape, whose size means
-        nothing before it is scaled to a fleet.
-    notes : tuple of str
-        Remarks on the reading of the demand that a reader of results should see.
+    ``start``: first minute, UTC, ISO 8601 (``2024-05-10T00:00``); it fixes the day of the week.
+    ``requests`` (services, minutes): requests that arrive in the minute.
+    ``prompt_tokens, output_tokens`` (services, minutes): mean tokens of one request that arrives in
+        the minute.
+    ``absolute``: whether ``requests`` counts requests of this fleet; False for a shape, whose size
+        means nothing before it is scaled to a fleet.
+    ``notes``: remarks on the reading of the demand that a reader of results should see.
 
-    Examples
-    --------
     >>> from workloads.demand import constant
     >>> constant(60.0, minutes=120)
     Demand(service, 120 minutes from 2024-01-01T00:00, mean 60.0, peak 60.0 requests/min)
@@ -114,10 +105,7 @@ class Demand:
     def averaged(self, minutes: int) -> Demand:
         """Spread the requests of each period evenly over its minutes.
 
-        Parameters
-        ----------
-        minutes : int
-            Length of a period, 60 for hourly means; the last period may be shorter.
+        ``minutes``: length of a period, 60 for hourly means; the last period may be shorter.
         """
         if minutes < 1:
             raise InputError(f"cannot average demand over {minutes} minutes; use 1 or more.")

@@ -71,13 +71,8 @@ def with_noise(
 ) -> Demand:
     """Draw each minute's requests from a Gamma–Poisson of the demand's mean.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        The only source of randomness.
-    relative_sd : float or float array (services,)
-        Standard deviation of the Gamma factor, whose mean is 1; the Poisson noise comes on top.
-        Zero gives plain Poisson counts.
+    ``rng``: the only source of randomness. ``relative_sd`` (services,): standard deviation of the
+    Gamma factor, whose mean is 1; the Poisson noise comes on top. Zero gives plain Poisson counts.
     """
     spread = np.broadcast_to(np.asarray(relative_sd, float), (len(demand.services),))
     if not np.all((spread >= 0) & (spread <= LARGEST_NOISE)):
@@ -124,11 +119,7 @@ def minute_from_start(demand: Demand, clock: str) -> int:
 class Horizon:
     """Demand of a run, and the demand before it, which policies know.
 
-    Attributes
-    ----------
-    demand : Demand
-    history : Demand, optional
-        Demand that ends where the run begins.
+    ``history``: demand that ends where the run begins.
     """
 
     demand: Demand
@@ -277,8 +268,6 @@ KINDS: dict[str, tuple[Callable[[str, str], Change], str]] = {
 def share_from(text: str, where: str, example: str) -> float:
     """Read ``30%`` or ``0.3``; a whole number of at least 1 counts as per cent.
 
-    Examples
-    --------
     >>> share_from("30%", "", ""), share_from("0.3", "", ""), share_from("30", "", "")
     (0.3, 0.3, 0.3)
     """

@@ -38,12 +38,8 @@ def paired_interval(values: FloatArray, others: FloatArray) -> Interval | None:
     the mean of the differences, as if days were independent, and says how far another stretch of
     such days may differ. None for less than two days.
 
-    Parameters
-    ----------
-    values, others : float array (days,)
+    ``values, others`` (days,).
 
-    Examples
-    --------
     >>> ends = paired_interval(np.array([7.0, 3.0, 9.0]), np.array([5.0, 2.0, 6.0]))
     >>> round(ends.low, 3), round(ends.high, 3)
     (0.911, 3.089)
@@ -76,17 +72,8 @@ def compared(
     ``regret_interval`` and ``gain_interval`` hold the two differences in chip-hours, from the days
     of the run; None for a run of less than two days.
 
-    Parameters
-    ----------
-    scenario : Scenario
-    done : FleetRun
-    results : mapping
-        Summary of the run.
-    settings : PolicyInputs
-        Settings of its policy.
-    seed : int
-    watch : function of (sequence, str), optional
-        Shows the progress.
+    ``results``: summary of the run. ``settings``: settings of its policy. ``watch``: shows the
+    progress.
     """
     usual = replace(settings, headroom=None)
     names = [bound_of(settings.policy), "static"]

@@ -36,13 +36,9 @@ Fewer than for a table that is shown: two tables of the same requests differ wit
 class Expectation:
     """Expected outcome of a fleet whose policy knows the demand.
 
-    Attributes
-    ----------
-    lendable_share : float
-        Share of the chip-hours that serving can lend.
-    usd_per_million_tokens : float or None
-        Price of the chip-hours that are not lent, per million tokens of the demand [USD]; None
-        where the machine has no price.
+    ``lendable_share``: share of the chip-hours that serving can lend.
+    ``usd_per_million_tokens``: price of the chip-hours that are not lent, per million tokens of the
+        demand [USD]; None where the machine has no price.
     """
 
     lendable_share: float
@@ -80,13 +76,8 @@ def at(base: Scenario, cluster: Cluster, costs: ChangeCosts) -> Expectation:
 
     A demand that was scaled to the fleet is not scaled again, so faster units mean fewer units.
 
-    Parameters
-    ----------
-    base : Scenario
-    cluster : Cluster
-        The machine of the scenario with the other values.
-    costs : ChangeCosts
-        Costs of role changes with the other values.
+    ``cluster``: the machine of the scenario with the other values. ``costs``: costs of role changes
+    with the other values.
     """
     services = services_from(base.demand, cluster, base.models, base.serving, requests=REQUESTS)
     failures = base.fleet.failures
@@ -107,17 +98,10 @@ def lent_units(need: FloatArray, working: float, *, lead_s: float, back_s: float
 
     A unit serves, or is on its way, from ``lead_s`` before it is needed to ``back_s`` after.
 
-    Parameters
-    ----------
-    need : float array (pools, minutes)
-        Units that each minute needs.
-    working : float
-        Units that are not broken, in the mean.
-    lead_s, back_s : float
-        Time from training to serving, and from serving to training [s].
+    ``need`` (pools, minutes): units that each minute needs. ``working``: units that are not broken,
+    in the mean. ``lead_s, back_s``: time from training to serving, and from serving to training
+    [s].
 
-    Examples
-    --------
     One minute of ten needs all four units, which take a minute there and half a minute back:
 
     >>> need = np.array([[0, 0, 0, 0, 4.0, 0, 0, 0, 0, 0]])
@@ -164,8 +148,6 @@ def _interpolated(minutes: float, window: Callable[[int], FloatArray]) -> FloatA
 def broken_share(failures: Failures | None) -> float:
     """Mean share of a fleet's servers that are under repair.
 
-    Examples
-    --------
     >>> round(broken_share(Failures(99 * 3600.0, 3600.0, servers=1)), 6)
     0.01
     """

@@ -40,16 +40,9 @@ def fleet_options(
 ) -> FleetOptions:
     """Return the options of a fleet that the keywords of a function describe.
 
-    Parameters
-    ----------
-    function : function
-        Public function that was called, for messages.
-    kinds : sequence of type
-        Dataclasses whose options are its keywords.
-    words : mapping of str to object
-        Keywords that were stated; one whose value is None keeps its default.
-    **parameters
-        Options that are parameters of the function.
+    ``function``: public function that was called, for messages. ``kinds``: dataclasses whose
+    options are its keywords. ``words``: keywords that were stated; one whose value is None keeps
+    its default. ``**parameters``: options that are parameters of the function.
     """
     names = [*signature(function).parameters, *keywords_of(function, *kinds)]
     check_names(function.__name__, words, names)
@@ -62,8 +55,6 @@ def fleet_options(
 def read_options(kind: type[Inputs], words: Mapping[str, Any]) -> Inputs:
     """Fill a dataclass of options with those words that are fields of it.
 
-    Examples
-    --------
     >>> from workloads.options.fleet import PolicyInputs
     >>> read_options(PolicyInputs, {"hold": 600, "tp": 8}).hold
     '600s'

@@ -53,25 +53,16 @@ from workloads.options.fleet import PolicyInputs
 class Operation:
     """Conditions under which a fleet operates; values left out come from the catalogue.
 
-    Attributes
-    ----------
-    costs : ChangeCosts, optional
-        Durations and rates of role changes.
-    limits : Limits, optional
-        Bounds on role changes that hold under every policy.
-    failing : bool
-        Whether servers fail.
-    domains : bool
-        Whether racks, scale-up domains and power feeds fail as well as servers, and links,
+    ``costs``: durations and rates of role changes.
+    ``limits``: bounds on role changes that hold under every policy.
+    ``failing``: whether servers fail.
+    ``domains``: whether racks, scale-up domains and power feeds fail as well as servers, and links,
         switches and software stop training.
-    post_training : str
-        Empty, or ``lockstep`` or ``one-behind``: the way in which the default post-training jobs
-        run.
-    economics : Economics, optional
-    tariff : function of (start, minutes), optional
-        Returns the prices of electricity for a run that starts at a time (UTC) and lasts so long.
-    batch : BatchTier, optional
-        Requests that may wait.
+    ``post_training``: empty, or ``lockstep`` or ``one-behind``: the way in which the default
+        post-training jobs run.
+    ``tariff``: returns the prices of electricity for a run that starts at a time (UTC) and lasts so
+        long.
+    ``batch``: requests that may wait.
     """
 
     costs: ChangeCosts | None = None
@@ -88,32 +79,15 @@ class Operation:
 class Scenario:
     """Inputs of a run except the policy and the seed.
 
-    Attributes
-    ----------
-    cluster : Cluster
-    horizon : Horizon
-        Demand of the run and the history before it, scaled but without noise.
-    period : Period
-    spread : float array (services,) or float
-        Relative spread of the noise on the demand; 0 for none.
-    sizing : Sizing
-        Size of the demand without noise, compared with the fleet.
-    demand : Demand
-        The requests that arrive, noise included.
-    services : tuple of Service
-    jobs : tuple of TrainingJob
-    fleet : Fleet
-        Units of the cluster, with the costs and limits of their changes and their failures.
-    economics : Economics
-    tariff : function of (start, minutes), optional
-        See :class:`Operation`; ``prices`` are what it returns for this run.
-    tier : BatchTier, optional
-        Requests that may wait; ``batch`` are the requests of this tier in this run.
-    own_batch : Demand, optional
-        Requests of a tier that has a demand of its own, cut to the run and scaled.
-    models : tuple of Model
-        One for each service, or none where ``serving`` states a rate in their place.
-    serving : Serving
+    ``horizon``: demand of the run and the history before it, scaled but without noise.
+    ``spread`` (services,): relative spread of the noise on the demand; 0 for none.
+    ``sizing``: size of the demand without noise, compared with the fleet.
+    ``demand``: the requests that arrive, noise included.
+    ``fleet``: units of the cluster, with the costs and limits of their changes and their failures.
+    ``tariff``: see :class:`Operation`; ``prices`` are what it returns for this run.
+    ``tier``: requests that may wait; ``batch`` are the requests of this tier in this run.
+    ``own_batch``: requests of a tier that has a demand of its own, cut to the run and scaled.
+    ``models``: one for each service, or none where ``serving`` states a rate in their place.
     """
 
     cluster: Cluster
@@ -271,12 +245,7 @@ def _limits(limits: Limits, services: Sequence[Service]) -> Limits:
 def what_ifs(base: Scenario, texts: Sequence[str]) -> list[tuple[str, Scenario]]:
     """Return the base scenario and one for each what-if, all with their names.
 
-    Parameters
-    ----------
-    base : Scenario
-        It comes first in the list.
-    texts : sequence of str
-        What-ifs, see :mod:`workloads.demand.what_if`.
+    ``base``: it comes first in the list. ``texts``: what-ifs, see :mod:`workloads.demand.what_if`.
     """
     return [(name, base.at(horizon)) for name, horizon in horizons(base.horizon, texts)]
 
@@ -328,14 +297,8 @@ def policy_of(
 ) -> Policy:
     """Return a policy by name, or a user's from a file, configured for a scenario.
 
-    Parameters
-    ----------
-    name : str
-        See :mod:`workloads.fleet.policies.registry`.
-    scenario : Scenario
-    settings : PolicyInputs, optional
-    **changes
-        Other options of policies, such as ``headroom=0.2``.
+    ``name``: see :mod:`workloads.fleet.policies.registry`. ``**changes``: other options of
+    policies, such as ``headroom=0.2``.
     """
     costs = scenario.fleet.change_costs
     situation = Situation(

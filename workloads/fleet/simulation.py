@@ -41,41 +41,23 @@ from workloads.fleet.state.world import Change, World
 class FleetRun:
     """Result of a fleet run.
 
-    Attributes
-    ----------
-    demand : Demand
-        Requests that arrived, in whole numbers.
-    services : tuple of Service
-    units, chips_per_unit : int
-    load : float array (services, minutes)
-        Units that the demand needed, at the rate that a unit sustains under the SLO.
-    rate_max_per_s : float array (services, minutes)
-        Requests that one unit serves at saturation [1/s].
-    servers : int
-        Servers of a unit where each fails on its own; else 1.
-    spent_server_ms : int64 array (minutes + 1, accounts)
-        Server-time by role up to each minute's start; serving by pool from account 12 on.
-    service_units : float array (minutes, services)
-        Mean units that worked for each service.
-    pools : tuple of Pool
-        Groups of services that share weights, and therefore units.
-    queues : tuple of Queue
-        One for each pool.
-    jobs : tuple of (TrainingJob, Tally)
-        Training jobs without evaluation.
-    finished_s : tuple of float
-        Time at which each of these jobs was done, infinity where it was not [s].
-    evaluation : TrainingJob or None
-    changes : tuple of Change
-        Role changes in order of time.
-    failures : int
-    failures_by_domain : dict
-        Failures by what failed: a server, a rack, a scale-up domain, a power feed, a switch, an
-        optical link, software.
-    loaded_bytes : float
-        Read from and written to the shared store [B].
-    batch : BatchQueue or None
-        Requests that could wait, and what became of them.
+    ``demand``: requests that arrived, in whole numbers.
+    ``load`` (services, minutes): units that the demand needed, at the rate that a unit sustains
+        under the SLO.
+    ``rate_max_per_s`` (services, minutes): requests that one unit serves at saturation [1/s].
+    ``servers``: servers of a unit where each fails on its own; else 1.
+    ``spent_server_ms`` (minutes + 1, accounts): server-time by role up to each minute's start;
+        serving by pool from account 12 on.
+    ``service_units`` (minutes, services): mean units that worked for each service.
+    ``pools``: groups of services that share weights, and therefore units.
+    ``queues``: one for each pool.
+    ``jobs``: training jobs without evaluation.
+    ``finished_s``: time at which each of these jobs was done, infinity where it was not [s].
+    ``changes``: role changes in order of time.
+    ``failures_by_domain``: failures by what failed: a server, a rack, a scale-up domain, a power
+        feed, a switch, an optical link, software.
+    ``loaded_bytes``: read from and written to the shared store [B].
+    ``batch``: requests that could wait, and what became of them.
     """
 
     demand: Demand

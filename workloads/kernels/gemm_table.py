@@ -3,7 +3,7 @@
 The factor (measured time over roofline time) is smooth where the time itself spans six decades.
 Far outside the grid it keeps the value at the edge, which is the asymptotic efficiency. Held-out
 (n, k) pairs are predicted within 2 % at the median on H100 and 5 % on A100 and B200
-(``experiments.calibration.kernels`` computes that).
+(``tools.fit_kernels`` computes that).
 """
 
 from __future__ import annotations

@@ -21,12 +21,9 @@ COHERE: Mapping[str, Any] = {"gated_mlp": True, "norm": "rms", "parallel": True,
 class Family:
     """Properties of a family of models that its code decides and no field states.
 
-    Attributes
-    ----------
-    absent : mapping
-        Values of config fields that a file may leave out.
-    fixed : mapping
-        Attributes of :class:`~workloads.models.model.Model` that hold whatever the fields say.
+    ``absent``: values of config fields that a file may leave out.
+    ``fixed``: attributes of :class:`~workloads.models.model.Model` that hold whatever the fields
+        say.
     """
 
     absent: Mapping[str, Any] = field(default_factory=dict)

@@ -41,10 +41,8 @@ class Reader:
     def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """Return the whole number of the first of these fields.
 
-        Raises
-        ------
-        InputError
-            For a missing field without a default, and a value that is no whole number in range.
+        Raises InputError for a missing field without a default, and a value that is no whole number
+        in range.
         """
         name = next((key for key in names if self.has(key)), None)
         if name is None:

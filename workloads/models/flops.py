@@ -23,8 +23,6 @@ BACKWARD = 2
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
     """Return the number of keys that a query sees, in the mean over the positions of a sequence.
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> keys_seen(named("llama-3.1-8b"), 8192)
     4096.5
@@ -59,16 +57,9 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
     """FLOPs of one layer for the forward pass of one token: two for each weight, and attention.
 
-    Parameters
-    ----------
-    model : Model
-        Model with layers of one kind, see :meth:`~workloads.models.model.Model.of_kind`.
-    seq : int
-        Tokens of a sequence.
-    moe : bool
-        Whether the layer has experts.
-    causal : bool
-        Whether scores above the diagonal are left out.
+    ``model``: model with layers of one kind, see :meth:`~workloads.models.model.Model.of_kind`.
+    ``seq``: tokens of a sequence. ``moe``: whether the layer has experts. ``causal``: whether
+    scores above the diagonal are left out.
     """
     weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
     weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
@@ -114,9 +105,6 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
     """FLOPs of one optimizer step over ``tokens``, without recomputation.
 
-    Returns
-    -------
-    float
-        Three times the forward pass (arXiv 2001.08361, section 2.1).
+    Returns three times the forward pass (arXiv 2001.08361, section 2.1).
     """
     return (1 + BACKWARD) * forward_flops(model, seq, causal=causal) * tokens

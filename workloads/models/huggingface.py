@@ -84,13 +84,8 @@ def models() -> list[str]:
 def named(name: str) -> Model:
     """Return a shipped model, or one with the sizes of a shipped one.
 
-    Raises
-    ------
-    InputError
-        For an unknown name; the message suggests the nearest one.
+    Raises InputError for an unknown name; the message suggests the nearest one.
 
-    Examples
-    --------
     >>> named("llama-3.1-8b").parameters
     8030261248
     >>> named("llama-3.3-70b").parameters == named("llama-3.1-70b").parameters
@@ -113,8 +108,6 @@ MODEL_REMEDY = "Pass a name, such as 'llama-3.1-8b', or a Model."
 def as_model(model_or_name: Model | str) -> Model:
     """Return the model itself, or the model that a text names; see :func:`model`.
 
-    Examples
-    --------
     >>> as_model("llama-3.1-8b") == as_model(named("llama-3.1-8b"))
     True
     """
@@ -161,11 +154,8 @@ def model(text: str | Path) -> Model:
 def from_config(path: str | Path) -> Model:
     """Read a model from a Hugging Face ``config.json``.
 
-    Raises
-    ------
-    InputError
-        For a file that is missing, over 1 MiB, not JSON or of an unknown architecture, and for
-        fields that are missing or contradict each other.
+    Raises InputError for a file that is missing, over 1 MiB, not JSON or of an unknown
+    architecture, and for fields that are missing or contradict each other.
     """
     path = Path(path)
     if path.name != CONFIG:
@@ -220,15 +210,9 @@ def from_fields(fields: Fields, name: str) -> Model:
 
     Fields are mapped by their names, whatever the architecture is called; ``families`` adds only
     the facts that no field states. Towers for images and sound, and layers that predict several
-    tokens, are left out and named in ``Model.left_out``.
+    tokens, are left out and named in ``Model.left_out``. Raises InputError for a field that is
+    missing or wrong, by name, and for a structure that is not modelled.
 
-    Raises
-    ------
-    InputError
-        For a field that is missing or wrong, by name, and for a structure that is not modelled.
-
-    Examples
-    --------
     >>> gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
     ...         "n_positions": 1024, "vocab_size": 50257}
     >>> from_fields(gpt2, "mine").parameters

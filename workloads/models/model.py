@@ -245,14 +245,6 @@ class Model:
         norm = self.norm_parameters * self.final_norm
         return self.embedding_parameters + layers + norm + self.head_parameters
 
-    @property
-    def active_parameters(self) -> int:
-        """Parameters that one token uses: of routed experts only those that it visits."""
-        if not self.experts:
-            return self.parameters
-        idle = self.experts.count - self.experts.per_token
-        return self.parameters - self.moe_layers * idle * expert_parameters(self)
-
 
 def _check(model: Model) -> None:
     """Refuse sizes that contradict each other."""

@@ -12,24 +12,14 @@ Mixer = Literal["attention", "recurrence", "none"]
 class Experts:
     """A mixture of experts: feed-forward parts of which each token visits a few.
 
-    Attributes
-    ----------
-    count : int
-        Routed experts of a layer.
-    per_token : int
-        Routed experts that a token visits.
-    ffn : int
-        Inner width of one expert.
-    shared_ffn : int
-        Inner width of the shared expert, which every token visits; 0 for none.
-    shared_gate : bool
-        Whether the shared expert's output is weighted by a learned gate.
-    dense_layers : int
-        Number of leading layers that have a dense feed-forward part instead.
-    router_bias : bool
-        Whether the router adds one learned number for each expert to its scores.
-    bias : bool
-        Whether the products of an expert have biases.
+    ``count``: routed experts of a layer.
+    ``per_token``: routed experts that a token visits.
+    ``ffn``: inner width of one expert.
+    ``shared_ffn``: inner width of the shared expert, which every token visits; 0 for none.
+    ``shared_gate``: whether the shared expert's output is weighted by a learned gate.
+    ``dense_layers``: number of leading layers that have a dense feed-forward part instead.
+    ``router_bias``: whether the router adds one learned number for each expert to its scores.
+    ``bias``: whether the products of an expert have biases.
     """
 
     count: int
@@ -46,16 +36,13 @@ class Experts:
 class LatentAttention:
     """Multi-head latent attention (MLA) of DeepSeek-V2 (arXiv 2405.04434, section 2.1).
 
-    Attributes
-    ----------
-    query_rank : int
-        Width of the compressed query; 0 if queries are not compressed.
-    kv_rank : int
-        Width of the compressed keys and values, which a cache stores with ``rope_dim`` columns.
-    nope_dim, rope_dim, value_dim : int
-        Widths of a head: of the parts of its keys without and with position, and of its values.
-    index_heads, index_dim : int
-        Heads of the indexer that selects the keys of sparse attention, and their width; 0 for none.
+    ``query_rank``: width of the compressed query; 0 if queries are not compressed.
+    ``kv_rank``: width of the compressed keys and values, which a cache stores with ``rope_dim``
+        columns.
+    ``nope_dim, rope_dim, value_dim``: widths of a head: of the parts of its keys without and with
+        position, and of its values.
+    ``index_heads, index_dim``: heads of the indexer that selects the keys of sparse attention, and
+        their width; 0 for none.
     """
 
     query_rank: int
@@ -71,20 +58,12 @@ class LatentAttention:
 class Recurrence:
     """A mixer with a state of fixed size: a state-space model or linear attention.
 
-    Attributes
-    ----------
-    name : str
-        ``mamba``, ``mamba2``, ``lightning``, ``gated-delta`` or ``short-convolution``.
-    columns : int
-        Columns of the projections from the hidden width.
-    inner : int
-        Rows of the projection back to the hidden width.
-    products : int
-        Weights of further matrix products within the mixer.
-    other : int
-        Parameters that no product multiplies: convolutions, decays, norms, biases.
-    state : int
-        Elements of the state that one token updates and reads.
+    ``name``: ``mamba``, ``mamba2``, ``lightning``, ``gated-delta`` or ``short-convolution``.
+    ``columns``: columns of the projections from the hidden width.
+    ``inner``: rows of the projection back to the hidden width.
+    ``products``: weights of further matrix products within the mixer.
+    ``other``: parameters that no product multiplies: convolutions, decays, norms, biases.
+    ``state``: elements of the state that one token updates and reads.
     """
 
     name: str
@@ -99,16 +78,10 @@ class Recurrence:
 class Layer:
     """A kind of layer, in a model whose layers may differ.
 
-    Attributes
-    ----------
-    mixer : {"attention", "recurrence", "none"}
-        Part that mixes tokens.
-    window : int
-        Largest number of keys that a query sees; 0 for all keys before it.
-    experts : bool
-        Whether the feed-forward part has experts.
-    mlp : bool
-        Whether there is a feed-forward part.
+    ``mixer`` ("attention", "recurrence", "none"): part that mixes tokens.
+    ``window``: largest number of keys that a query sees; 0 for all keys before it.
+    ``experts``: whether the feed-forward part has experts.
+    ``mlp``: whether there is a feed-forward part.
     """
 
     mixer: Mixer = "attention"

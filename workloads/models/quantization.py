@@ -29,8 +29,6 @@ BITS = ("bits", "w_bit", "nbits", "num_bits", "quant_config.weight_quant_params.
 def stated_quantization(*places: Any) -> Any:
     """Return the quantization that the first of these objects states; None if none does.
 
-    Examples
-    --------
     >>> decoder, whole = {"quantization_config": None}, {"quantization_config": {"bits": 4}}
     >>> stated_quantization(decoder, whole)
     {'bits': 4}

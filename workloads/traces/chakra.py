@@ -57,16 +57,11 @@ STANDS_FOR = {
 def read_chakra(paths: Sequence[Path]) -> Recording:
     """Read the traces of all ranks.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        One file for each rank, with its number before ``.et``; a single file needs no number.
+    ``paths``: one file for each rank, with its number before ``.et``; a single file needs no
+    number.
 
-    Raises
-    ------
-    InputError
-        For broken protobuf, a missing rank, an unknown or repeated node, and an impossible time.
-        The message names file and node.
+    Raises InputError for broken protobuf, a missing rank, an unknown or repeated node, and an
+    impossible time. The message names file and node.
     """
     by_rank = _ranks(paths)
     groups = groups_beside(paths)

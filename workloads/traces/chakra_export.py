@@ -45,11 +45,7 @@ def write_chakra(recording: Recording, directory: str | Path, name: str = "trace
     """Write one ``.et`` file for each rank, and return the files in order of rank.
 
     Durations are rounded to microseconds, the unit of the format. A lag becomes a compute node.
-
-    Raises
-    ------
-    InputError
-        For a directory that cannot be written, or that holds traces already.
+    Raises InputError for a directory that cannot be written, or that holds traces already.
     """
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():

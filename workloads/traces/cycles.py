@@ -56,18 +56,10 @@ def check_acyclic(
 ) -> None:
     """Refuse nodes that wait for each other, within a rank or across collectives.
 
-    Parameters
-    ----------
-    recording : Recording
-    src, dst : int array (edges,)
-        Node ``dst`` waits for node ``src``. Numbers beyond the nodes are those of joins.
-    meets : sequence of sequence of int
-        Nodes of each join, in which the members of a collective meet.
+    ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
+    of joins. ``meets``: nodes of each join, in which the members of a collective meet.
 
-    Raises
-    ------
-    InputError
-        The message has the nodes of one cycle.
+    Raises InputError: the message has the nodes of one cycle.
     """
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))

@@ -43,10 +43,7 @@ NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 def read_goal(paths: Sequence[Path]) -> Recording:
     """Read a GOAL schedule.
 
-    Raises
-    ------
-    InputError
-        For a file that is no GOAL schedule. The message names file and line.
+    Raises InputError for a file that is no GOAL schedule. The message names file and line.
     """
     if len(paths) != 1:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")

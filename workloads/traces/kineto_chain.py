@@ -30,20 +30,11 @@ from workloads.traces.recording import HOST, NOTHING, Columns, Node
 class Work:
     """A kernel, copy or fill on a stream of a chip, with its launch.
 
-    Attributes
-    ----------
-    name : str
-    kind : int
-        ``COMPUTE`` or ``MEMORY``.
-    stream : int
-    start_ps, duration_ps : int
-        Recorded start and duration [ps].
-    thread : Thread, optional
-        Host thread that launched it; None if the profile has no launch.
-    launched_ps : int
-        Recorded time of the launch [ps].
-    communications : tuple of Communication
-        Collectives and messages that it carries; empty for other work.
+    ``kind``: ``COMPUTE`` or ``MEMORY``.
+    ``start_ps, duration_ps``: recorded start and duration [ps].
+    ``thread``: host thread that launched it; None if the profile has no launch.
+    ``launched_ps``: recorded time of the launch [ps].
+    ``communications``: collectives and messages that it carries; empty for other work.
     """
 
     name: str
@@ -70,17 +61,9 @@ def add_works(
 ) -> None:
     """Add the launches and the work of one rank, with the dependencies that explain every start.
 
-    Parameters
-    ----------
-    columns : Columns
-        Recording that they are added to.
-    rank : int
-    works : sequence of Work
-        Work of the rank's chip, sorted by start.
-    waits : mapping of Thread to sequence of HostCall
-        Calls of each thread that wait for the chip.
-    begin_ps : int
-        First time of the profile [ps].
+    ``columns``: recording that they are added to. ``works``: work of the rank's chip, sorted by
+    start. ``waits``: calls of each thread that wait for the chip. ``begin_ps``: first time of the
+    profile [ps].
     """
     streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
     start = columns.add(rank, 0, Node(HOST, "begin", 0))

@@ -48,20 +48,13 @@ Facts = Mapping[str, Any]
 class Communication:
     """A collective or a message that a kernel carries.
 
-    Attributes
-    ----------
-    kind : int
-        ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
-    size_bytes : int
-        Size as nccl-tests count it [B]; 0 if the profile states none.
-    operation : int
-        Number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded time.
-    group : Group, optional
-        Ranks that take part in a collective; None if the profile does not say.
-    peer : int
-        Other rank of a message.
-    tag : int
-        Number of a message that differs between process groups.
+    ``kind``: ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
+    ``size_bytes``: size as nccl-tests count it [B]; 0 if the profile states none.
+    ``operation``: number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded
+        time.
+    ``group``: ranks that take part in a collective; None if the profile does not say.
+    ``peer``: other rank of a message.
+    ``tag``: number of a message that differs between process groups.
     """
 
     kind: int
@@ -94,18 +87,9 @@ def communications(
     that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel without any of
     this keeps its recorded time.
 
-    Parameters
-    ----------
-    complete : sequence of mapping
-        All events of the profile that have a duration.
-    device : sequence of mapping
-        Events of the device among them.
-    launches : mapping of int to HostCall
-        Launches by correlation.
-    document : mapping
-        The whole profile, which may list ranks and process groups.
-    path : Path
-        File of the profile, for messages.
+    ``complete``: all events of the profile that have a duration. ``device``: events of the device
+    among them. ``launches``: launches by correlation. ``document``: the whole profile, which may
+    list ranks and process groups. ``path``: file of the profile, for messages.
     """
     groups, world = _groups(document), _world(document)
     kernels = {

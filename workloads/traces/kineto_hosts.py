@@ -54,12 +54,8 @@ def host_calls(
 ) -> tuple[dict[int, HostCall], dict[Thread, list[HostCall]]]:
     """Return launches by their correlation, and each thread's calls that wait for the chip.
 
-    Parameters
-    ----------
-    complete : sequence of mapping
-        Events that have a duration.
-    time_ps : function of (event, field)
-        Function that returns an event's ``ts`` or ``dur`` [ps].
+    ``complete``: events that have a duration. ``time_ps``: function that returns an event's ``ts``
+    or ``dur`` [ps].
     """
     launches: dict[int, HostCall] = {}
     waits: dict[Thread, list[HostCall]] = defaultdict(list)
@@ -117,14 +113,9 @@ def add_launches(
 class Blocked:
     """A host call that waited for the chip.
 
-    Attributes
-    ----------
-    begun_ps, over_ps : int
-        Start and end of the call [ps].
-    work : int
-        Number of the work that the call waited for.
-    awaited_ps : int
-        End of that work [ps].
+    ``begun_ps, over_ps``: start and end of the call [ps].
+    ``work``: number of the work that the call waited for.
+    ``awaited_ps``: end of that work [ps].
     """
 
     begun_ps: int

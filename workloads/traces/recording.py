@@ -45,38 +45,23 @@ class Group:
 class Recording:
     """Work of all ranks as nodes, with the nodes that each of them waits for.
 
-    Attributes
-    ----------
-    rank : int array (nodes,)
-        Global rank of each node, ascending.
-    lane : int array (nodes,)
-        Stream within the rank; nodes of a lane run one at a time.
-    kind : int array (nodes,)
-        Kind of each node, as a number in ``KINDS``.
-    duration_ps : int array (nodes,)
-        Recorded duration [ps]; 0 if the trace states none.
-    size_bytes : int array (nodes,)
-        Bytes that a node communicates or moves [B]; 0 if not stated.
-    flops : int array (nodes,)
-        Floating-point operations; 0 if not stated.
-    name : Codes
-        Name of each node.
-    operation : int array (nodes,)
-        Number of a collective in ``OPERATIONS``.
-    group : int array (nodes,)
-        Number of a collective's group in ``groups``; -1 for other nodes.
-    peer, tag : int array (nodes,)
-        Other rank of a send or receive, and the tag that distinguishes messages.
-    number : int array (nodes,)
-        Number of the node in its file.
-    src, dst, lag_ps : int array (edges,)
-        Node ``dst`` starts no sooner than ``lag_ps`` after the end of node ``src``.
-    groups : tuple of Group
-    files : mapping of int to str
-        File of each rank.
-    facts : mapping
-        Facts on the whole trace: ``format``, ``version``, ``world`` (ranks of the job; 0 if not
-        stated), ``chip`` (on which it was recorded; empty if not stated), ``iterations``,
+    ``rank`` (nodes,): global rank of each node, ascending.
+    ``lane`` (nodes,): stream within the rank; nodes of a lane run one at a time.
+    ``kind`` (nodes,): kind of each node, as a number in ``KINDS``.
+    ``duration_ps`` (nodes,): recorded duration [ps]; 0 if the trace states none.
+    ``size_bytes`` (nodes,): bytes that a node communicates or moves [B]; 0 if not stated.
+    ``flops`` (nodes,): floating-point operations; 0 if not stated.
+    ``name``: name of each node.
+    ``operation`` (nodes,): number of a collective in ``OPERATIONS``.
+    ``group`` (nodes,): number of a collective's group in ``groups``; -1 for other nodes.
+    ``peer, tag`` (nodes,): other rank of a send or receive, and the tag that distinguishes
+        messages.
+    ``number`` (nodes,): number of the node in its file.
+    ``src, dst, lag_ps`` (edges,): node ``dst`` starts no sooner than ``lag_ps`` after the end of
+        node ``src``.
+    ``files``: file of each rank.
+    ``facts``: facts on the whole trace: ``format``, ``version``, ``world`` (ranks of the job; 0 if
+        not stated), ``chip`` (on which it was recorded; empty if not stated), ``iterations``,
         ``recorded_s``.
     """
 
@@ -125,25 +110,14 @@ class Node(NamedTuple):
 
     It is a tuple, as traces have millions of entries.
 
-    Attributes
-    ----------
-    kind : int
-        Number of its kind in ``KINDS``.
-    name : str
-    number : int
-        Number of the node in its file.
-    duration_ps : int
-        Recorded duration [ps]; 0 if the trace states none.
-    size_bytes : int
-        Bytes that it communicates or moves [B]; 0 if not stated.
-    flops : int
-        Floating-point operations; 0 if not stated.
-    operation : int
-        Number of a collective in ``OPERATIONS``.
-    group : Group, optional
-        Ranks that take part in a collective.
-    peer, tag : int
-        Other rank of a send or receive, and the tag that distinguishes messages.
+    ``kind``: number of its kind in ``KINDS``.
+    ``number``: number of the node in its file.
+    ``duration_ps``: recorded duration [ps]; 0 if the trace states none.
+    ``size_bytes``: bytes that it communicates or moves [B]; 0 if not stated.
+    ``flops``: floating-point operations; 0 if not stated.
+    ``operation``: number of a collective in ``OPERATIONS``.
+    ``group``: ranks that take part in a collective.
+    ``peer, tag``: other rank of a send or receive, and the tag that distinguishes messages.
     """
 
     kind: int
@@ -179,10 +153,7 @@ class Columns:
     def add(self, rank: int, lane: int, node: Node) -> int:
         """Add a node to a lane of a rank, and return its row.
 
-        Raises
-        ------
-        InputError
-            For more nodes than are read, and for a number that does not fit a column.
+        Raises InputError for more nodes than are read, and for a number that does not fit a column.
         """
         row = len(self)
         if row >= MOST_NODES:

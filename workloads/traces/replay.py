@@ -136,11 +136,8 @@ class Replay:
 def read_traces(paths: str | Path | Sequence[str | Path]) -> Recording:
     """Read the traces of one job, from files or directories.
 
-    Raises
-    ------
-    InputError
-        For files that are no traces, or that contradict themselves. The message names file and
-        node.
+    Raises InputError for files that are no traces, or that contradict themselves. The message names
+    file and node.
     """
     several = [paths] if isinstance(paths, str | Path) else paths
     if not several:

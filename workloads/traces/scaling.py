@@ -37,15 +37,10 @@ NODES = (COMPUTE, MEMORY)
 class Scaled:
     """A recording with compute times on a cluster's chips, and their likely range.
 
-    Attributes
-    ----------
-    recording : Recording
-        The recording with likely times.
-    fast, slow : Recording
-        The recording with the more, and with the less favourable ratio for all kernels.
-    how : {"recorded", "scaled"}
-    source : str
-        Chip that it was recorded on; empty if unknown.
+    ``recording``: the recording with likely times.
+    ``fast, slow``: the recording with the more, and with the less favourable ratio for all kernels.
+    ``how`` ("recorded", "scaled").
+    ``source``: chip that it was recorded on; empty if unknown.
     """
 
     recording: Recording
@@ -60,19 +55,11 @@ def scaled(
 ) -> Scaled:
     """Return the compute times of a recording on the chips of a cluster.
 
-    Parameters
-    ----------
-    recording : Recording
-    cluster : Cluster
-    recorded_on : str
-        Chip of the catalogue; by default the chip that the trace names.
-    compute : {"auto", "recorded", "scaled"}
-        ``auto`` scales if both chips are known and differ.
+    ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
+    ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
 
-    Raises
-    ------
-    InputError
-        For an unknown chip, and for times that cannot be computed without knowing a chip.
+    Raises InputError for an unknown chip, and for times that cannot be computed without knowing a
+    chip.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)

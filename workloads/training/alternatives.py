@@ -27,14 +27,9 @@ Times = Callable[[ParallelPlan], float]
 class Alternative(NamedTuple):
     """Another value of a field that nobody stated.
 
-    Attributes
-    ----------
-    field : str
-        Field of the plan.
-    value : object
-        Its other value.
-    ratio : float
-        Time of a step with it, over that of the plan as completed.
+    ``field``: field of the plan.
+    ``value``: its other value.
+    ``ratio``: time of a step with it, over that of the plan as completed.
     """
 
     field: str
@@ -83,8 +78,6 @@ def hull(others: Sequence[Alternative]) -> tuple[float, float]:
 
     Effects of different fields multiply: a recomputed layer is longer under either framework.
 
-    Examples
-    --------
     >>> both = [Alternative("recompute", "full", 1.3), Alternative("framework", "fsdp", 1.1)]
     >>> [round(end, 2) for end in hull([*both, Alternative("overlap", "all", 0.9)])]
     [0.9, 1.43]

@@ -23,10 +23,7 @@ from workloads.training.program.expert_exchange import routing_mistake
 def chip_catalogue(cluster: Cluster) -> Catalogue:
     """Return the catalogue that a cluster's chips are read from.
 
-    Raises
-    ------
-    InputError
-        For a plain shape, which has no chips.
+    Raises InputError for a plain shape, which has no chips.
     """
     if not cluster.chip:
         raise InputError(
@@ -39,10 +36,7 @@ def chip_catalogue(cluster: Cluster) -> Catalogue:
 def peak_flops_per_s(shapes: RankShapes) -> float:
     """Headline rate of the chip in the plan's precision [FLOP/s].
 
-    Raises
-    ------
-    InputError
-        For a precision that the chip does not train in.
+    Raises InputError for a precision that the chip does not train in.
     """
     precision = shapes.plan.precision
     check_precision(precision, shapes.chip, shapes.catalogue, TRAINING, "train")
@@ -52,11 +46,8 @@ def peak_flops_per_s(shapes: RankShapes) -> float:
 def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
     """Refuse a step that cannot run, and return the memory of the rank that needs most.
 
-    Raises
-    ------
-    InputError
-        For a plan that does not suit model, cluster or memory, and for a run that this process
-        has no room for.
+    Raises InputError for a plan that does not suit model, cluster or memory, and for a run that
+    this process has no room for.
     """
     model, plan = shapes.model, shapes.plan
     peak_flops_per_s(shapes)
@@ -118,16 +109,9 @@ def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> 
 
     A share above 1 means that the step is shorter than its arithmetic at the peak.
 
-    Parameters
-    ----------
-    shares_of_peak : mapping of str to float
-        Share of the chip's peak that the step reaches, by the name of the measure.
-    shapes : RankShapes
+    ``shares_of_peak``: share of the chip's peak that the step reaches, by the name of the measure.
 
-    Raises
-    ------
-    InputError
-        For a share that is not above 0 and at most 1.
+    Raises InputError for a share that is not above 0 and at most 1.
     """
     precision = shapes.plan.precision
     for name, share in shares_of_peak.items():

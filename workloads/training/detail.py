@@ -20,34 +20,24 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 class Detail:
     """Detail of a simulated step, and what disturbs it.
 
-    Attributes
-    ----------
-    level : {"auto", "chunk", "flow", "collective", "rank-vector"}
-        Unit in which communication is simulated. ``collective`` runs each collective as one op;
-        ``chunk`` writes out its messages for all ranks; ``flow`` does so and lets messages share
-        the bandwidth of links; ``rank-vector`` keeps no trace, only the times of all ranks.
-        ``auto`` takes the rank vector when more than 1,024 different ranks are run and no fault
-        strikes, else ``collective``.
-    engine : {"fast", "reference"}
-        The compiled engine, or the one in SimPy, which is slower and equal to the picosecond.
-    folded : bool
-        Simulate ranks that do the same once. The times are the same either way.
-    iterations : int
-        Optimizer steps in a row, which overlap where the plan lets them.
-    faults : sequence of Fault
-        Resources that slow down or die; the ranks that they strike are not folded.
-    disturbed : Disturbance, optional
-        Jitter and stragglers. With jitter every rank is simulated; stragglers are not folded.
-    chips : int array (chips of the plan,), optional
-        Chip that holds the first ranks, the chip that holds the next, and so on; ascending by
-        default.
-    allow_oversized : bool
-        Run a plan that does not fit in memory.
-    partial : bool
-        Allow a plan that leaves chips of the cluster idle.
-    trace : bool
-        Keep the start and end of every op. Without them, ``auto`` takes the rank vector wherever it
-        gives the times of the compiled engine sooner.
+    ``level`` ("auto", "chunk", "flow", "collective", "rank-vector"): unit in which communication is
+        simulated. ``collective`` runs each collective as one op; ``chunk`` writes out its messages
+        for all ranks; ``flow`` does so and lets messages share the bandwidth of links;
+        ``rank-vector`` keeps no trace, only the times of all ranks. ``auto`` takes the rank vector
+        when more than 1,024 different ranks are run and no fault strikes, else ``collective``.
+    ``engine`` ("fast", "reference"): the compiled engine, or the one in SimPy, which is slower and
+        equal to the picosecond.
+    ``folded``: simulate ranks that do the same once. The times are the same either way.
+    ``iterations``: optimizer steps in a row, which overlap where the plan lets them.
+    ``faults``: resources that slow down or die; the ranks that they strike are not folded.
+    ``disturbed``: jitter and stragglers. With jitter every rank is simulated; stragglers are not
+        folded.
+    ``chips`` (chips of the plan,): chip that holds the first ranks, the chip that holds the next,
+        and so on; ascending by default.
+    ``allow_oversized``: run a plan that does not fit in memory.
+    ``partial``: allow a plan that leaves chips of the cluster idle.
+    ``trace``: keep the start and end of every op. Without them, ``auto`` takes the rank vector
+        wherever it gives the times of the compiled engine sooner.
     """
 
     level: str = "auto"

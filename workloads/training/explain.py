@@ -26,12 +26,9 @@ def steps(run: Iteration) -> pd.DataFrame:
 def step_table(run: Iteration) -> Table:
     """Return every kernel and collective of every stage, those with the longest total time first.
 
-    Returns
-    -------
-    Table
-        ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
-        ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's
-        buffer [B] and the ``ranks`` that take part; ``provenance`` of the time.
+    Returns ``stage``, ``step``, ``what`` (the category); ``calls`` on one rank; ``call_s``,
+    ``total_s`` [s]; of a communication its ``operation``, the ``size_bytes`` of a rank's buffer [B]
+    and the ``ranks`` that take part; ``provenance`` of the time.
     """
     program = run.program
     rows = []
@@ -99,10 +96,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
 def input_table(run: Iteration) -> Table:
     """Return the catalogue's numbers behind the times, each with its value, grade and source.
 
-    Returns
-    -------
-    Table
-        ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
+    Returns ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
     """
     catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip

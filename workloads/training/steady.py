@@ -23,14 +23,9 @@ FEWEST = 4
 class SteadyStep(NamedTuple):
     """Results kept of a simulated step.
 
-    Attributes
-    ----------
-    seconds : float
-        Time of the step [s].
-    memory : Memory
-        Memory of the rank that needs most.
-    provenance : mapping of str to str
-        Provenance of each kind of input.
+    ``seconds``: time of the step [s].
+    ``memory``: memory of the rank that needs most.
+    ``provenance``: provenance of each kind of input.
     """
 
     seconds: float

@@ -30,12 +30,9 @@ from topologies.shapes.links import coordinates
 def direct(group: Group, size_bytes: int | IntArray) -> Messages:
     """Write one message from each rank to each other, in rounds (see :func:`_pairs`).
 
-    Parameters
-    ----------
-    group : Group
-    size_bytes : int or int array (ranks, ranks)
-        Whole buffer of one rank, its own part included, as in nccl-tests; or the bytes that each
-        rank has for each other, where pairs with 0 send no message [B].
+    ``size_bytes`` (ranks, ranks): whole buffer of one rank, its own part included, as in
+    nccl-tests; or the bytes that each rank has for each other, where pairs with 0 send no message
+    [B].
     """
     src, dst, step, size = _sized_pairs(group, size_bytes)
     chunks = Chunks.table(size, src, dst)
@@ -56,14 +53,8 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
 def dimension_ordered(group: Group, box: Box, size_bytes: int | IntArray) -> Messages:
     """Write messages that travel axis by axis, hop by hop, without a barrier between the axes.
 
-    Parameters
-    ----------
-    group : Group
-        Group of one rank a chip.
-    box : Box
-        Box that the group fills.
-    size_bytes : int or int array (ranks, ranks)
-        As in :func:`direct` [B].
+    ``group``: group of one rank a chip. ``box``: box that the group fills. ``size_bytes`` (ranks,
+    ranks): as in :func:`direct` [B].
     """
     src, dst, step, whole = _sized_pairs(group, size_bytes)
     if not len(src):
@@ -101,14 +92,8 @@ def _routed(
 ) -> Messages:
     """Write messages over routes of their own, those with the most hops first.
 
-    Parameters
-    ----------
-    ranks : int
-    src, dst, step : int array (pairs,)
-        Source, destination and round of each pair of ranks.
-    pair, size : int array (messages,)
-        Pair and bytes of each message, in the order of the routes in ``legs``.
-    legs : list of Routes
+    ``src, dst, step`` (pairs,): source, destination and round of each pair of ranks. ``pair, size``
+    (messages,): pair and bytes of each message, in the order of the routes in ``legs``.
     """
     hops = np.concatenate([leg.hops for leg in legs])
     begin = np.cumsum(hops) - hops

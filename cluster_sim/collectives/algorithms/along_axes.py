@@ -15,10 +15,7 @@ from topologies.errors import InputError
 def filled_box(call: CollectiveCall, algorithm: str) -> Box:
     """Return the box of a torus that the group of a call fills.
 
-    Raises
-    ------
-    InputError
-        When the group fills no box, naming the algorithm that needs one.
+    Raises InputError when the group fills no box, naming the algorithm that needs one.
     """
     filled = box(call.group)
     if filled is None:

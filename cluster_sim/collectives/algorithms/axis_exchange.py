@@ -28,16 +28,9 @@ def axis_exchange(
 ) -> Messages:
     """Write an all-to-all axis by axis on the box that a group fills.
 
-    Parameters
-    ----------
-    group : Group
-        Group of one rank a chip.
-    filled : Box
-        Box that the group fills.
-    size_bytes : int
-        Whole buffer of one rank [B].
-    orders : sequence of list of int, optional
-        Orders of the axes among which the payload is divided; by default all cyclic ones.
+    ``group``: group of one rank a chip. ``filled``: box that the group fills. ``size_bytes``: whole
+    buffer of one rank [B]. ``orders``: orders of the axes among which the payload is divided; by
+    default all cyclic ones.
     """
     ranks, axes = group.ranks, len(filled.sizes)
     if ranks == 1:
@@ -55,16 +48,10 @@ def axis_exchange(
 class _Stage:
     """A stage of one order of axes: the messages along an axis, or the joins before them.
 
-    Attributes
-    ----------
-    order : list of int
-        Axes in the order in which data travels along them.
-    done : int
-        Number of axes of that order along which the data has travelled before.
-    share : int array (ranks,)
-        Bytes that each rank has for each other rank in this order [B].
-    join : bool
-        Whether the stage is of joins, which wait and move nothing.
+    ``order``: axes in the order in which data travels along them.
+    ``done``: number of axes of that order along which the data has travelled before.
+    ``share`` (ranks,): bytes that each rank has for each other rank in this order [B].
+    ``join``: whether the stage is of joins, which wait and move nothing.
     """
 
     order: list[int]
@@ -148,14 +135,8 @@ class _Plan:
     ) -> None:
         """Add the messages of a stage.
 
-        Parameters
-        ----------
-        stage : _Stage
-        edges : int array (messages, edges of each)
-            Messages that wait for each.
-        channel : int array (messages,)
-        ends : pair of int array (messages, axes)
-            Coordinates of the sending and of the receiving rank.
+        ``edges`` (messages, edges of each): messages that wait for each. ``channel`` (messages,).
+        ``ends`` (messages, axes): coordinates of the sending and of the receiving rank.
         """
         if self.listed:
             ids = self._pairs(*ends, stage)

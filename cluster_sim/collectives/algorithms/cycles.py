@@ -36,12 +36,8 @@ SEARCH_LIMIT = 4096
 class Cycles:
     """Directed cycles through the same ranks.
 
-    Attributes
-    ----------
-    order : int32 array (cycles, ranks)
-        Ranks in the order of visiting.
-    weight : int64 array (cycles,)
-        Weight by which the payload is divided among the cycles.
+    ``order`` (cycles, ranks): ranks in the order of visiting.
+    ``weight`` (cycles,): weight by which the payload is divided among the cycles.
     """
 
     order: IntArray
@@ -137,8 +133,6 @@ def rate_units(rates: Sequence[int]) -> tuple[int, ...]:
     The search divides the cables in whole units, so rates such as 129 and 64 GB/s become 2 and 1:
     their cycles use the fabric almost as well, where for the exact ratio it would find none.
 
-    Examples
-    --------
     >>> rate_units([64, 128, 128]), rate_units([64, 129, 129]), rate_units([100, 100])
     ((1, 2, 2), (1, 2, 2), (1, 1))
     """

@@ -27,8 +27,6 @@ def radices(group: Group) -> list[int]:
     chips, and where uplinks are oversubscribed, all domains form one ring: a ring crosses an uplink
     once, but half of all pairs cross it.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> twelve = cluster("trn2.48xlarge:12")
     >>> radices(Group(twelve, 16 * np.arange(12)))
@@ -42,8 +40,6 @@ def radices(group: Group) -> list[int]:
 def prime_factors(number: int) -> list[int]:
     """Return the prime factors of a number, ascending.
 
-    Examples
-    --------
     >>> prime_factors(7812), prime_factors(1)
     ([2, 2, 3, 3, 7, 31], [])
     """
@@ -67,8 +63,6 @@ def timed_radices(group: Group) -> list[int]:
     prime factor. An exchange in a logarithmic number of rounds exists for any number of domains
     (Bruck et al. 1997), so its time is that of the nearest smaller number with small factors.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> prime = cluster("trn2.48xlarge:1021")
     >>> timed_radices(Group(prime, 16 * np.arange(1021)))

@@ -30,12 +30,7 @@ def check_op_count(
 ) -> None:
     """Refuse a collective whose schedule would take more memory than this machine has.
 
-    Parameters
-    ----------
-    kind, algorithm : str
-    ranks, ops : int
-    others : sequence of str
-        Algorithms whose schedules would fit, which the message names.
+    ``others``: algorithms whose schedules would fit, which the message names.
     """
     remedy = f"--algorithm {' or '.join(others)}" if others else "another algorithm"
     if not fits(ops):
@@ -56,15 +51,8 @@ def ops_foreseen(
 ) -> int:
     """Estimate the number of ops of calls of one size, within a factor of two.
 
-    Parameters
-    ----------
-    calls : sequence of CollectiveCall
-        Calls of one kind and size; the first one stands for all.
-    algorithm : Algorithm
-    costs : CommunicationCosts
+    ``calls``: calls of one kind and size; the first one stands for all.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import build, whole
     >>> from cluster_sim.collectives.algorithms.mesh import MESH
     >>> from cluster_sim.hardware.communication_costs import communication_costs

@@ -6,9 +6,12 @@ so that the slower scale-out fabric carries only shards; an all-gather runs the 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,22 +24,179 @@ from cluster_sim.collectives.algorithms.domains import (
     over_domains,
     radices,
     rank_table,
+    timed_radices,
 )
-from cluster_sim.collectives.algorithms.hierarchical_few import hierarchical_ps
 from cluster_sim.collectives.algorithms.kangaring import fuse_pairs
 from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once, pairs_share
 from cluster_sim.collectives.algorithms.slices import stage_slices
 from cluster_sim.collectives.algorithms.stages import (
+    Leg,
     Part,
     lengths_of,
     staged,
+    staged_by_few,
     staged_count,
     staged_rounds,
 )
+from cluster_sim.collectives.algorithms.torus import parts as torus_parts
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
+from cluster_sim.collectives.few_ranks import (
+    FEW,
+    MOST_OPS,
+    repeated_rounds_ps,
+    schedule_of_few,
+    spans_many_domains,
+    with_one_latency,
+    with_uplink_rate,
+)
+from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.schedule.table import Schedule
+from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
+from topologies.clusters.cluster import Cluster
+from topologies.routing.domain import routes
+
+HOPS = 3
+"""Ops of a message between domains: its issue, and the two adapters."""
+
+Legs = list[tuple[list[Leg], int]]
+"""Stages inside a domain, and weight, of each part of the payload."""
+
+
+def hierarchical_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
+    """Return the time of a hierarchical collective over many domains [ps]; None over few."""
+    if not spans_many_domains(call):
+        return None
+    return time_from_two_domains_ps(call, stage_slices(call, costs), costs)
+
+
+def time_from_two_domains_ps(call: CollectiveCall, slices: int, costs: CommunicationCosts) -> int:
+    """Simulate a hierarchical collective cut into ``slices`` on two domains [ps].
+
+    All domains do the same at the same time, so two of them take as long as thousands; and where
+    the chips of a domain fill a torus, one chip stands for all of it.
+    """
+    group = call.group
+    table = rank_table(group)
+    if table is None:
+        raise ValueError("the group is not symmetric over its domains")
+    chip = group.chip_of_rank[table]
+    sizes = timed_radices(group)
+    rounds = call.ways * (len(table) - 1) if len(sizes) == 1 else 1
+    cores = slice(None, None, group.ranks_per_chip)
+    alike = _Alike(
+        call.kind,
+        call.size_bytes,
+        slices,
+        group.ranks_per_chip,
+        tuple((chip[0, cores] % group.cluster.chips_per_domain).tolist()),
+        tuple(sizes),
+        with_one_latency(group, chip[:, 0], rounds),
+        with_uplink_rate(costs, group.cluster, chip[:, cores]),
+    )
+    return _simulated_ps(alike)
+
+
+class _Alike(NamedTuple):
+    """Values that the time of a hierarchical collective on many domains follows from.
+
+    Groups on other domains share them, as long as hops between their domains take as long.
+
+    ``local``: chips of each domain, counted from its first.
+    ``radices``: domains in a ring of each stage between domains.
+    ``cluster``: cluster with one latency for all hops between domains.
+    ``costs``: costs with the rate of adapters that shared uplinks leave.
+    """
+
+    kind: str
+    size_bytes: int
+    slices: int
+    ranks_per_chip: int
+    local: tuple[int, ...]
+    radices: tuple[int, ...]
+    cluster: Cluster
+    costs: CommunicationCosts
+
+    def chips(self, domains: int) -> IntArray:
+        """Return chips of the first domains, int64 (domains, chips of each)."""
+        return np.add.outer(self.cluster.chips_per_domain * np.arange(domains), self.local)
+
+
+@functools.lru_cache(maxsize=4096)
+def _simulated_ps(alike: _Alike) -> int:
+    """Simulated time of two domains in place of all [ps]."""
+    domains, cores = math.prod(alike.radices), alike.ranks_per_chip
+    group = Group(alike.cluster, alike.chips(domains).ravel(), cores)
+    call = CollectiveCall(alike.kind, group, alike.size_bytes)
+    one_chip_legs = _legs_of_one_chip(group)
+    chips = alike.chips(FEW)[:, :1] if one_chip_legs else alike.chips(FEW)
+    chips = np.repeat(chips.ravel(), cores)
+    ranks = np.arange(chips.size).reshape(FEW, -1)
+    across = np.ascontiguousarray(ranks.T).astype(np.int32)
+    inner = one_chip_legs or _inner_legs(call, ranks)
+
+    def schedule_of(outer: list[Leg], slices: int) -> Schedule:
+        parts = [([*legs, *outer], weight) for legs, weight in inner]
+        messages = staged_by_few(call, ranks.size, parts, slices)
+        messages = replace(messages, cycles=cycles_inside(call))
+        messages = fuse_pairs(messages) if drives_pairs_inside(call) else messages
+        return schedule_of_few(messages, alike.cluster, chips, alike.costs)
+
+    if len(alike.radices) > 1:
+        stages = [Leg(across, size, size - 1) for size in alike.radices]
+        fewer = min(alike.slices, max(1, MOST_OPS // len(schedule_of(stages, 1))))
+        return run(schedule_of(stages, fewer)).total_ps
+    ops = HOPS * call.ways * ranks.size * len(inner) * domains
+    fewer = min(alike.slices, max(1, MOST_OPS // ops))
+    return repeated_rounds_ps(
+        lambda rounds: schedule_of([Leg(across, domains, rounds)], fewer), domains - 1
+    )
+
+
+def _inner_legs(call: CollectiveCall, ranks: IntArray) -> Legs:
+    """Return the stages inside the domains that are simulated, with all their ranks."""
+    return [
+        ([_leg(over_domains(lines, ranks)) for lines in part.lines], part.weight)
+        for part in inner_parts(call)
+    ]
+
+
+def _leg(lines: IntArray) -> Leg:
+    return Leg(lines, lines.shape[1], lines.shape[1] - 1)
+
+
+def _legs_of_one_chip(group: Group) -> Legs:
+    """Return the stages inside domains for one chip of each, if it may stand for all; else none.
+
+    It may where the chips of a domain fill a torus, which is the same from each of its chips.
+    """
+    first = Group(group.cluster, group.chips[group.domain == group.domain[0]])
+    filled = box(first)
+    if group.ranks_per_chip > 1 or filled is None or not all(filled.wraps) or not filled.sizes:
+        return []
+    legs: dict[int, Leg] = {}
+    parts = []
+    for part in torus_parts(filled):
+        local_legs = [_leg_to_itself(first, lines) for lines in part.lines]
+        # Parts that use the same link share a leg, and so its channels.
+        parts.append(([legs.setdefault(link, leg) for link, leg in local_legs], part.weight))
+    return parts
+
+
+def _leg_to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
+    """Return the link from the first chip to the next of its line, and a stage over that link.
+
+    The chip stands for the whole line, so it sends to itself: what the next chip receives is what
+    it receives from the chip before.
+    """
+    line, place = (int(axis[0]) for axis in np.nonzero(lines == 0))
+    local = group.chips % group.cluster.chips_per_domain
+    next_chip = lines[line, (place + 1) % lines.shape[1]]
+    link = int(routes(group.cluster.shape, local[:1], local[[next_chip]]).link[0])
+    one_rank_lines = np.arange(FEW, dtype=np.int32)[:, None]
+    return link, Leg(one_rank_lines, lines.shape[1], lines.shape[1] - 1, link)
 
 
 def hierarchical(call: CollectiveCall, slices: int) -> Messages:

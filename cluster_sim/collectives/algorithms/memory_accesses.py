@@ -34,8 +34,6 @@ def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> F
 def pairs_share(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
     """Count the accesses if the two ranks of each pair share what one of them received.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import Group
     >>> from cluster_sim.hardware.communication_costs import communication_costs
     >>> from topologies.clusters.names import cluster

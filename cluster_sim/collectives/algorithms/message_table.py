@@ -21,14 +21,9 @@ COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
 class Table:
     """Blocks of messages, in the order in which they were added.
 
-    Attributes
-    ----------
-    columns : dict of str to list of array
-        Blocks of each column.
-    edges : list of int array (messages of a block, edges of each)
-        Rows that wait for each message.
-    count : int
-        Number of rows so far.
+    ``columns``: blocks of each column.
+    ``edges`` (messages of a block, edges of each): rows that wait for each message.
+    ``count``: number of rows so far.
     """
 
     columns: dict[str, list[IntArray]]
@@ -43,12 +38,8 @@ class Table:
     def add(self, edges: IntArray | Sequence[IntArray], **columns: IntArray) -> None:
         """Append a block of messages.
 
-        Parameters
-        ----------
-        edges : int array (messages, edges of each), or several for consecutive messages
-            Rows that wait for each message.
-        **columns : int array
-            The columns of :data:`COLUMNS`, of any shape.
+        ``edges`` (messages, edges of each): rows that wait for each message. ``**columns``: the
+        columns of :data:`COLUMNS`, of any shape.
         """
         self.edges += [edges] if isinstance(edges, np.ndarray) else edges
         for name, values in columns.items():

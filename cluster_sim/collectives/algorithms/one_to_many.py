@@ -60,12 +60,7 @@ def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
 def tree_broadcast(rank_at: IntArray, size_bytes: int) -> Messages:
     """Write a broadcast from rank 0 by recursive doubling over the corners of a hypercube.
 
-    Parameters
-    ----------
-    rank_at : int array (ranks,)
-        Rank at each corner.
-    size_bytes : int
-        Buffer [B].
+    ``rank_at`` (ranks,): rank at each corner. ``size_bytes``: buffer [B].
     """
     ranks = len(rank_at)
     # Number the corners from that of rank 0 by exclusive or, which leaves neighbours neighbours.

@@ -63,15 +63,9 @@ def per_axis(call: CollectiveCall) -> Messages:
 def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]) -> Messages:
     """Add barriers, so that each stage begins when all ranks have finished the one before.
 
-    Parameters
-    ----------
-    messages : Messages
-        The stages one after the other, with a join for each rank between two.
-    stages : sequence of int
-        Number of messages of each stage, without joins.
-    held : sequence of int
-        Number of messages of each stage, from its first, that wait for the barrier; the rest of
-        the stage waits for these.
+    ``messages``: the stages one after the other, with a join for each rank between two. ``stages``:
+    number of messages of each stage, without joins. ``held``: number of messages of each stage,
+    from its first, that wait for the barrier; the rest of the stage waits for these.
     """
     ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
     if rows == 0 or barriers < 1:
@@ -125,12 +119,8 @@ def ring_by_ring_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | No
     """Return the time of a call from runs of every ring by itself, one axis after the other.
 
     All messages are simulated, in the memory of a few rings. Where blocks differ by a byte, clocks
-    of links give the time of each ring (:mod:`~.ring_clocks`).
-
-    Returns
-    -------
-    int or None
-        Time [ps]; None where rings share more than links, or where messages cross several links.
+    of links give the time of each ring (:mod:`~.ring_clocks`). Returns the time [ps]; None where
+    rings share more than links, or where messages cross several links.
     """
     shape, filled = call.group.cluster.shape, _box(call)
     if not (isinstance(shape, Torus) and _rings_share_nothing(call)):

@@ -45,8 +45,6 @@ ALGORITHMS: dict[str, Algorithm] = by_name(
 def suitable(call: CollectiveCall) -> list[Algorithm]:
     """List the algorithms that can run a call and make sense for its group.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
     >>> ring = whole(cluster("ring:6", bandwidth="100GB/s", latency="1us"))
@@ -70,10 +68,8 @@ def fits_by(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
 def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm:
     """Return the algorithm that runs a call: itself, that of a name, or the one behind ``auto``.
 
-    Raises
-    ------
-    InputError
-        For a name that does not exist, and an algorithm that makes no sense for the call.
+    Raises InputError for a name that does not exist, and an algorithm that makes no sense for the
+    call.
     """
     if isinstance(algorithm, Algorithm) and algorithm.runs(call):
         return algorithm

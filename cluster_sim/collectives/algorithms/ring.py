@@ -53,16 +53,9 @@ RANKS_OF_FEW = 3
 def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter over weighted cycles of the same ranks.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-    rings : Cycles
-        Cycles that run at once, each with its share of the payload.
-    slices : int
-        Slices of each cycle's share, which follow one another.
+    ``rings``: cycles that run at once, each with its share of the payload. ``slices``: slices of
+    each cycle's share, which follow one another.
 
-    Notes
-    -----
     One cycle of n ranks takes 2 (n - 1) rounds for an all-reduce and n - 1 for the others, of
     size / n bytes each (Patarasuk & Yuan, 2009).
     """
@@ -90,16 +83,9 @@ def ring_rounds(
 ) -> Messages:
     """Write the rounds of rings whose chunks are numbered by cycle, slice and position.
 
-    Parameters
-    ----------
-    rings : Cycles
-    slices : int
-        Slices of each cycle, one after the other.
-    chunks : Chunks
-        A chunk for each cycle, slice and position (cycles * slices * ranks,).
-    rounds : int
-    reducing : int
-        Number of rounds at the beginning whose messages are added to what the receiver holds.
+    ``slices``: slices of each cycle, one after the other. ``chunks``: a chunk for each cycle, slice
+    and position (cycles * slices * ranks,). ``reducing``: number of rounds at the beginning whose
+    messages are added to what the receiver holds.
     """
     count, ranks = rings.order.shape
     parts = count * slices

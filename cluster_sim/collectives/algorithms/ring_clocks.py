@@ -89,13 +89,8 @@ def last_end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int | None:
 
     None where that might be past the horizon of the engine.
 
-    Parameters
-    ----------
-    wire_ps : int64 array (rings, slices, blocks)
-        Time of each block on a link [ps]; a link meets the blocks in falling order. An empty one
-        takes none and waits for nobody.
-    latency_ps : int
-    rounds : int
+    ``wire_ps`` (rings, slices, blocks): time of each block on a link [ps]; a link meets the blocks
+    in falling order. An empty one takes none and waits for nobody.
     """
     slices = wire_ps.shape[1]
     if rounds * (slices * int(wire_ps.max()) + latency_ps) > HORIZON_PS:

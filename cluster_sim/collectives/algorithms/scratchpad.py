@@ -16,8 +16,6 @@ def scratchpad_bytes(group: Group) -> int:
     A rank is a logical NeuronCore. It consists of as many cores as the runtime joins by default or,
     with more ranks a chip, of an equal share of the chip's cores.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> [scratchpad_bytes(Group(cluster("trn2.48xlarge"), [0], each)) // 2**20 for each in (4, 8)]
     [56, 28]

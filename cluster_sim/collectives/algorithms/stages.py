@@ -15,15 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.collectives.algorithms.message_table import Table
-from cluster_sim.collectives.algorithms.stage_messages import (
-    Stage,
-    StageChannels,
-    add_stage,
-    add_stages,
-)
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, shards, share
-from cluster_sim.collectives.messages import Messages, no_messages
+from cluster_sim.collectives.messages import Channels, Messages, no_messages
 from topologies.arrays import IntArray
 
 
@@ -31,13 +25,10 @@ from topologies.arrays import IntArray
 class Part:
     """A part of the payload, and the stages along which it is reduced, in order.
 
-    Attributes
-    ----------
-    lines : tuple of int32 array (lines, ranks of a line)
-        For each stage the rings, as ranks in order. The rings of a stage hold every rank once, and
-        the ranks of a ring have the same places in the rings of all earlier stages.
-    weight : int
-        Weight by which the payload is divided among parts.
+    ``lines`` (lines, ranks of a line): for each stage the rings, as ranks in order. The rings of a
+        stage hold every rank once, and the ranks of a ring have the same places in the rings of all
+        earlier stages.
+    ``weight``: weight by which the payload is divided among parts.
     """
 
     lines: tuple[IntArray, ...]
@@ -48,16 +39,11 @@ class Part:
 class Leg:
     """A stage that is run on a few ranks, in place of many that do the same at the same time.
 
-    Attributes
-    ----------
-    lines : int32 array (lines, ranks of a line)
-        The few ranks, each in one line.
-    length : int
-        Number of ranks of a line that they stand for: the buffer is cut into as many blocks.
-    rounds : int
-        Rounds that are run; all of them are ``length - 1``.
-    link : int, optional
-        Link of the domain over which a rank that stands for a whole line sends to itself.
+    ``lines`` (lines, ranks of a line): the few ranks, each in one line.
+    ``length``: number of ranks of a line that they stand for: the buffer is cut into as many
+        blocks.
+    ``rounds``: rounds that are run; all of them are ``length - 1``.
+    ``link``: link of the domain over which a rank that stands for a whole line sends to itself.
     """
 
     lines: IntArray
@@ -69,12 +55,8 @@ class Leg:
 def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter in stages.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-    parts : sequence of Part
-    slices : int
-        Slices of each part; a slice is the priority of its messages, so that early ones go ahead.
+    ``slices``: slices of each part; a slice is the priority of its messages, so that early ones go
+    ahead.
     """
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     places = [_places(part, ranks) for part in parts]
@@ -102,16 +84,9 @@ def staged_by_few(
 ) -> Messages:
     """Write the stages of many ranks, all of which do the same, as messages of a few of them.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-        Call of all ranks; blocks that differ by a byte all get the larger size.
-    ranks : int
-        Number of ranks that are run.
-    parts : sequence of (legs, weight)
-        Parts of the payload, as :class:`Part` with legs in place of lines.
-    slices : int
-        Slices of each part.
+    ``call``: call of all ranks; blocks that differ by a byte all get the larger size. ``ranks``:
+    number of ranks that are run. ``parts``: parts of the payload, as :class:`Part` with legs in
+    place of lines. ``slices``: slices of each part.
     """
     pieces = share(call.size_bytes, np.repeat([weight for _, weight in parts], slices))
     table, channels = Table.empty(), StageChannels(ranks)
@@ -132,13 +107,7 @@ def staged_by_few(
 def staged_count(call: CollectiveCall, parts: Sequence[Sequence[int]], slices: int) -> int:
     """Count the rows of :func:`staged` without building them.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-    parts : sequence of sequence of int
-        For each part, the ranks in a line of each stage.
-    slices : int
-        Slices of each part.
+    ``parts``: for each part, the ranks in a line of each stage. ``slices``: slices of each part.
     """
     rows = 0
     for lengths in parts:
@@ -162,14 +131,9 @@ def lengths_of(parts: Sequence[Part]) -> list[list[int]]:
 def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
     """Write a single stage: a reduce-scatter or all-gather in every ring at once.
 
-    Parameters
-    ----------
-    lines : int32 array (ways, lines, ranks of a line)
-        Rings, as ranks in order; the rings of each way hold every rank once.
-    chunks : Chunks
-        A chunk for each way, line and place in the line.
-    reduces : bool
-        Whether the stage is a reduce-scatter; otherwise it is an all-gather.
+    ``lines`` (ways, lines, ranks of a line): rings, as ranks in order; the rings of each way hold
+    every rank once. ``chunks``: a chunk for each way, line and place in the line. ``reduces``:
+    whether the stage is a reduce-scatter; otherwise it is an all-gather.
     """
     ways, count, size = lines.shape
     ranks = count * size
@@ -220,3 +184,208 @@ def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]
             down.append(Stage(lines, low, width, True, rounds, base))
             up.append(Stage(lines, low, width, False, rounds, base))
     return down, up[::-1]
+
+
+NO_LINK = -1
+"""Link of a channel whose route the fabric chooses."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage of one part of the payload, in all slices.
+
+    ``lines`` (lines, ranks of a line): rings, as ranks in order; each rank is in one.
+    ``low`` (lines,): first chunk of the interval that each line works on, counted within the part.
+    ``width``: chunks of a block; a line's interval has one block for each of its ranks.
+    ``reduces``: whether the stage is of a reduce-scatter; otherwise it is of an all-gather.
+    ``rounds``: rounds that are run.
+    ``base``: first chunk of the part.
+    ``link``: link of the domain that all messages cross; by default the fabric chooses their
+        routes.
+    """
+
+    lines: IntArray
+    low: IntArray
+    width: int
+    reduces: bool
+    rounds: int
+    base: int = 0
+    link: int | None = None
+
+
+class StageChannels:
+    """Channels of stages, numbered in the order in which stages first use them."""
+
+    def __init__(self, ranks: int) -> None:
+        # A rank's channel to itself carries its joins.
+        self._src: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
+        self._dst: list[IntArray] = [np.arange(ranks, dtype=np.int32)]
+        self._link: list[IntArray] = [np.full(ranks, NO_LINK)]
+        # By identity of the array: the reduce-scatter and the all-gather of a stage share lines.
+        self._first: dict[int, int] = {}
+        self._count = ranks
+
+    def of(self, lines: IntArray, link: int | None = None) -> IntArray:
+        """Return the channels from each rank to the next of its line, over a link if given."""
+        if id(lines) not in self._first:
+            self._first[id(lines)] = self._count
+            self._src.append(lines.ravel())
+            self._dst.append(np.roll(lines, -1, axis=1).ravel())
+            self._link.append(np.full(lines.size, NO_LINK if link is None else link))
+            self._count += lines.size
+        first = self._first[id(lines)]
+        return np.arange(first, first + lines.size, dtype=np.int32).reshape(lines.shape)
+
+    def table(self) -> Channels:
+        """Return the table of all channels."""
+        src, dst, link = (np.concatenate(columns) for columns in (self._src, self._dst, self._link))
+        has_link = link != NO_LINK
+        if not has_link.any():
+            return Channels.table(src, dst)
+        ptr = np.concatenate([[0], np.cumsum(has_link)])
+        return Channels.table(src, dst, ptr=ptr, link=link[has_link].astype(np.int32))
+
+
+def add_stages(
+    table: Table, channels: StageChannels, stages: Sequence[Stage], ranks: int, slices: int
+) -> None:
+    """Add the messages and joins of all stages of a part, one stage after the other."""
+    step = 0
+    for number, stage in enumerate(stages):
+        add_stage(
+            table,
+            channels.of(stage.lines, stage.link),
+            stage,
+            ranks=ranks,
+            slices=slices,
+            step=step,
+            following=stages[number + 1] if number + 1 < len(stages) else None,
+            onward=number + 2 < len(stages),
+        )
+        step += stage.rounds
+
+
+def add_stage(
+    table: Table,
+    channel: IntArray,
+    stage: Stage,
+    *,
+    ranks: int,
+    slices: int,
+    step: int,
+    following: Stage | None,
+    onward: bool,
+) -> None:
+    """Add the rounds of a stage, and the joins after it if another stage follows.
+
+    Rows are in order of round, slice, line and place in the line; joins of slice and rank.
+
+    ``channel`` (lines, ranks of a line): channel from each rank to the next of its line. ``step``:
+    number of the stage's first round in the collective. ``following``: the next stage. ``onward``:
+    whether a stage follows the next one.
+    """
+    count, size = stage.lines.shape
+    rounds = stage.rounds
+    shape = (rounds, slices, count, size)
+    round_ = np.arange(rounds, dtype=np.int32)[:, None, None, None]
+    slice_ = np.arange(slices, dtype=np.int32)[None, :, None, None]
+    place = np.arange(size, dtype=np.int32)
+    block = (place - np.int32(stage.reduces) - round_) % np.int32(size)
+    first = stage.base + slice_ * np.int32(ranks) + stage.low.astype(np.int32)[:, None]
+    start = table.count
+    exits = start + int(np.prod(shape))
+    table.add(
+        _stage_edges(stage, slices, ranks, start, exits if following else None),
+        channel=np.broadcast_to(channel, shape),
+        first=np.broadcast_to(first + block * np.int32(stage.width), shape),
+        count=np.broadcast_to(np.int32(stage.width), shape),
+        reduce=np.broadcast_to(np.int32(stage.reduces), shape),
+        step=np.broadcast_to(round_ + np.int32(step), shape),
+        priority=np.broadcast_to(slice_, shape),
+    )
+    if following is not None:
+        _add_joins(
+            table,
+            stage,
+            following,
+            ranks=ranks,
+            slices=slices,
+            step=step,
+            onward=onward,
+        )
+
+
+def _stage_edges(
+    stage: Stage, slices: int, ranks: int, start: int, exits: int | None
+) -> list[IntArray]:
+    """Return the rows that wait for each message of a stage.
+
+    They are the next round's message of the rank that receives it, and that rank's join. The join
+    of a reduce-scatter waits for the last arrival alone, which is the finished block; the join of
+    an all-gather waits for every arrival, each of which is a part of what the rank then holds.
+
+    ``start``: row of the stage's first message. ``exits``: row of the first join after the stage,
+    None where no stage follows.
+    """
+    count, size = stage.lines.shape
+    rounds = stage.rounds
+    place = np.arange(slices * count * size, dtype=np.int32).reshape(slices, count, size)
+    next_place = np.roll(place, -1, axis=2).ravel()
+    starts = start + np.arange(1, rounds, dtype=np.int32)[:, None] * np.int32(place.size)
+    forward = (starts + next_place).ravel()
+    if exits is None:
+        return [forward[:, None], np.empty((place.size, 0), np.int32)]
+    receiver = np.roll(stage.lines, -1, axis=1).astype(np.int32)
+    slice_ = np.arange(slices, dtype=np.int32)[:, None, None]
+    join = np.ravel(exits + slice_ * np.int32(ranks) + receiver)
+    if stage.reduces:
+        return [forward[:, None], join[:, None]]
+    both = np.stack([forward, np.tile(join, rounds - 1)], axis=1)
+    return [both, join[:, None]]
+
+
+def _add_joins(
+    table: Table,
+    stage: Stage,
+    following: Stage,
+    *,
+    ranks: int,
+    slices: int,
+    step: int,
+    onward: bool,
+) -> None:
+    """Add a join for each slice and rank, which waits until the rank has finished a stage.
+
+    Its chunks are what the rank then holds: its block after a reduce-scatter, all blocks of its
+    line after an all-gather. It leads to the messages of the next stage that need them, all rounds
+    of a reduce-scatter and the first round of an all-gather, and, where a further stage follows
+    (``onward``), to the rank's join after the next stage.
+    """
+    shape = (slices, ranks)
+    size = stage.lines.shape[1]
+    first_chunk = np.empty(ranks, np.int32)
+    block = np.arange(size) if stage.reduces else np.zeros(size, np.int64)
+    first_chunk[stage.lines] = stage.low[:, None] + block * stage.width
+    width = stage.width if stage.reduces else stage.width * size
+    start = table.count + slices * ranks
+    rows, columns = following.lines.shape
+    next_place = np.empty(ranks, np.int32)  # of each rank among the lines of the next stage
+    next_place[following.lines] = np.arange(ranks, dtype=np.int32).reshape(rows, columns)
+    slice_ = np.arange(slices, dtype=np.int32)[:, None]
+    rounds = following.rounds if following.reduces else 1
+    per_round = np.int32(slices * ranks)
+    first_round = (start + slice_ * np.int32(ranks) + next_place)[:, :, None]
+    targets = first_round + np.arange(rounds, dtype=np.int32) * per_round
+    if onward:
+        next_joins = start + following.rounds * per_round
+        joins = next_joins + np.arange(per_round).reshape(slices, ranks, 1)
+        targets = np.concatenate([targets, joins], axis=2)
+    table.add(
+        targets.reshape(slices * ranks, -1).astype(np.int32),
+        channel=np.broadcast_to(np.arange(ranks, dtype=np.int32), shape),
+        first=stage.base + slice_ * np.int32(ranks) + first_chunk,
+        count=np.full(shape, width, np.int32),
+        reduce=np.zeros(shape, np.int32),
+        step=np.full(shape, step + stage.rounds - 1, np.int32),
+        priority=np.broadcast_to(slice_, shape),
+    )

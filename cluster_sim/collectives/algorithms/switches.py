@@ -19,8 +19,6 @@ NEAR = 4
 def switched(call: CollectiveCall) -> tuple[str, ...]:
     """Name the algorithms that ``auto`` chooses at this size and at sizes near it, in this order.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
     >>> server = whole(cluster("trn1.32xlarge"))

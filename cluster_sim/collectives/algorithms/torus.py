@@ -79,15 +79,8 @@ def shares(
 
     They are kept on disk for later runs, since scipy takes longer to load than a command to run.
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Chips along each axis.
-    capacities : tuple of int
-        Rates of the axes, in any unit.
+    ``sizes``: chips along each axis. ``capacities``: rates of the axes, in any unit.
 
-    Examples
-    --------
     >>> shares((4, 4), (1, 1))
     (((0, 1), 500), ((1, 0), 500))
     """

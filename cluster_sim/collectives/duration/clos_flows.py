@@ -99,9 +99,7 @@ def exchange_ps(call: CollectiveCall) -> int:
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
     """Count for each rack the ordered pairs of chips of one domain; a chip pairs with itself too.
 
-    Returns
-    -------
-    int64 array (racks of the group,)
+    Returns an array (racks of the group,).
     """
     _, domain, counts = np.unique(group.domain, return_inverse=True, return_counts=True)
     _, rack = np.unique(rack_of_chip, return_inverse=True)

@@ -28,8 +28,6 @@ def visited(places: int, experts: int) -> float:
 
     Every expert is at any of the places with equal probability.
 
-    Examples
-    --------
     >>> visited(1, 8), round(visited(4, 8), 2)
     (1.0, 3.6)
     """
@@ -46,20 +44,11 @@ def library_s(
 ) -> float:
     """Time of an exchange by a library's kernel [s].
 
-    Parameters
-    ----------
-    catalogue : Catalogue
-        Catalogue that has the library's constants for the chip.
-    library : str
-        Name of the library, one of ``LIBRARIES``.
-    way : str
-        Direction of the exchange, one of ``WAYS``.
-    group : Group
-        Ranks among which the experts are divided, equally many on each server.
-    sent_bytes : float
-        Size of all tokens of a rank, each counted once [B].
-    experts : int
-        Number of experts to which each token goes.
+    ``catalogue``: catalogue that has the library's constants for the chip. ``library``: name of the
+    library, one of ``LIBRARIES``. ``way``: direction of the exchange, one of ``WAYS``. ``group``:
+    ranks among which the experts are divided, equally many on each server. ``sent_bytes``: size of
+    all tokens of a rank, each counted once [B]. ``experts``: number of experts to which each token
+    goes.
     """
     part = _part(library, group.cluster.chip, way)
     servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))

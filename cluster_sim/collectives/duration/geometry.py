@@ -32,12 +32,6 @@ from topologies.shapes.links import coordinates
 class Geometry:
     """A group that is equal to every group of its geometry, so that one stands for all.
 
-    Attributes
-    ----------
-    group : Group
-
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> servers = cluster("trn2.48xlarge:64")
     >>> pairs = [Geometry(Group(servers, chips)) for chips in ([0, 16], [80, 96], [48, 64])]
@@ -62,17 +56,10 @@ class Geometry:
 def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
     """Number groups of chips so that groups of one geometry share a number.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int array (groups, members)
+    ``chips`` (groups, members).
 
-    Returns
-    -------
-    first : int64 array (geometries,)
-        First group of each geometry.
-    geometry : int64 array (groups,)
-        Geometry of each group.
+    Returns ``first`` (geometries,): first group of each geometry. ``geometry`` (groups,): geometry
+    of each group.
     """
     offsets = chips - chips[:, :1]
     if not (offsets == offsets[:1]).all():
@@ -90,14 +77,9 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
 def places(cluster: Cluster, chips: IntArray) -> IntArray:
     """Describe groups in rows that are equal for groups of one geometry.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int64 array (groups, members)
+    ``chips`` (groups, members).
 
-    Returns
-    -------
-    int64 array (groups, columns)
+    Returns an array (groups, columns).
     """
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
@@ -144,11 +126,7 @@ def _shift(shape: Torus, first: IntArray) -> IntArray:
     coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
     rings of an odd length, on which a step over the end changes the sum by an odd number.
 
-    Parameters
-    ----------
-    shape : Torus
-    first : int64 array (axes, groups)
-        Coordinates of the first chip of each group.
+    ``first`` (axes, groups): coordinates of the first chip of each group.
     """
     wraps = np.array([axis.wrap for axis in shape.axes])
     even = wraps & (np.array(shape.sizes) % 2 == 0)
@@ -162,8 +140,6 @@ def _shift(shape: Torus, first: IntArray) -> IntArray:
 def _ranked(values: IntArray) -> IntArray:
     """Number the values of each row 0, 1, … in ascending order, equal ones alike.
 
-    Examples
-    --------
     >>> _ranked(np.array([[7, 3, 7], [5, 5, 5]]))
     array([[1, 0, 1],
            [0, 0, 0]])

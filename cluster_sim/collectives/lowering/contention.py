@@ -27,14 +27,10 @@ Rows = tuple[IntArray, IntArray, IntArray, IntArray]
 class Shares:
     """Shared resources that messages use, grouped by channel.
 
-    Attributes
-    ----------
-    ptr : int64 array (channels + 1,)
-        Messages of channel c use ``resource[ptr[c]:ptr[c + 1]]``.
-    resource : int32 array (shares,)
-    copy, added : int32 array (shares,)
-        Rate of the resource that 1 B/s of a message takes [B/s]: of a message that replaces what
-        the receiver holds, and of one that is added to it.
+    ``ptr`` (channels + 1,): messages of channel c use ``resource[ptr[c]:ptr[c + 1]]``.
+    ``resource`` (shares,).
+    ``copy, added`` (shares,): rate of the resource that 1 B/s of a message takes [B/s]: of a
+        message that replaces what the receiver holds, and of one that is added to it.
     """
 
     ptr: IntArray
@@ -54,14 +50,9 @@ class Shares:
     def flows(self, op: IntArray, channel: IntArray, reduces: BoolArray, cap: IntArray) -> Flows:
         """Return the flows of ops, with the shares of their channels.
 
-        Parameters
-        ----------
-        op, channel : int array (flows,)
-            Number of each op, and the channel of its message.
-        reduces : bool array (flows,)
-            Whether the message is added to what the receiver holds.
-        cap : int64 array (flows,)
-            Rate of the link that each flow holds [B/s].
+        ``op, channel`` (flows,): number of each op, and the channel of its message. ``reduces``
+        (flows,): whether the message is added to what the receiver holds. ``cap`` (flows,): rate of
+        the link that each flow holds [B/s].
         """
         count = np.diff(self.ptr)[channel]
         ptr = np.zeros(len(op) + 1, np.int64)
@@ -76,16 +67,9 @@ def shares(
 ) -> Shares | None:
     """Return the shared resources of each channel, or None if none can limit a flow.
 
-    Parameters
-    ----------
-    messages : Messages
-    chip_of_rank : int array (ranks,)
-        Global chip of each rank.
-    fabric : Fabric
-    paths : Paths
-        Links that each channel crosses.
-    contended : bool
-        Whether others may access the same memories, so that every memory can limit a flow.
+    ``chip_of_rank`` (ranks,): global chip of each rank. ``paths``: links that each channel crosses.
+    ``contended``: whether others may access the same memories, so that every memory can limit a
+    flow.
     """
     channels = messages.channels
     chips = _Ends(chip_of_rank[channels.src], chip_of_rank[channels.dst], ~channels.joins)
@@ -157,13 +141,7 @@ def _memory(
 def _arriving(chips: _Ends, fabric: Fabric, paths: Paths, shares: int) -> IntArray:
     """Return the highest rate at which data can arrive at each memory's chip, by resource [B/s].
 
-    Parameters
-    ----------
-    chips : _Ends
-    fabric : Fabric
-    paths : Paths
-    shares : int
-        Shares of the DMA engines that a byte copied inside a chip takes.
+    ``shares``: shares of the DMA engines that a byte copied inside a chip takes.
     """
     last = paths.resource[paths.ptr[1:] - 1]
     links = distinct(last[chips.sends & (last >= 0)])

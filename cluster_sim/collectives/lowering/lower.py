@@ -63,22 +63,12 @@ def lower(
 ) -> Schedule:
     """Turn messages into a schedule on a fabric.
 
-    Parameters
-    ----------
-    messages : Messages
-    chip_of_rank : int array (ranks,)
-        Global chip of each rank.
-    fabric : Fabric
-    facts : mapping
-        Facts of the schedule.
-    contended : bool
-        Whether others may access the same memories, so that these may limit any message.
+    ``chip_of_rank`` (ranks,): global chip of each rank. ``facts``: facts of the schedule.
+    ``contended``: whether others may access the same memories, so that these may limit any message.
 
-    Returns
-    -------
-    Schedule
-        Ops in the order of the messages, then a join ``done`` for each rank. Labels are ``rank``
-        and ``peer`` (from, to), ``chunk`` and ``chunks`` (first and number), ``step``, ``what``.
+    Returns the ops in the order of the messages, then a join ``done`` for each rank. Labels are
+    ``rank`` and ``peer`` (from, to), ``chunk`` and ``chunks`` (first and number), ``step``,
+    ``what``.
     """
     paths = _paths(messages, chip_of_rank, fabric)
     shared = shares(messages, chip_of_rank, fabric, paths, contended=contended)
@@ -117,12 +107,8 @@ def lower(
 class _Layout:
     """Numbers of the ops of each message, which follow one another.
 
-    Attributes
-    ----------
-    first : int64 array (messages + 1,)
-        First op of each message; the last value is the number of ops.
-    width : int64 array (messages,) or None
-        Number of ops of each message; None where every message is one op.
+    ``first`` (messages + 1,): first op of each message; the last value is the number of ops.
+    ``width`` (messages,): number of ops of each message; None where every message is one op.
     """
 
     first: IntArray
@@ -290,17 +276,8 @@ def _flows(
 ) -> Flows:
     """Return the flows among the last hops, no faster than the links that they hold.
 
-    Parameters
-    ----------
-    shared : Shares or None
-    last : int array (messages,)
-        Op of each message's last hop.
-    messages : Messages
-    size : int array (messages,)
-        Bytes of each message [B].
-    resource : int array (ops,)
-        Link that each op holds.
-    fabric : Fabric
+    ``last`` (messages,): op of each message's last hop. ``size`` (messages,): bytes of each message
+    [B]. ``resource`` (ops,): link that each op holds.
     """
     if shared is None:
         return Flows.none()

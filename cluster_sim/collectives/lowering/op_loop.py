@@ -22,23 +22,16 @@ ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
 class MessageColumns(NamedTuple):
     """Columns of the messages, one element a message.
 
-    Attributes
-    ----------
-    first : int64 array (messages + 1,)
-        First op of each message; the last value is the number of ops.
-    channel, priority : int32 array (messages,)
-    size : int64 array (messages,)
-        Bytes of each message [B].
-    alike : int32 array (messages,)
-        Column of ``Routes.duration_ps`` with the times of a message of this size.
-    before_wire_ps : int64 array (messages,), or (0,) where messages are not issued
-        Time from the end of the issue until the message is on the wire [ps].
-    arrives : uint8 array (messages,)
-        Label of the last hop.
-    edge : int64 array (messages + 1,)
-        Messages that wait for message k are ``waiting[edge[k]:edge[k + 1]]``.
-    waiting : int32 array (edges,)
-        Numbers of the waiting messages.
+    ``first`` (messages + 1,): first op of each message; the last value is the number of ops.
+    ``channel, priority`` (messages,).
+    ``size`` (messages,): bytes of each message [B].
+    ``alike`` (messages,): column of ``Routes.duration_ps`` with the times of a message of this
+        size.
+    ``before_wire_ps`` (messages,), (0,): time from the end of the issue until the message is on the
+        wire [ps].
+    ``arrives`` (messages,): label of the last hop.
+    ``edge`` (messages + 1,): messages that wait for message k are ``waiting[edge[k]:edge[k + 1]]``.
+    ``waiting`` (edges,): numbers of the waiting messages.
     """
 
     first: IntArray
@@ -55,26 +48,17 @@ class MessageColumns(NamedTuple):
 class Routes(NamedTuple):
     """Hops of the channels, and times on their links.
 
-    Attributes
-    ----------
-    ptr : int64 array (channels + 1,)
-        Hops of channel c are ``ptr[c]:ptr[c + 1]``.
-    resource, latency_ps : int64 array (hops,)
-        Link of the hop, ``NO_RESOURCE`` for none; time from the end of the hop to arrival [ps].
-    join : bool array (channels,)
-        Whether messages of a channel are joins of a rank with itself.
-    receiver : int32 array (channels,)
-        Final join of the rank that each channel leads to.
-    core : int64 array (channels,), or (0,) where messages are not issued
-        CC-Core that issues the messages of each channel.
-    issue_ps : int
-        Time to issue a message [ps]; 0 where messages are not issued.
-    speed : int64 array (resources,)
-        Row of ``duration_ps`` that holds for each link.
-    duration_ps : int64 array (rates, sizes)
-        Time of a message of each size on a link of each rate [ps].
-    forwards : bool array (resources,)
-        Whether the node that a link leads to forwards a message while it receives it.
+    ``ptr`` (channels + 1,): hops of channel c are ``ptr[c]:ptr[c + 1]``.
+    ``resource, latency_ps`` (hops,): link of the hop, ``NO_RESOURCE`` for none; time from the end
+        of the hop to arrival [ps].
+    ``join`` (channels,): whether messages of a channel are joins of a rank with itself.
+    ``receiver`` (channels,): final join of the rank that each channel leads to.
+    ``core`` (channels,), (0,): CC-Core that issues the messages of each channel.
+    ``issue_ps``: time to issue a message [ps]; 0 where messages are not issued.
+    ``speed`` (resources,): row of ``duration_ps`` that holds for each link.
+    ``duration_ps`` (rates, sizes): time of a message of each size on a link of each rate [ps].
+    ``forwards`` (resources,): whether the node that a link leads to forwards a message while it
+        receives it.
     """
 
     ptr: IntArray
@@ -92,15 +76,13 @@ class Routes(NamedTuple):
 class OpsAndEdges(NamedTuple):
     """Columns of the ops, and of the edges that lead from them; see :class:`Schedule`.
 
-    Attributes
-    ----------
-    kind, what : uint8 array (ops,)
-    resource, priority : int32 array (ops,)
-    duration_ps, size : int64 array (ops,)
-    edge : int64 array (ops + 1,)
-    dst : int32 array (edges,)
-    lag_ps : int64 array (edges,)
-    from_start : bool array (edges,), False throughout
+    ``kind, what`` (ops,).
+    ``resource, priority`` (ops,).
+    ``duration_ps, size`` (ops,).
+    ``edge`` (ops + 1,).
+    ``dst`` (edges,).
+    ``lag_ps`` (edges,).
+    ``from_start`` (edges,).
     """
 
     kind: IntArray

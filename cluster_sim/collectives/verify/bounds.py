@@ -7,6 +7,7 @@ two ranks that are farthest apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,10 +17,6 @@ import numpy as np
 from cluster_sim.collectives.algorithms.memory_accesses import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
-from cluster_sim.collectives.verify.stacked_switches import (
-    stacked_outward,
-    switches_are_stacked,
-)
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import BoolArray, IntArray, distinct
@@ -48,12 +45,8 @@ AROUND = "cut around a domain"
 class Bound:
     """One reason why a collective cannot be faster.
 
-    Attributes
-    ----------
-    what : str
-        ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
-    time_ps : int
-        Shortest time that the collective can take for this reason [ps].
+    ``what``: ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
+    ``time_ps``: shortest time that the collective can take for this reason [ps].
     """
 
     what: str
@@ -197,8 +190,6 @@ def _axis_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
 def _in_stretches(members: IntArray, width: int) -> IntArray:
     """Members of each stretch of ``width`` places around an axis, by its start.
 
-    Examples
-    --------
     >>> _in_stretches(np.array([1, 2, 4, 8]), 2)
     array([ 3,  6, 12,  9])
     """
@@ -222,12 +213,7 @@ def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> I
     A link leaves the stretches that hold its source but not its target. Those that hold the source,
     and those that hold both, are ranges of starts round the axis; the rates are summed by where
     these ranges begin and end. ``width`` is at most half the axis, so that source and target share
-    stretches one way round only.
-
-    Returns
-    -------
-    int64 array (size,)
-        Rate by the first coordinate of the stretch.
+    stretches one way round only. Returns the rate by the first coordinate of the stretch; (size,).
     """
     change = np.zeros(2 * size + 1, np.int64)
 
@@ -317,3 +303,35 @@ def _farthest_inside(shape: Shape, src: IntArray, dst: IntArray) -> int:
 
 def _most(values: IntArray | np.typing.NDArray[np.float64]) -> int:
     return int(values.max(initial=0))
+
+
+LARGEST_CAPACITY = 2**31 - 1
+"""Largest capacity in the flow problem, which takes integers of 32 bits."""
+
+
+def switches_are_stacked(links: Links, chips: int) -> bool:
+    """Return whether some link joins two switches, as the leaves and spines of a Clos."""
+    return bool(((links.src >= chips) & (links.dst >= chips)).any())
+
+
+def stacked_outward(links: Links, part: BoolArray) -> int:
+    """Return the highest rate that can leave a set of chips [B/s]: the maximum flow to all others.
+
+    It equals the smallest cut, which puts each switch on one side or the other, however the
+    switches are joined (Ford and Fulkerson, 1956). Rates that do not fit in 32 bits are rounded up.
+
+    ``links``: links of one domain. ``part`` (chips,).
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    rate = links.bandwidth_bytes_per_s
+    unit = max(math.gcd(*rate.tolist()), -(-int(rate.sum()) // LARGEST_CAPACITY))
+    source, target = links.nodes, links.nodes + 1
+    inside = np.flatnonzero(part)
+    outside = np.flatnonzero(~part)
+    src = np.concatenate([links.src, np.full(len(inside), source), outside])
+    dst = np.concatenate([links.dst, inside, np.full(len(outside), target)])
+    capacity = np.append(-(-rate // unit), np.full(len(part), LARGEST_CAPACITY))
+    graph = csr_array((capacity.astype(np.int32), (src, dst)), shape=(target + 1, target + 1))
+    return int(maximum_flow(graph, source, target).flow_value) * unit

@@ -32,22 +32,11 @@ ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
 def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
     """Refuse collectives that the Neuron runtime would refuse.
 
-    Parameters
-    ----------
-    op : str
-        One of ``KINDS``, or ``all-to-all-v`` or ``all-gather-v``.
-    groups : Group or sequence of Group
-        Replica groups that run at once.
-    streams : int
-        Collectives that each rank has in flight at the same time.
+    ``op``: one of ``KINDS``, or ``all-to-all-v`` or ``all-gather-v``. ``groups``: replica groups
+    that run at once. ``streams``: collectives that each rank has in flight at the same time.
 
-    Raises
-    ------
-    InputError
-        Naming the limit that is exceeded.
+    Raises InputError, naming the limit that is exceeded.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 1, 5, 4]))
     >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 5]))
@@ -79,8 +68,6 @@ def along_ring(group: Group) -> Group:
     For a group in ascending order the runtime chooses the ring, and with it the neighbours of a
     permute. A group in any other order, or of several domains, is returned as it is.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> along_ring(Group(cluster("trn2.48xlarge"), [0, 1, 4, 5])).chips.tolist()
     [0, 4, 5, 1]

@@ -9,15 +9,15 @@ is right whatever the times. Sets of contributors are bitsets, one row for each 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cluster_sim.collectives.chunks import EVERY, Chunks
 from cluster_sim.collectives.lowering.collective import Collective
-from cluster_sim.collectives.verify.contributors import Contributors
-from cluster_sim.collectives.verify.data_edges import Items, data_edges, items_of, levels_of
-from cluster_sim.collectives.verify.errors import ProofError
-from cluster_sim.collectives.verify.routes import check_bytes, check_routes
-from topologies.arrays import BoolArray, IntArray
+from cluster_sim.collectives.lowering.op_loop import COPY, DONE, ISSUE, JOINED, PASS, REDUCE
+from cluster_sim.schedule.table import Codes, Schedule
+from topologies.arrays import BoolArray, IntArray, distinct
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
 LARGEST_RANKS = 256
@@ -152,3 +152,239 @@ def _goals(chunks: Chunks, group_of_rank: IntArray) -> tuple[IntArray, IntArray]
     within = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
     member = order[np.where(every[chunk], first[chunks.group[chunk]] + within, 0)]
     return np.where(every[chunk], member, chunks.target[chunk]).astype(np.int64), chunk
+
+
+def op_label(schedule: Schedule, name: str) -> IntArray:
+    """Return a label of every op; a label of few values as the numbers of these."""
+    label = schedule.labels[name]
+    return label.code if isinstance(label, Codes) else label
+
+
+class ProofError(ValueError):
+    """Error for a schedule that does not compute its collective; names chunk, rank and mistake."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contributors:
+    """Bits that stand for the contributions of ranks.
+
+    ``bit`` (ranks,): bit of each rank's contribution.
+    ``size`` (groups,): ranks of each group.
+    ``words``: words of 64 bits in a bitset.
+    """
+
+    chunks: Chunks
+    bit: IntArray
+    size: IntArray
+    words: int
+
+    @classmethod
+    def of(cls, chunks: Chunks, group_of_rank: IntArray) -> Contributors:
+        """Give every rank of a group a bit; where nothing is summed, all share one bit."""
+        order = np.argsort(group_of_rank, kind="stable")
+        size = np.bincount(group_of_rank)
+        bit = np.empty(len(group_of_rank), np.int64)
+        bit[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        summed = (chunks.source == EVERY).any()
+        widest = int(size.max(initial=1)) if summed else 1
+        return cls(chunks, bit, size, (widest + 63) // 64)
+
+    def at_first(self, rank: IntArray, chunk: IntArray) -> IntArray:
+        """Return what a rank holds of a chunk at first, for each pair, as bitsets (rows, words)."""
+        source = self.chunks.source[chunk]
+        bits = np.where(source == EVERY, self.bit[rank], 0)
+        rows = np.zeros((len(rank), self.words), np.uint64)
+        holds = np.flatnonzero((source == EVERY) | (source == rank))
+        rows[holds, bits[holds] // 64] = np.uint64(1) << (bits[holds] % 64).astype(np.uint64)
+        return rows
+
+    def full(self, chunk: IntArray) -> IntArray:
+        """Return the number of contributions that each chunk must have in the end."""
+        every = self.chunks.source[chunk] == EVERY
+        return np.where(every, self.size[self.chunks.group[chunk]], 1)
+
+
+def check_bytes(schedule: Schedule, chunks: Chunks) -> None:
+    """Check that the size of every op, but for joins, is that of its chunks."""
+    offsets = chunks.offsets()
+    first = op_label(schedule, "chunk").astype(np.int64)
+    op = np.flatnonzero(op_label(schedule, "what") < JOINED)
+    first, last = first[op], first[op] + op_label(schedule, "chunks")[op]
+    expected = offsets[last] - offsets[first]
+    wrong = schedule.size_bytes[op] != expected
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ProofError(
+            f"op {op[k]} moves {schedule.size_bytes[op[k]]} B, its chunks have {expected[k]} B"
+        )
+
+
+def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
+    """Check that each hop continues the one before, from the sender's to the receiver's chip."""
+    rank, peer = op_label(schedule, "rank"), op_label(schedule, "peer")
+    what = op_label(schedule, "what")
+    # Every op of a message but the last leads to one op, the next of the same message.
+    inner = np.flatnonzero((what == ISSUE) | (what == PASS))
+    following = schedule.edges.dst[np.minimum(schedule.edges.ptr[inner], len(schedule.edges) - 1)]
+    alone = np.diff(schedule.edges.ptr)[inner] != 1
+    same = (rank[inner] == rank[following]) & (peer[inner] == peer[following])
+    _refuse_ops(alone | ~same, inner, "does not lead on to the next hop of its message")
+    # Where one hop over links ends, the next begins.
+    near, far, crosses = _ends_of_hops(schedule)
+    passes = inner[what[inner] == PASS]
+    after = schedule.edges.dst[schedule.edges.ptr[passes]]
+    gap = crosses[passes] & crosses[after] & (far[passes] >= 0) & (far[passes] != near[after])
+    _refuse_ops(gap, passes, "does not lead on to where the next hop begins")
+    # The first hop begins at the sender's chip, the last ends at the receiver's.
+    first = np.ones(len(schedule), np.bool_)
+    first[after] = False
+    sends = (what < JOINED) & crosses
+    astray = sends & first & (near != chip_of_rank[rank])
+    _refuse_ops(astray, np.arange(len(astray)), "does not begin at the sender's chip")
+    arrives = sends & ((what == COPY) | (what == REDUCE))
+    end = np.where(far >= 0, far, near)
+    astray = arrives & (end != chip_of_rank[peer])
+    _refuse_ops(astray, np.arange(len(astray)), "does not end at the receiver's chip")
+
+
+def _ends_of_hops(schedule: Schedule) -> tuple[IntArray, IntArray, BoolArray]:
+    """Return the node where each op's resource begins, where it ends, and whether it has one.
+
+    A resource begins at its owner and ends at its peer. The end of an adapter is -1: what it sends
+    arrives at another adapter.
+    """
+    resources, resource, flows = schedule.resources, schedule.resource.copy(), schedule.flows
+    bare = resource[flows.op] < 0
+    resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    crosses = resource >= 0
+    held = np.where(crosses, resource, 0)
+    near = np.where(crosses, resources.owner[held], -1)
+    far = np.where(crosses, resources.peer[held], -1)
+    return near, far, crosses
+
+
+def _refuse_ops(bad: BoolArray, ops: IntArray, why: str) -> None:
+    """Refuse the schedule if any op is bad, naming the first."""
+    if bad.any():
+        raise ProofError(f"op {ops[np.argmax(bad)]} {why}")
+
+
+def levels_of(schedule: Schedule) -> IntArray:
+    """Return the level of each op: the length of the longest path of edges to it.
+
+    Ops without open edges are numbered and removed, level by level; if none is left before all ops
+    are numbered, the rest is on a cycle or behind one.
+    """
+    edges, ops = schedule.edges, len(schedule)
+    waiting = np.bincount(edges.dst, minlength=ops)
+    level = np.zeros(ops, np.int32)
+    front = np.flatnonzero(waiting == 0)
+    depth = done = 0
+    while len(front):
+        level[front] = depth
+        done += len(front)
+        depth += 1
+        counts = edges.ptr[front + 1] - edges.ptr[front]
+        begin = np.repeat(edges.ptr[front] - (np.cumsum(counts) - counts), counts)
+        reached = edges.dst[begin + np.arange(counts.sum())]
+        np.subtract.at(waiting, reached, 1)
+        front = distinct(reached[waiting[reached] == 0])
+    if done < ops:
+        raise ProofError(f"{ops - done:,} of {ops:,} ops wait for one another in a cycle")
+    return level
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Pairs of an op and a chunk that it carries, in order of the ops' levels.
+
+    ``op, chunk, rank, peer`` (items,): op, chunk, and sending and receiving rank.
+    ``arrives, reduces`` (items,): whether the op is the last hop of its message; whether the
+        message is then added.
+    ``level`` (items,): level of the op, ascending: every edge leads from a lower level to a higher
+        one.
+    """
+
+    op: IntArray
+    chunk: IntArray
+    rank: IntArray
+    peer: IntArray
+    arrives: BoolArray
+    reduces: BoolArray
+    level: IntArray
+
+
+def items_of(
+    schedule: Schedule, level: IntArray, content: IntArray | None
+) -> tuple[Items, IntArray]:
+    """Return the items of all ops that carry chunks, and the first item of each op, -1 for none."""
+    what = op_label(schedule, "what")
+    ops = np.flatnonzero(what != DONE)
+    ops = ops[np.argsort(level[ops], kind="stable")]
+    counts = op_label(schedule, "chunks")[ops].astype(np.int64)
+    begin = np.cumsum(counts) - counts
+    first_item = np.full(len(schedule), -1, np.int64)
+    first_item[ops] = begin
+    op = np.repeat(ops, counts)
+    within = np.arange(len(op)) - np.repeat(begin, counts)
+    place = op_label(schedule, "chunk")[op].astype(np.int64) + within
+    items = Items(
+        op=op,
+        chunk=place if content is None else content[place],
+        rank=op_label(schedule, "rank")[op].astype(np.int64),
+        peer=op_label(schedule, "peer")[op].astype(np.int64),
+        arrives=(what[op] == COPY) | (what[op] == REDUCE),
+        reduces=what[op] == REDUCE,
+        level=level[op],
+    )
+    return items, first_item
+
+
+def data_edges(
+    schedule: Schedule, items: Items, first_item: IntArray, *, listed: bool
+) -> tuple[IntArray, IntArray, BoolArray]:
+    """Find the edges from item to item that carry data.
+
+    Returns ``source, target`` (supplies,): items at both ends, in order of ``target``. ``replaces``
+    (supplies,): whether the source's value replaces what the rank held before; otherwise it is
+    added.
+    """
+    first, count = op_label(schedule, "chunk").astype(np.int64), op_label(schedule, "chunks")
+    rank, peer, what = (op_label(schedule, name) for name in ("rank", "peer", "what"))
+    src, dst = schedule.edges.sources(), schedule.edges.dst
+    # An arrival or a join supplies later messages of its receiver; an inner hop supplies the next.
+    arrives = (what[src] == COPY) | (what[src] == REDUCE) | (what[src] == JOINED)
+    same = (rank[src] == rank[dst]) & (peer[src] == peer[dst]) & (first[src] == first[dst])
+    carries = (what[dst] != DONE) & np.where(arrives, peer[src] == rank[dst], same)
+    src, dst = src[carries], dst[carries]
+    if listed:
+        source, target = _same_chunks(items, first_item, count, src, dst)
+        return source, target, ~items.reduces[source] | ~items.arrives[source]
+    # The chunks that both ends carry are the overlap of their ranges.
+    low = np.maximum(first[src], first[dst])
+    high = np.minimum(first[src] + count[src], first[dst] + count[dst])
+    counts = np.maximum(0, high - low)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    source = np.repeat(first_item[src] + low - first[src], counts) + within
+    target = np.repeat(first_item[dst] + low - first[dst], counts) + within
+    order = np.argsort(target, kind="stable")
+    source, target = source[order], target[order]
+    return source, target, ~items.reduces[source] | ~items.arrives[source]
+
+
+def _same_chunks(
+    items: Items, first_item: IntArray, count: IntArray, src: IntArray, dst: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return the items of the same chunk at both ends of each edge, in order of target."""
+    counts = count[dst].astype(np.int64)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    target = np.repeat(first_item[dst], counts) + within
+    # Items stand op by op, chunks ascending in each, so op and chunk together are a sorted key.
+    span = int(items.chunk.max(initial=0)) + 1
+    op_place = np.cumsum(np.append(False, items.op[1:] != items.op[:-1]))
+    key = op_place * span + items.chunk
+    wanted = np.repeat(op_place[first_item[src]], counts) * span + items.chunk[target]
+    place = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    in_source = key[place] == wanted
+    order = np.argsort(target[in_source], kind="stable")
+    return place[in_source][order], target[in_source][order]

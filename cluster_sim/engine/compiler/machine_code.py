@@ -30,12 +30,8 @@ KINDS = ("vendor_id", "cpu family", "model", "flags", "CPU", "Features")
 class Source:
     """Base of objects other than numbers that compiled code may refer to.
 
-    Attributes
-    ----------
-    function : callable
-        A Python function to be compiled.
-    name : str
-        Name of an instruction of the processor, which has no function.
+    ``function``: a Python function to be compiled.
+    ``name``: name of an instruction of the processor, which has no function.
     """
 
     function: Callable[..., Any]
@@ -45,14 +41,9 @@ class Source:
 class Code(NamedTuple):
     """The machine code of one function for arguments of some types.
 
-    Attributes
-    ----------
-    symbol : str
-        Name of the function in the object file.
-    result : str
-        Numba's name of the type that the function returns.
-    binary : bytes
-        The object file.
+    ``symbol``: name of the function in the object file.
+    ``result``: numba's name of the type that the function returns.
+    ``binary``: the object file.
     """
 
     symbol: str

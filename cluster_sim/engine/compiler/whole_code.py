@@ -26,16 +26,9 @@ types: Any = numba_types
 def compile_whole(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[str, str, int, bytes]:
     """Compile a function for arguments of some types.
 
-    Returns
-    -------
-    symbol : str
-        Name of the function in the object file.
-    result : str
-        Numba's name of the type that it returns.
-    words : int
-        Number of its parameters in machine code.
-    binary : bytes
-        The object file.
+    Returns ``symbol``: name of the function in the object file. ``result``: numba's name of the
+    type that it returns. ``words``: number of its parameters in machine code. ``binary``: the
+    object file.
     """
     context = cpu_target.target_context
     usual = context._internal_codegen

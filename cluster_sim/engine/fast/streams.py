@@ -272,11 +272,7 @@ def take_ended(streams: Streams, state: State, now: int) -> int:
     """Take out the flows that end at this instant, and list their ops in ``ended``.
 
     The groups keep their places in the heap, which they get anew when this instant is solved.
-
-    Returns
-    -------
-    int
-        Number of these flows.
+    Returns the number of these flows.
     """
     ended, groups = 0, streams.groups
     for index in range(list_due(streams, state, now)):

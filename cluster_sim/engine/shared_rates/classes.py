@@ -22,18 +22,10 @@ many."""
 def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
     """Find flows with the same path, weights, cap and slot.
 
-    Parameters
-    ----------
-    flows : Flows
-    slot : int array (flows,)
-        A further number in which flows of one class agree.
+    ``slot`` (flows,): a further number in which flows of one class agree.
 
-    Returns
-    -------
-    number : int32 array (flows,)
-        Class of each flow, counted as they first occur.
-    example : int64 array (classes,)
-        The first flow of each class.
+    Returns ``number`` (flows,): class of each flow, counted as they first occur. ``example``
+    (classes,): the first flow of each class.
     """
     if not len(flows):
         return np.empty(0, np.int32), np.empty(0, np.int64)
@@ -66,10 +58,7 @@ class Columns(NamedTuple):
 def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArray) -> int:
     """Number the classes of the flows with a hash table of classes, by open addressing.
 
-    Returns
-    -------
-    int
-        Number of classes, or -1 if ``example`` has no room for all of them.
+    Returns the number of classes, or -1 if ``example`` has no room for all of them.
     """
     classes, mask = 0, len(table) - 1
     for flow in range(len(number)):
@@ -120,20 +109,12 @@ def share_tables(
 ) -> tuple[IntArray, IntArray, Paths, Seats, Filling, Groups]:
     """Build the tables of flows and shares that the solver needs for a schedule.
 
-    Parameters
-    ----------
-    schedule : Schedule
-    faulty : int array
-        Resources whose speed may change: a flow that holds a slot of one has its cap scaled.
+    ``faulty``: resources whose speed may change: a flow that holds a slot of one has its cap
+    scaled.
 
-    Returns
-    -------
-    number : int32 array (flows,)
-        Class of each flow.
-    slot : int32 array (classes,)
-        The faulty resource of which the flows of the class hold a slot, -1 for none.
-    paths, seats, filling, groups : Paths, Seats, Filling, Groups
-        Tables of the classes, before any flow starts; all empty for a schedule without flows.
+    Returns ``number`` (flows,): class of each flow. ``slot`` (classes,): the faulty resource of
+    which the flows of the class hold a slot, -1 for none. ``paths, seats, filling, groups``: tables
+    of the classes, before any flow starts; all empty for a schedule without flows.
     """
     flows = schedule.flows
     resources = len(schedule.resources) if len(flows) else 0

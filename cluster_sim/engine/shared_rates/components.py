@@ -119,10 +119,7 @@ def _count_out(paths: Paths, seats: Seats, filling: Filling, sums: Sums, number:
 def solve(paths: Paths, seats: Seats, filling: Filling, sums: Sums, groups: Groups) -> int:
     """Solve the rates of all flows that a change may reach.
 
-    Returns
-    -------
-    int
-        Length of ``filling.changed``, the classes whose rate has changed.
+    Returns the length of ``filling.changed``, the classes whose rate has changed.
     """
     filling.sizes[CHANGED] = 0
     if filling.sizes[LISTED]:

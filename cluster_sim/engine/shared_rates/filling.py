@@ -24,19 +24,12 @@ UNLIMITED = np.iinfo(np.int64).max
 class Paths(NamedTuple):
     """Classes of equal flows and the resources they cross.
 
-    Attributes
-    ----------
-    ptr : int64 array (classes + 1,)
-        Shares of class c are ``ptr[c]:ptr[c + 1]``.
-    resource, weight, owner : int32 array (shares,)
-        For each share its resource, how many B/s of the resource 1 B/s of a flow takes, and the
-        class that the share belongs to.
-    cap : int64 array (classes,)
-        Rate cap of each flow of the class [B/s].
-    capacity : int64 array (resources,)
-        Rate that each resource divides among its flows [B/s].
-    members, rate : int64 array (classes,)
-        Number of flows in the class now, and the rate of each [B/s].
+    ``ptr`` (classes + 1,): shares of class c are ``ptr[c]:ptr[c + 1]``.
+    ``resource, weight, owner`` (shares,): for each share its resource, how many B/s of the resource
+        1 B/s of a flow takes, and the class that the share belongs to.
+    ``cap`` (classes,): rate cap of each flow of the class [B/s].
+    ``capacity`` (resources,): rate that each resource divides among its flows [B/s].
+    ``members, rate`` (classes,): number of flows in the class now, and the rate of each [B/s].
     """
 
     ptr: IntArray
@@ -52,16 +45,11 @@ class Paths(NamedTuple):
 class Seats(NamedTuple):
     """The shares of classes that have flows now, in one list for each resource.
 
-    Attributes
-    ----------
-    ptr : int64 array (resources + 1,)
-        Where the room for the list of each resource begins.
-    share : int32 array (shares,)
-        The shares in use at resource r are ``share[ptr[r]:ptr[r] + taken[r]]``.
-    taken : int32 array (resources,)
-        Lengths of the lists.
-    place : int32 array (shares,)
-        Index in ``share`` of each share in use, by which it is removed without a search.
+    ``ptr`` (resources + 1,): where the room for the list of each resource begins.
+    ``share`` (shares,): the shares in use at resource r are ``share[ptr[r]:ptr[r] + taken[r]]``.
+    ``taken`` (resources,): lengths of the lists.
+    ``place`` (shares,): index in ``share`` of each share in use, by which it is removed without a
+        search.
     """
 
     ptr: IntArray

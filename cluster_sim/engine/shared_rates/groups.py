@@ -29,20 +29,15 @@ NO_GROUP = -1
 class Groups(NamedTuple):
     """Groups of classes, and a list of those groups at which something changed.
 
-    Attributes
-    ----------
-    of_class : int32 array (classes,)
-        Group of each class.
-    of_resource : int32 array (resources,)
-        Group whose classes cross a resource, if it is a small component; else NO_GROUP.
-    first : int32 array (groups + 1,)
-        Classes of group g are ``first[g]`` up to ``first[g + 1]``.
-    ptr, resource : int32 array (groups + 1,), (resources of small components,)
-        A small component of group g has ``resource[ptr[g]:ptr[g + 1]]``.
-    small : uint8 array (groups,)
-        1 for a small component.
-    touched, listed, length : int32 array (groups,), uint8 array (groups,), int64 array (1,)
-        List of the groups that changed at this instant, 1 for each in it, and its length.
+    ``of_class`` (classes,): group of each class.
+    ``of_resource`` (resources,): group whose classes cross a resource, if it is a small component;
+        else NO_GROUP.
+    ``first`` (groups + 1,): classes of group g are ``first[g]`` up to ``first[g + 1]``.
+    ``ptr, resource`` (groups + 1,), (resources of small components,): a small component of group g
+        has ``resource[ptr[g]:ptr[g + 1]]``.
+    ``small`` (groups,): 1 for a small component.
+    ``touched, listed, length`` (groups,), (groups,), (1,): list of the groups that changed at this
+        instant, 1 for each in it, and its length.
     """
 
     of_class: IntArray
@@ -124,19 +119,11 @@ def _settle_full(paths: Paths, filling: Filling, rising: int, level: int) -> int
 def group_classes(ptr: IntArray, resource: IntArray, resources: int) -> tuple[IntArray, Groups]:
     """Put classes into groups.
 
-    Parameters
-    ----------
-    ptr, resource : int array (classes + 1,), (shares,)
-        Class c crosses ``resource[ptr[c]:ptr[c + 1]]``.
-    resources : int
-        Number of resources.
+    ``ptr, resource`` (classes + 1,), (shares,): class c crosses ``resource[ptr[c]:ptr[c + 1]]``.
+    ``resources``: number of resources.
 
-    Returns
-    -------
-    order : int array (classes,)
-        The classes in the order in which groups are of one piece.
-    groups : Groups
-        Groups of the classes as they are numbered in this order.
+    Returns ``order`` (classes,): the classes in the order in which groups are of one piece.
+    ``groups``: groups of the classes as they are numbered in this order.
     """
     classes = len(ptr) - 1
     component = np.empty(classes, np.int32)  # by the number of one of its resources

@@ -95,12 +95,9 @@ def _queue_cap(paths: Paths, filling: Filling, sums: Sums, number: int) -> None:
 def _judge(paths: Paths, seats: Seats, filling: Filling, sums: Sums, level: int) -> tuple[int, int]:
     """Take what is due at a level off the heap.
 
-    Returns
-    -------
-    full : int
-        Resources that are full and classes whose cap this is: the first of ``filling.full``.
-    freed : int
-        Resources that were full at this level, and are not: the last of ``filling.full``.
+    Returns ``full``: resources that are full and classes whose cap this is: the first of
+    ``filling.full``. ``freed``: resources that were full at this level, and are not: the last of
+    ``filling.full``.
     """
     full, freed = 0, 0
     while filling.sizes[QUEUED] and filling.key[0] == level:

@@ -33,17 +33,11 @@ GPU_MACHINES = {
 class Manifest:
     """Record of a kit's chip and machine in its folder.
 
-    Attributes
-    ----------
-    chip : str
-        Catalogue part.
-    flavour : {"neuron", "cuda"}
-    cluster : str
-        Machine on which collectives and steps are measured.
-    ranks_per_chip, cores : int
-        Logical cores of a chip; physical cores of a logical core.
-    files : tuple of str
-        Scripts of the kit.
+    ``chip``: catalogue part.
+    ``flavour`` ("neuron", "cuda").
+    ``cluster``: machine on which collectives and steps are measured.
+    ``ranks_per_chip, cores``: logical cores of a chip; physical cores of a logical core.
+    ``files``: scripts of the kit.
     """
 
     chip: str
@@ -57,13 +51,8 @@ class Manifest:
 def manifest_for(chip: str, catalogue: Catalogue | None = None) -> Manifest:
     """Return the manifest of a chip's kit.
 
-    Raises
-    ------
-    InputError
-        For a chip without a kit, with the nearest name.
+    Raises InputError for a chip without a kit, with the nearest name.
 
-    Examples
-    --------
     >>> manifest_for("trn2").ranks_per_chip, manifest_for("h200").flavour
     (4, 'cuda')
     """
@@ -129,10 +118,7 @@ def _one_chip(chip: str) -> str:
 def write_kit(folder: Path, chip: str) -> Manifest:
     """Write the kit of a chip into a folder that is new or empty.
 
-    Raises
-    ------
-    InputError
-        For an unknown chip, and a folder that holds anything.
+    Raises InputError for an unknown chip, and a folder that holds anything.
     """
     described = manifest_for(chip)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -147,10 +133,7 @@ def write_kit(folder: Path, chip: str) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a kit's folder.
 
-    Raises
-    ------
-    InputError
-        For a folder without a manifest, and a file that is none.
+    Raises InputError for a folder without a manifest, and a file that is none.
     """
     path = folder / MANIFEST
     try:

@@ -39,12 +39,8 @@ SOFT = 0.1
 class Constant:
     """A constant of the catalogue that a fit may change.
 
-    Attributes
-    ----------
-    part, quantity : str
-        Row of the catalogue.
-    most : float
-        Largest physical value in SI units; infinite without a limit.
+    ``part, quantity``: row of the catalogue.
+    ``most``: largest physical value in SI units; infinite without a limit.
     """
 
     part: str
@@ -60,16 +56,11 @@ class Constant:
 class ConstantsFit:
     """Fitted constants, and the errors of the rows before and after the fit.
 
-    Attributes
-    ----------
-    entries : tuple of Entry
-        Catalogue rows graded measured, with two standard errors as their range.
-    kept : mapping of str to str
-        Constants that were not fitted, with the reason.
-    stopped : tuple of str
-        Fitted constants that ended at a limit of the fit.
-    before, after : float array (rows,)
-        Relative errors with the catalogue's constants and with the fitted ones.
+    ``entries``: catalogue rows graded measured, with two standard errors as their range.
+    ``kept``: constants that were not fitted, with the reason.
+    ``stopped``: fitted constants that ended at a limit of the fit.
+    ``before, after`` (rows,): relative errors with the catalogue's constants and with the fitted
+        ones.
     """
 
     entries: tuple[Entry, ...]
@@ -89,19 +80,11 @@ def fit_constants(
 ) -> ConstantsFit:
     """Fit constants to measured times.
 
-    Parameters
-    ----------
-    predict : function of a catalogue
-        Returns the times of all rows with the constants of the catalogue [s].
-    measured_s : float array (rows,)
-        Measured times [s].
-    constants : sequence of Constant
-        Constants, the most important first: a later one that the data cannot tell from earlier
-        ones keeps its value.
-    catalogue : Catalogue
-        Catalogue whose constants the fit starts from.
-    note : str
-        Note for the rows of the fitted constants.
+    ``predict``: returns the times of all rows with the constants of the catalogue [s].
+    ``measured_s`` (rows,): measured times [s]. ``constants``: constants, the most important first:
+    a later one that the data cannot tell from earlier ones keeps its value. ``catalogue``:
+    catalogue whose constants the fit starts from. ``note``: note for the rows of the fitted
+    constants.
     """
     first = predict(catalogue)
     slopes = {constant: _effect(predict, first, constant, catalogue) for constant in constants}
@@ -143,13 +126,10 @@ def fit_constants(
 class _Best:
     """Result of a least-squares fit.
 
-    Attributes
-    ----------
-    logs, spread : float array (constants,)
-        Logarithms of the constants, and their relative errors, which are infinite at a limit.
-    felt, at_limit : bool array (constants,)
-        Whether some row depends on the constant at its fitted value, and whether a limit stopped
-        the fit.
+    ``logs, spread`` (constants,): logarithms of the constants, and their relative errors, which are
+        infinite at a limit.
+    ``felt, at_limit`` (constants,): whether some row depends on the constant at its fitted value,
+        and whether a limit stopped the fit.
     """
 
     logs: FloatArray

@@ -41,22 +41,11 @@ def fit(
 ) -> ConstantsFit:
     """Fit the step time and the efficiency of a fabric.
 
-    Parameters
-    ----------
-    measured : Measured
-    machine : str
-        A named machine without a count.
-    catalogue : Catalogue
-        Catalogue whose constants the fit starts from.
-    collective : str, optional
-        Operation, where the measurements do not name it.
-    ranks, chips : int, optional
-        Number of ranks, where the measurements do not state it; chips, by default one a rank.
+    ``machine``: a named machine without a count. ``catalogue``: catalogue whose constants the fit
+    starts from. ``collective``: operation, where the measurements do not name it. ``ranks, chips``:
+    number of ranks, where the measurements do not state it; chips, by default one a rank.
 
-    Raises
-    ------
-    InputError
-        When the operation or the ranks are not known, and for fewer than two sizes.
+    Raises InputError when the operation or the ranks are not known, and for fewer than two sizes.
     """
     operation, count = _operation_and_ranks(measured, collective, ranks)
     simulated = _Simulated(machine, chips or count, operation, count, catalogue)
@@ -82,14 +71,7 @@ def _is_share(name: Name) -> bool:
 class _Simulated:
     """A collective that is simulated with varying constants of its machine.
 
-    Attributes
-    ----------
-    machine : str
-    chips : int
-    operation : str
-    ranks : int
-    catalogue : Catalogue
-        Values of the constants that are not varied.
+    ``catalogue``: values of the constants that are not varied.
     """
 
     machine: str
@@ -134,11 +116,8 @@ def constants_of(
 ) -> list[Name]:
     """Return the constants to fit: a latency, and the rate that limits large buffers.
 
-    Parameters
-    ----------
-    machine : Cluster
-    largest : function of changed constants
-        Returns the time of the largest buffer [s]; the rate on which it depends most is fitted.
+    ``largest``: returns the time of the largest buffer [s]; the rate on which it depends most is
+    fitted.
     """
     catalogue, chip, fabric = machine.catalogue, machine.chip, machine.scale_out
     if catalogue is None:

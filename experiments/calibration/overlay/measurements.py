@@ -39,14 +39,9 @@ SHAPE = re.compile(r"(kv_seq|kv_heads|head_dim|heads|batch|seq|cores|size_bytes|
 class Measurements:
     """Measurements that were read from files and folders.
 
-    Attributes
-    ----------
-    kernels, training : tuple of mapping
-        Rows in the columns of ``validate --file``, with a measured time.
-    collectives : tuple of (str, Measured)
-        Name of each file, with its times at several sizes.
-    manifest : Manifest or None
-        Manifest of the kit, where a folder has one.
+    ``kernels, training``: rows in the columns of ``validate --file``, with a measured time.
+    ``collectives``: name of each file, with its times at several sizes.
+    ``manifest``: manifest of the kit, where a folder has one.
     """
 
     kernels: tuple[Mapping[str, Any], ...]
@@ -77,16 +72,9 @@ class Measurements:
 def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measurements:
     """Read files and folders.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-    wanted : str, optional
-        Collective operation whose table is read where a file has several.
+    ``wanted``: collective operation whose table is read where a file has several.
 
-    Raises
-    ------
-    InputError
-        For a file without measurements, and where nothing is left to fit.
+    Raises InputError for a file without measurements, and where nothing is left to fit.
     """
     kernels: list[Mapping[str, Any]] = []
     training: list[Mapping[str, Any]] = []

@@ -14,8 +14,8 @@ from experiments.reports.idle import idle_entry, idle_sentences
 from topologies.options import option
 
 if TYPE_CHECKING:
+    from experiments.calibration.overlay.combined import Group
     from experiments.calibration.overlay.constants import ConstantsFit
-    from experiments.calibration.overlay.group import Group
     from experiments.calibration.overlay.measurements import Measurements
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,13 +25,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import click
 
 from experiments.cli.options.invocation import Invocation
-from experiments.cli.options.option_names import by_option_names
 from experiments.cli.options.parameters import (
     REQUIRED,
     CommandWithArguments,
     click_parameter,
     shown,
 )
+from topologies.errors import InputError
 from topologies.options import Option, described
 
 Command = Callable[..., int | None]
@@ -73,22 +75,13 @@ def as_options(
 ) -> click.Command:
     """Return a click command with one option for each field of a function's dataclasses.
 
-    Parameters
-    ----------
-    name : str
-        Name of the command, which a run directory records.
-    command : function
-        Function whose parameters are annotated with dataclasses, or with :class:`Stated`. One of
-        them may be an :class:`Invocation`, which receives the inputs of all others.
-    resumes : bool
-        Whether the directory of ``--out`` may hold an earlier run, which the command then checks.
-    more : mapping of str to parameters, optional
-        Options of a parameter that is no dataclass; it receives them as a mapping.
+    ``name``: name of the command, which a run directory records. ``command``: function whose
+    parameters are annotated with dataclasses, or with :class:`Stated`. One of them may be an
+    :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
+    of ``--out`` may hold an earlier run, which the command then checks. ``more``: options of a
+    parameter that is no dataclass; it receives them as a mapping.
 
-    Raises
-    ------
-    TypeError
-        For two fields of one name, and for a field whose type no option can have.
+    Raises TypeError for two fields of one name, and for a field whose type no option can have.
     """
     hints = get_type_hints(command, include_extras=True)
     listed = dict(more or {})
@@ -207,3 +200,52 @@ def _bare(hint: Any) -> Any:
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint
+
+
+@contextmanager
+def by_option_names(
+    parameters: Sequence[click.Parameter], values: Mapping[str, Any]
+) -> Iterator[None]:
+    """Name options as the command line spells them in errors that are raised inside.
+
+    ``values``: values by the names of parameters. One that is None was not stated, so that an error
+    about its field is about a file's.
+
+    Raises InputError: the error of the library, whose subject is an option instead of a field.
+    """
+    try:
+        yield
+    except InputError as mistake:
+        stated = [each for each in parameters if values.get(str(each.name)) is not None]
+        message = with_option_names(str(mistake), _spelled(stated))
+        if message == str(mistake):
+            raise
+        raise InputError(message) from None
+
+
+def with_option_names(message: str, spelled: Mapping[str, str]) -> str:
+    """Return a message whose subject, if it is a field, is spelled as its option.
+
+    Other places keep their words: a field inside a file is no option.
+
+    ``spelled``: options by the names of their fields.
+
+    >>> with_option_names("seq_len is 0; give 1 or more.", {"seq_len": "--seq-len"})
+    '--seq-len is 0; give 1 or more.'
+    >>> with_option_names("plan.yaml: seq_len is 0.", {"seq_len": "--seq-len"})
+    'plan.yaml: seq_len is 0.'
+    """
+    subject = re.match(r"(\w+)(?= (is|names|sum) )", message)
+    if subject is None or subject[1] not in spelled:
+        return message
+    return spelled[subject[1]] + message[subject.end() :]
+
+
+def _spelled(parameters: Sequence[click.Parameter]) -> dict[str, str]:
+    """Options by the names of their fields."""
+    return {
+        str(parameter.name): flag
+        for parameter in parameters
+        for flag in parameter.opts
+        if flag.startswith("--")
+    }

@@ -100,12 +100,7 @@ class CatalogueInputs:
                 )
 
     def check_used(self, cluster: Cluster) -> None:
-        """Check that a cluster has numbers of the catalogue, which a plain shape has not.
-
-        Raises
-        ------
-        InputError
-        """
+        """Check that a cluster has numbers of the catalogue, which a plain shape has not."""
         from topologies.errors import InputError
 
         if not cluster.plain or cluster.scale_out is not None:
@@ -209,10 +204,7 @@ class ModelOnCluster:
     def read_model(self) -> Model:
         """Read the model.
 
-        Raises
-        ------
-        InputError
-            For an unknown name or a file that is no configuration.
+        Raises InputError for an unknown name or a file that is no configuration.
         """
         from workloads.models.huggingface import model
 
@@ -221,10 +213,7 @@ class ModelOnCluster:
     def read_cluster(self, catalogue: Catalogue) -> Cluster:
         """Build the cluster, which must have chips that compute.
 
-        Raises
-        ------
-        InputError
-            For an unknown name or a plain shape.
+        Raises InputError for an unknown name or a plain shape.
         """
         from topologies.clusters.names import machine
 

@@ -89,12 +89,7 @@ class Invocation:
         return None if context is None else context.find_root().command
 
     def check_out(self) -> None:
-        """Check before the work begins that ``--out`` is no directory with other files.
-
-        Raises
-        ------
-        InputError
-        """
+        """Check before the work begins that ``--out`` is no directory with other files."""
         if self.out is not None:
             from experiments.reports.out_directory import check_replaceable
 

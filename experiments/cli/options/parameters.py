@@ -25,15 +25,8 @@ REQUIRED = inspect.Parameter.empty
 def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
     """Return the argument or option of a described field.
 
-    Parameters
-    ----------
-    key : str
-        Name of the value in the function.
-    kind : type
-        ``bool``, ``int``, ``float``, ``str`` or ``Path``, or a list of one of them.
-    option : Option
-    default : value
-        ``REQUIRED`` for a value that must be stated.
+    ``key``: name of the value in the function. ``kind``: ``bool``, ``int``, ``float``, ``str`` or
+    ``Path``, or a list of one of them. ``default``: ``REQUIRED`` for a value that must be stated.
     """
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
@@ -68,8 +61,6 @@ def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.
 def _digits(text: str) -> str:
     """Return how a number is written that carries a per cent sign, a unit or a separator.
 
-    Examples
-    --------
     >>> _digits("20%"), _digits("8,192"), _digits("30d")
     ('0.2', '8192', 'digits alone, without a unit')
     """

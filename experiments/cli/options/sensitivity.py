@@ -56,15 +56,9 @@ class SensitivityInputs:
 class Ranking:
     """Numbers of the catalogue with an effect on an answer, the largest effect first.
 
-    Attributes
-    ----------
-    rows : tuple of Sensitivity
-    what : str
-        Name of the answer, such as ``the time of the first size``.
-    key : str
-        Key in the command line's JSON, and name of the table in a run directory.
-    expected : mapping
-        Further keys of the JSON, with the answer itself where the results do not have it.
+    ``what``: name of the answer, such as ``the time of the first size``.
+    ``key``: key in the command line's JSON, and name of the table in a run directory.
+    ``expected``: further keys of the JSON, with the answer itself where the results do not have it.
     """
 
     rows: tuple[Sensitivity, ...]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.reports.values import plain
+from experiments.reports.run_record import plain
 from topologies.errors import printable
 
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
@@ -70,8 +70,6 @@ def blocks(
 ) -> Iterator[dict[int, int]]:
     """Yield blocks of columns that fit side by side, each column with its width in characters.
 
-    Examples
-    --------
     >>> list(blocks(["name", "first", "second"], [["a", "12345678", "1"]], 16, 1))
     [{0: 4, 1: 8}, {0: 4, 2: 6}]
     """

@@ -17,11 +17,8 @@ def remedied(
 ) -> Iterator[None]:
     """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
 
-    Raises
-    ------
-    InputError
-        The refusal with that plan added; unchanged where it names the plan already, or where
-        something other than the plan is wrong.
+    Raises InputError: the refusal with that plan added; unchanged where it names the plan already,
+    or where something other than the plan is wrong.
     """
     try:
         yield

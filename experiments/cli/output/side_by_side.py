@@ -50,13 +50,8 @@ STEP = (
 def cluster_names(text: str) -> list[str]:
     """Read the names of several clusters, ``A,B,C``; a file whose name has commas is one cluster.
 
-    Raises
-    ------
-    InputError
-        For an empty name, a repeated name, and too many names.
+    Raises InputError for an empty name, a repeated name, and too many names.
 
-    Examples
-    --------
     >>> cluster_names("trn2.48xlarge,dgx-h100:2")
     ['trn2.48xlarge', 'dgx-h100:2']
     """
@@ -76,10 +71,7 @@ def cluster_names(text: str) -> list[str]:
 def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
     """Return the rows of every cluster; a cluster that is refused has a row with the reason.
 
-    Raises
-    ------
-    InputError
-        The error of the first cluster, if all are refused.
+    Raises InputError: the error of the first cluster, if all are refused.
     """
     rows: Rows = []
     first: InputError | None = None

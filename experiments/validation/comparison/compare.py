@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from experiments.validation.predictions.outcome import Outcome, unsupported
-from experiments.validation.reading.columns import Kind, Value
 from experiments.validation.reading.rows import Row, Rows
+from experiments.validation.reading.schema import Kind, Value
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.confidence.rank_correlation import kendall_tau
@@ -23,17 +23,11 @@ Predict = Callable[[Mapping[str, Value]], Outcome]
 def compare(rows: Rows, predict: Predict) -> list[dict[str, Any]]:
     """Predict every row and set the result beside what was published, in the order of the file.
 
-    Parameters
-    ----------
-    rows : Rows
-    predict : function of a row's values
-        A mistake of the row (:class:`InputError`) makes it unsupported; nothing is left out.
+    ``predict``: a mistake of the row (:class:`InputError`) makes it unsupported; nothing is left
+    out.
 
-    Returns
-    -------
-    list of dict
-        The cells as read, then ``predicted, published, error, status, why, provenance``; where the
-        tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
+    Returns the cells as read, then ``predicted, published, error, status, why, provenance``; where
+    the tool that timed a row adds an uncertain time, also ``predicted_least, predicted_most``.
     """
     return [compare_row(rows.kind, row, predict) for row in rows.rows]
 
@@ -98,8 +92,6 @@ def _number(value: Value) -> float | None:
 def error(predicted: float | None, published: float | None) -> float | None:
     """Return predicted / published − 1, or None where one is missing.
 
-    Examples
-    --------
     >>> round(error(11.0, 10.0), 3)
     0.1
     """
@@ -180,3 +172,56 @@ def _tau(predicted: Sequence[float], published: Sequence[float]) -> float | None
     """Rank correlation (Kendall's tau-b), None for fewer than two distinct values."""
     tau = kendall_tau(predicted, published)
     return None if np.isnan(tau) else tau
+
+
+def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Errors of the constant predictor on the rows that were predicted.
+
+    Training rows: model FLOPs over chips; collective rows: bytes on the wire. Both are divided by
+    one constant, which makes the median right. Other kinds have no such predictor and get None.
+    Returns ``median_abs_error, mean_abs_error, p90_abs_error, bias``.
+    """
+    work = {"training": training_work, "collective": wire_bytes}.get(rows.kind.name)
+    pairs = [
+        (work(row.values), result["published"])
+        for row, result in zip(rows.rows, compared, strict=True)
+        if work is not None and result["error"] is not None
+    ]
+    if not pairs:
+        return condensed(np.empty(0))
+    amount, published = np.array(pairs, float).T
+    cost = published / np.maximum(amount, 1.0)
+    return condensed(amount * np.median(cost) / published - 1)
+
+
+def training_work(values: Mapping[str, Value]) -> float:
+    """Model FLOPs of an iteration per chip: 6 per parameter and token, and the attention scores.
+
+    After Narayanan et al. (2021), equation 3, without recomputation.
+    """
+
+    def count(name: str, default: float) -> float:
+        value = values.get(name)
+        return float(value) if isinstance(value, int | float) else default
+
+    hidden, layers, seq = count("hidden", 0), count("layers", 0), count("seq", 0)
+    heads = count("heads", 1)
+    width = count("head_dim", hidden / max(heads, 1))
+    attention = hidden * width * (2 * heads + 2 * count("kv_heads", heads))
+    matrices = 3 if values.get("gated_mlp") else 2
+    dense = matrices * hidden * count("ffn", 4 * hidden)
+    active = count("experts_per_token", 0) + count("shared_experts", 0)
+    routed = matrices * hidden * count("moe_ffn", count("ffn", 4 * hidden)) * active
+    plain = count("dense_layers", 0) if active else layers
+    weights = layers * attention + plain * dense + (layers - plain) * routed
+    weights += hidden * count("vocab", 0)
+    scores = 2 * layers * heads * width * seq
+    return 6 * count("global_batch", 1) * seq * (weights + scores) / count("chips", 1)
+
+
+def wire_bytes(values: Mapping[str, Value]) -> float:
+    """Bytes that each rank sends in a bandwidth-optimal collective."""
+    ranks = values.get("ranks") or values.get("chips") or 1
+    size = values.get("size_bytes") or 0
+    rounds = 2 if values.get("collective") == "all-reduce" else 1
+    return rounds * float(size) * (1 - 1 / float(ranks))

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_same(measured: Measured, op: str, ranks: int, name: str) -> None:
-    """Refuse to compare with an operation or a number of ranks other than the measured one.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse to compare with an operation or a number of ranks other than the measured one."""
     operation = op.removesuffix("-v")
     if measured.collective not in (None, operation):
         raise InputError(
@@ -44,25 +39,12 @@ def measured_sizes(measured: Measured) -> list[int]:
 def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     """Add what was measured to the simulated rows of the same sizes.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        As :func:`cluster_sim.collectives.rows` returns it.
-    measured : Measured
-        Measurements; where a size was measured several times, the median counts.
-    name : str
-        Name of the file, for messages.
+    ``frame``: as :func:`cluster_sim.collectives.rows` returns it. ``measured``: measurements; where
+    a size was measured several times, the median counts. ``name``: name of the file, for messages.
 
-    Returns
-    -------
-    DataFrame
-        With ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as printed)
-        and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
-
-    Raises
-    ------
-    InputError
-        When no size is in both.
+    Returns rows with ``measured_time_s``, ``measured_busbw_bytes_per_s`` (from the time, never as
+    printed) and ``error``: simulated / measured time − 1. Cells of sizes not measured are empty.
+    Raises InputError when no size is in both.
     """
     import pandas as pd
 

@@ -29,8 +29,6 @@ ALWAYS = (
 def stripped(values: Mapping[str, Any], level: str) -> dict[str, Any]:
     """Return the cells of a row that a user tells at a level; the others are empty.
 
-    Examples
-    --------
     >>> row = {"tp": 8, "recompute": "full", "framework": "megatron-core:graphs", "date": "2024"}
     >>> stripped(row, "framework")
     {'tp': 8, 'recompute': 'full', 'framework': 'megatron-core', 'date': None}

@@ -24,7 +24,6 @@ from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.times import nccl_ps
 from cluster_sim.collectives.group_parsing import parse_chips
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.conditions.torch_neuron import PYTORCH, beside_s, issued
 from experiments.validation.predictions.outcome import Outcome, unsupported
 from experiments.validation.reading.machines import machines_for, servers_reach
 from experiments.validation.reading.nccl_tests import operation
@@ -32,13 +31,9 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.catalogue.families import NCCL
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.timing_tool import (
-    FIRST_NCCOM,
-    PYTORCH_NEURON,
-    collective_shown,
-    hull,
-)
+from workloads.confidence.timing_tool import FIRST_NCCOM, PYTORCH_NEURON, collective_shown, hull
 from workloads.kernels.runtime import collective_seen_by_host
+from workloads.kernels.times import elementwise_s
 
 TOOLS = {FIRST_NCCOM: "the first nccom-test"}
 """Names of tools other than PyTorch whose own time a row contains."""
@@ -57,12 +52,8 @@ def time_s(
 ) -> float:
     """Time of a collective on the first chips of a cluster, or on those that ``place`` lists [s].
 
-    A ring on NVIDIA's machines is NCCL's, one over each adapter at once.
-
-    Raises
-    ------
-    InputError
-        When the ranks are not the same number on each chip, and as the collectives themselves.
+    A ring on NVIDIA's machines is NCCL's, one over each adapter at once. Raises InputError when the
+    ranks are not the same number on each chip, and as the collectives themselves.
     """
     if ranks % chips:
         raise InputError(f"ranks {ranks} are not a multiple of chips {chips}. Correct one.")
@@ -134,13 +125,8 @@ def _by_pytorch(
 def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -> Outcome:
     """Exchange of experts by a library's kernels; ``size_bytes`` are the copies of a rank.
 
-    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean
-    of both.
-
-    Raises
-    ------
-    InputError
-        For another operation.
+    Where neither ``way`` nor ``what`` states the direction of tokens, the time is the mean of both.
+    Raises InputError for another operation.
     """
     whole = machines_for(values["cluster"], values["chips"], catalogue)
     if operation(values["collective"]) != "all-to-all":
@@ -177,3 +163,61 @@ def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:
         for quantity in ("link_bandwidth", "collective_step", "collective_efficiency")
         if catalogue.has(whole.chip, quantity)
     }
+
+
+PYTORCH = "pytorch"
+"""Runtime of rows that PyTorch's own backend for Trainium issued (``torch.distributed`` with
+``neuron``, 2026).
+
+It turns every collective into a graph of its own. A collective cannot read or write the tensors of
+its graph, so the longer buffer is copied between them and the collective's buffers. A broadcast
+clears the buffers of the receivers and sums all of them. All-gathers and reduce-scatters above
+512 MiB run in pieces that are put together by copies, and an all-to-all joins the tensors of a list
+before and divides them after. All of this is read in its source; nothing is fitted. Sources:
+``torch_neuronx/distributed`` (``backend.py``, ``utils.py``) as published by parmoham-aws on GitHub
+at 98154b86, and the NKI library of AWS, whose kernels copy because a "collective instruction cannot
+read/write" tensors of a graph."""
+PIECE_BYTES = 512 * 2**20
+"""Buffer above which all-gathers and reduce-scatters run in pieces [B]."""
+IN_PIECES = ("all-gather", "reduce-scatter")
+OF_LISTS = {"all-to-all": 2}
+"""Copies of the whole buffer to join and to divide the tensors of a list."""
+
+
+def issued(op: str) -> str:
+    """Operation that the backend runs for another: a broadcast is an all-reduce.
+
+    >>> issued("broadcast"), issued("all-gather")
+    ('all-reduce', 'all-gather')
+    """
+    return "all-reduce" if op == "broadcast" else op
+
+
+def beside_s(
+    op: str, size_bytes: int, chips: int, ranks: int, chip: str, numbers: Catalogue
+) -> float:
+    """Time of the copies and of clearing beside a collective on the device [s].
+
+    The constants of collectives inside one chip were measured on calls like these, and contain the
+    copies of every call.
+
+    ``op``: operation that was called. ``size_bytes``: buffer as nccl-tests counts it [B]. ``chips,
+    ranks``: chips and ranks of the group. ``chip``: part of the catalogue.
+
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> half, whole = (
+    ...     beside_s("all-gather", size, 4, 16, "trn2", shipped_catalogue())
+    ...     for size in (PIECE_BYTES, 2 * PIECE_BYTES)
+    ... )
+    >>> round(whole / half)
+    4
+    """
+    copies = 0 if chips == 1 else 1 + OF_LISTS.get(op, 0)
+    copies += op in IN_PIECES and size_bytes > PIECE_BYTES
+    cleared = op == "broadcast"  # written, not read
+    traffic = (2 * copies + cleared) * size_bytes
+    return float(
+        elementwise_s(chip, traffic, ranks_per_chip=max(1, ranks // chips), catalogue=numbers)
+        if traffic
+        else 0.0
+    )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
-from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.predictions.outcome import Outcome, unsupported
+from experiments.validation.predictions.row_defaults import filled
 from experiments.validation.predictions.training import question
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster

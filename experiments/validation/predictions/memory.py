@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.predictions.outcome import Outcome
+from experiments.validation.predictions.row_defaults import filled
 from experiments.validation.predictions.training import question
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from workloads.training.frameworks.framework import framework_of

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from experiments.validation.conditions.conditions import engine
 from experiments.validation.predictions.outcome import Outcome
 from experiments.validation.reading.machines import machines_for, model_for
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -20,6 +20,7 @@ from workloads.serving.engines import engine_batching, engine_numbers
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import Speculation, parse_speculation
+from workloads.training.frameworks.framework import DATE
 
 CATALOGUES = 16
 """Number of catalogues that are kept; rows of one software and chip share theirs."""
@@ -34,11 +35,8 @@ REPLICAS = 32
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time to first token, time per later token [s], and output tokens a second of one row.
 
-    Raises
-    ------
-    InputError
-        For pipeline stages, groups of ranks that divide the requests of attention, unknown models,
-        and a model or batch that does not fit into the replica's memory.
+    Raises InputError for pipeline stages, groups of ranks that divide the requests of attention,
+    unknown models, and a model or batch that does not fit into the replica's memory.
     """
     for name in ("pp", "attention_dp"):
         if (values.get(name) or 1) > 1:
@@ -192,3 +190,45 @@ def _provenance(values: Mapping[str, Any]) -> dict[str, str]:
     empty = [name for name in ("tp", "precision", "concurrency") if values[name] is None]
     grades = {"kernels": "interpolated", "requests": "assumed: a closed loop"}
     return {**grades, "columns": f"assumed: {', '.join(empty)}"} if empty else grades
+
+
+UNFUSED_BEFORE = "2025-12"
+"""Month of Neuron's SDK 2.27: up to 2.26 its loops over blocks of experts were not fused."""
+SLOW_BLOCK_SCALES = ("tensorrt-llm", "b200")
+"""Engine and chip whose products take longer for weights with a scale for each block. TensorRT-LLM
+1.3 is not slow; no shipped row was measured with it."""
+NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
+"""Chips, and the month from which their engine runs prompts with fused attention (SDK 2.19)."""
+
+
+def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
+    """Return the catalogue variants of the serving software of a row's month and engine.
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> engine({"date": "2025-10"}, "trn2", shipped_catalogue())
+    {'serving.trn2.expert_block_rate': 'sdk-2.26'}
+    """
+    date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
+    variants: dict[str, str] = {}
+    if row.get("block_scaled") and (row.get("scheduler"), chip) == SLOW_BLOCK_SCALES:
+        variants["serving.gpu.block_scale_token"] = "tensorrt-llm-1.2"
+    chips, fused_from = NO_FUSED_PROMPTS
+    if date and date < fused_from and chip in chips:
+        variants["kernels.trainium.attention_largest_head_dim"] = "sdk-2.18"
+    if date and date < UNFUSED_BEFORE and catalogue.has(part, quantity):
+        variants[f"{part}.{quantity}"] = "sdk-2.26"
+    return variants
+
+
+def month(row: Mapping[str, Any]) -> str:
+    """Return the month, year or day of a row's software; empty where it is not stated.
+
+    >>> month({"date": "2024-06-12"}), month({})
+    ('2024-06-12', '')
+    """
+    date = str(row.get("date") or "")
+    if date and not re.fullmatch(DATE, date):
+        raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")
+    return date

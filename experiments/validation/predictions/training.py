@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.validation.conditions.row_defaults import Stated, filled
 from experiments.validation.predictions.outcome import Outcome, infeasible
+from experiments.validation.predictions.row_defaults import Stated, filled
 from experiments.validation.reading.machines import machines_for, model_for
 from experiments.validation.reading.schema import TRAINING
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
@@ -114,10 +114,8 @@ def variants_of(row: Mapping[str, Any]) -> dict[str, str]:
 def model_of(row: Mapping[str, Any]) -> Model:
     """Model of a row: the shipped one that it names, else Llama-like where gated, or GPT-like.
 
-    Raises
-    ------
-    InputError
-        For an unknown name, and for a model of other layers or another width than the row's.
+    Raises InputError for an unknown name, and for a model of other layers or another width than the
+    row's.
     """
     if row.get("model"):
         shipped = model_for(row["model"])
@@ -174,10 +172,7 @@ FLAGS = ("sequence_parallel", "fp8_exchange")
 def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a plan that a row states, its framework with all settings included.
 
-    Raises
-    ------
-    InputError
-        When the ranks are not the same number on each chip.
+    Raises InputError when the ranks are not the same number on each chip.
     """
     used = row["tp"] * row["pp"] * row["dp"] * row["cp"]
     ranks_per_chip, rest = divmod(used, row["chips"])

@@ -39,21 +39,13 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 class Measured:
     """One measured series.
 
-    Attributes
-    ----------
-    collective : str or None
-        Operation, if the text names it or the bandwidths imply it.
-    ranks : int or None
-        Likewise.
-    size_bytes : float array (rows,)
-        As the tool counts them.
-    time_s : float array (rows,)
-        Out of place, where both are printed [s].
-    bandwidth_unit : str
-        ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from sizes and times;
-        empty if it is not printed.
-    failed : int
-        Rows that the tool printed without a result.
+    ``collective``: operation, if the text names it or the bandwidths imply it.
+    ``ranks``: likewise.
+    ``size_bytes`` (rows,): as the tool counts them.
+    ``time_s`` (rows,): out of place, where both are printed [s].
+    ``bandwidth_unit``: ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from
+        sizes and times; empty if it is not printed.
+    ``failed``: rows that the tool printed without a result.
     """
 
     collective: str | None
@@ -70,8 +62,6 @@ class Measured:
 def operation(name: str) -> str:
     """Operation that a tool or library calls by this name; an unknown name is returned unchanged.
 
-    Examples
-    --------
     >>> operation("AllReduce"), operation("all_gather"), operation("sendrecv"), operation("gather")
     ('all-reduce', 'all-gather', 'permute', 'gather')
     """
@@ -89,10 +79,7 @@ def operation(name: str) -> str:
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
     """Read a file of such output; from several tables, that of the operation wanted.
 
-    Raises
-    ------
-    InputError
-        For a file that cannot be read or holds no measurements.
+    Raises InputError for a file that cannot be read or holds no measurements.
     """
     text = read_text(
         Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Keep the table only.", lenient=True
@@ -103,22 +90,11 @@ def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
 def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:
     """Find the table in the printed text; all other lines are skipped.
 
-    Parameters
-    ----------
-    text : str
-    name : str
-        Name of the text in messages.
-    wanted : str, optional
-        Operation whose table to read where there are several; the first table by default, and
-        where none is of this operation.
+    ``name``: name of the text in messages. ``wanted``: operation whose table to read where there
+    are several; the first table by default, and where none is of this operation.
 
-    Raises
-    ------
-    InputError
-        When there is no header or no row under it.
+    Raises InputError when there is no header or no row under it.
 
-    Examples
-    --------
     >>> table = parse_measured('''nccom-test -r 2 allr
     ...        size(B)    count(elems)     type    time(us)    algbw(GB/s)    busbw(GB/s)
     ...       33554432        33554432    uint8         768          40.69          40.69

@@ -2,11 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
 from cluster_sim.collectives.duration.expert_library import LIBRARIES, WAYS
-from experiments.validation.reading.columns import Column, Kind
 from topologies.errors import InputError, suggestion
 from workloads.kernels.precision import CASTS
 from workloads.training.plan.schedules import all_schedules, schedule_names
+
+Value = int | float | str | None
+Holds = Literal["text", "count", "number", "flag"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    ``holds``: ``text``, ``count`` (a whole number), ``number`` or ``flag`` (0 or 1).
+    ``required``: whether a row without it cannot be predicted.
+    ``least``: smallest value of a count or a number; numbers must be above 0 where it is 0.
+    ``choices``: texts that are allowed; any where empty.
+    ``also``: other spellings of the choices, in small letters with hyphens.
+    """
+
+    name: str
+    holds: Holds
+    required: bool = False
+    least: float = 1
+    choices: tuple[str, ...] = ()
+    also: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of measurement, and the columns of its rows.
+
+    ``name``: ``training``, ``memory``, ``layer``, ``collective``, ``serving``, ``kernel`` or
+        ``job``.
+    ``published``: columns of measured values; the error of a row is that of the first that it
+        states.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    published: tuple[str, ...]
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Names of the columns that a file of this kind must have."""
+        return tuple(column.name for column in self.columns if column.required)
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a name, if the kind has it."""
+        return next((column for column in self.columns if column.name == name), None)
 
 
 def _counts(*names: str, least: float = 1) -> tuple[Column, ...]:
@@ -228,13 +277,8 @@ KINDS = (COLLECTIVE, KERNEL, SERVING, TRAINING, MEMORY, LAYER, JOB)
 def kind_of(header: list[str], name: str) -> Kind:
     """Kind of the rows under a header: the one whose required columns are all present.
 
-    Raises
-    ------
-    InputError
-        When there is none; the message says which columns the nearest kind lacks.
+    Raises InputError when there is none; the message says which columns the nearest kind lacks.
 
-    Examples
-    --------
     >>> kind_of(["collective", "cluster", "chips", "size_bytes", "time_s", "mine"], "a.csv").name
     'collective'
     """

@@ -20,15 +20,10 @@ from topologies.files.reading import csv_rows
 class Table:
     """One table of published measurements.
 
-    Attributes
-    ----------
-    name : str
-    file : str
-        In ``tables``; compressed where the name ends in ``.gz``.
-    median_tolerance, p90_tolerance : float
-        Largest median and 90th percentile of the absolute error at which validation succeeds.
-    licence, credit, note : str
-        Licence and credit of the origin, and remarks on the measurements.
+    ``file``: in ``tables``; compressed where the name ends in ``.gz``.
+    ``median_tolerance, p90_tolerance``: largest median and 90th percentile of the absolute error at
+        which validation succeeds.
+    ``licence, credit, note``: licence and credit of the origin, and remarks on the measurements.
     """
 
     name: str
@@ -52,8 +47,6 @@ class Table:
 def tables() -> dict[str, Table]:
     """Return all shipped tables by name.
 
-    Examples
-    --------
     >>> tables()["megatron_sc21"].licence
     'Apache-2.0'
     """

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.engine import simulate
 from cluster_sim.schedule.table import Edges
 from cluster_sim.trace.trace import Trace
+from tests.support.conservation import violations
 from tests.support.engine_schedules import PS, fixed, flow_schedule
 
 

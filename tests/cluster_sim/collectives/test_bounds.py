@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_sim.collectives import KINDS, CollectiveCall, Group, compose, lower_bound, suitable
-from cluster_sim.collectives.verify.bounds import _farthest_inside
-from cluster_sim.collectives.verify.stacked_switches import stacked_outward, switches_are_stacked
+from cluster_sim.collectives.verify.bounds import (
+    _farthest_inside,
+    stacked_outward,
+    switches_are_stacked,
+)
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, duration_ps, measure, whole
 from cluster_sim.schedule.picoseconds import PS_PER_S
+from tests.support.conservation import violations
 from topologies import cluster
 from topologies.catalogue.catalogue import shipped_catalogue
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import (
     ALGORITHMS,
     Group,
@@ -20,9 +19,9 @@ from cluster_sim.collectives import (
 from cluster_sim.collectives import (
     CollectiveCall as Call,
 )
-from cluster_sim.collectives.algorithms import hierarchical_few, rdh
-from cluster_sim.collectives.algorithms.hierarchical import hierarchical
-from cluster_sim.collectives.algorithms.hierarchical_few import time_from_two_domains_ps
+from cluster_sim.collectives.algorithms import hierarchical as two_levels
+from cluster_sim.collectives.algorithms import rdh
+from cluster_sim.collectives.algorithms.hierarchical import hierarchical, time_from_two_domains_ps
 from cluster_sim.collectives.chunks import cut, shards, share
 from cluster_sim.collectives.group import box
 from cluster_sim.collectives.lowering.lower import lower
@@ -32,6 +31,7 @@ from cluster_sim.hardware.fabric import fabric
 from cluster_sim.schedule.picoseconds import transfer_ps
 from cluster_sim.trace.trace import run
 from tests.support.collective_cases import ENGINES, algorithm_names, collectives
+from tests.support.conservation import violations
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 
@@ -218,7 +218,7 @@ def test_blocks_and_climbs_that_differ_are_folded_closely():
 )
 def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, monkeypatch):
     ops = []
-    for module in (few_ranks, hierarchical_few, rdh):
+    for module in (few_ranks, two_levels, rdh):
         monkeypatch.setattr(
             module, "run", lambda schedule: ops.append(len(schedule)) or run(schedule)
         )
@@ -234,9 +234,9 @@ def test_groups_of_all_of_rainier_take_few_ops(domains, places, cores, size, mon
 def test_groups_whose_hops_take_equally_long_are_simulated_once(monkeypatch):
     simulated = []
     monkeypatch.setattr(
-        hierarchical_few, "run", lambda schedule: simulated.append(len(schedule)) or run(schedule)
+        two_levels, "run", lambda schedule: simulated.append(len(schedule)) or run(schedule)
     )
-    hierarchical_few._simulated_ps.cache_clear()
+    two_levels._simulated_ps.cache_clear()
     rainier = cluster("rainier")
     strided = [64 * (begin + 62 * np.arange(126)) for begin in range(62)]
     times = [duration_ps(Call("all-reduce", Group(rainier, chips), 2**26)) for chips in strided]

@@ -6,13 +6,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import Group, build, duration_ps, lower_bound, whole
 from cluster_sim.collectives.duration.clos_flows import exchange, exchange_ps, traffic
 from cluster_sim.engine import simulate
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
+from tests.support.conservation import violations
 from topologies.clusters.names import cluster
 
 MB = 10**6

@@ -16,9 +16,7 @@ from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.duration.nccl.constants import constants
 from cluster_sim.collectives.duration.nccl.load import load_of
-from cluster_sim.collectives.duration.nccl.rings import ring_s
-from cluster_sim.collectives.duration.nccl.steps_and_bound import bound_with_switch
-from cluster_sim.collectives.duration.nccl.times import nccl_ps, seconds
+from cluster_sim.collectives.duration.nccl.times import bound_with_switch, nccl_ps, ring_s, seconds
 from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.verify.bounds import lower_bound

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.engine import HorizonError, simulate
 from cluster_sim.schedule.table import Edges, Flows, Resources, Schedule
 from cluster_sim.trace.trace import Trace
+from tests.support.conservation import violations
 from tests.support.naive import Naive
 from tests.support.schedules import fault_tables, outcome, schedules
 

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.analysis.metrics import resource_use
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.times import READY, RUNNING, WAITING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule
-from cluster_sim.schedule.file import equal
 from cluster_sim.schedule.table import FIXED, FLOW, JOIN, Codes, Edges, Flows, Resources, Schedule
-from cluster_sim.trace.blocked import BlockedWork, explain, waiting_chain
-from cluster_sim.trace.trace import Trace, load_trace, run
+from cluster_sim.trace.trace import BlockedWork, Trace, explain, load_trace, run, waiting_chain
+from tests.support.conservation import violations
 from tests.support.damaged_files import check_damaged
+from tests.support.equal_schedules import equal
 from tests.support.random_schedules import ended, on_one_link, schedules, spans
 from topologies.errors import InputError
 

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from experiments.calibration.kit import read_manifest, write_kit
-from experiments.calibration.overlay.combined import fit_all
+from experiments.calibration.overlay.combined import Group, fit_all
 from experiments.calibration.overlay.constants import Constant, overlay_text, with_values
-from experiments.calibration.overlay.group import Group
 from experiments.calibration.overlay.measurements import read_measurements
 from experiments.cli.main import run
 from experiments.validation.predictions.collectives import time_s

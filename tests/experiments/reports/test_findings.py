@@ -17,7 +17,7 @@ from experiments.figures.layout import settle
 from experiments.reports.certainty import basis, interval_band
 from experiments.reports.findings import SENTENCES, TABLED, answers, finding
 from experiments.reports.hover import description, headline, hover
-from experiments.reports.reproduce import command_line
+from experiments.reports.html import command_line
 from experiments.reports.run_record import read_record
 from topologies.errors import InputError
 

@@ -18,8 +18,7 @@ from experiments.reports.run_record import read_record
 from experiments.sweeps import runner as row_runner
 from experiments.sweeps import study as module
 from experiments.sweeps.command_line import arguments
-from experiments.sweeps.outcome import run_row
-from experiments.sweeps.runner import run_rows
+from experiments.sweeps.runner import run_row, run_rows
 from experiments.sweeps.store import open_store
 from experiments.sweeps.study import Row, read_study, results, rows, study
 from experiments.sweeps.sweep import sweep

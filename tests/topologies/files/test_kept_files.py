@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topologies.catalogue import shipped
-from topologies.catalogue.shipped import shipped_rows
+from topologies.catalogue import catalogue
+from topologies.catalogue.catalogue import shipped_rows
 from topologies.files import kept_files
 from topologies.files.writing import unfinished
 
@@ -171,8 +171,8 @@ def test_the_digest_of_the_catalogue_is_kept_with_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest, rows = shipped_rows()
-    assert digest == shipped.digest_of(reversed(rows))
-    monkeypatch.delattr(shipped, "read_entries")
+    assert digest == catalogue.digest_of(reversed(rows))
+    monkeypatch.delattr(catalogue, "read_entries")
     assert shipped_rows() == (digest, rows)
 
 

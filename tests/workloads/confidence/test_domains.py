@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.validation.left_out import Cover, Fold, as_prediction, cover, folds
+from tools.left_out import Cover, Fold, as_prediction, cover, folds
 from topologies.clusters.names import cluster
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.collectives import collective_interval

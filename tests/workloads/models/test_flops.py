@@ -8,13 +8,16 @@ import pytest
 
 from workloads.models.flops import forward_flops, keys_seen, layer_flops, training_flops
 from workloads.models.huggingface import named
+from workloads.models.model import expert_parameters
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "llama-3.1-405b", "mixtral-8x7b", "deepseek-v3"])
 def test_twice_the_active_weights_and_attention(name: str) -> None:
     model = named(name)
     tied = model.vocab * model.hidden * model.tied_embeddings
-    weights = model.active_parameters - model.embedding_parameters + tied
+    unvisited = model.experts.count - model.experts.per_token if model.experts else 0
+    idle = model.moe_layers * unvisited * expert_parameters(model) if unvisited else 0
+    weights = model.parameters - idle - model.embedding_parameters + tied
     attention = 2 * (model.query_width + model.value_width) * model.layers * keys_seen(model, 2048)
     assert forward_flops(model, 2048) == pytest.approx(2 * weights + attention, rel=2e-3)
 

@@ -11,7 +11,7 @@ import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run
-from experiments.sweeps.outcome import run_row
+from experiments.sweeps.runner import run_row
 from topologies.files.kept_files import exact_text
 from workloads.models.huggingface import named
 from workloads.serving import (

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives import CollectiveCall as Call
 from cluster_sim.collectives import compose, whole
 from cluster_sim.hardware.fault_text import parse_fault
 from cluster_sim.schedule.routines import written_out
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import run
+from tests.support.conservation import violations
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import Trace, run
+from tests.support.conservation import violations
 from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from workloads.training.execution.jitter import Disturbance, disturb

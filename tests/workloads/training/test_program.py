@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.conservation import violations
 from cluster_sim.collectives.duration.geometry import geometries
 from cluster_sim.trace.trace import Trace, run
 from tests.support.bubbles import bubble_fraction, zero_bubble_s
+from tests.support.conservation import violations
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError

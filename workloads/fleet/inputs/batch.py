@@ -15,14 +15,10 @@ MINUTE_S = 60.0
 class BatchTier:
     """Requests that may wait, and for how long.
 
-    Attributes
-    ----------
-    share : float
-        Share of the demand's requests that may wait; the interactive services lose them.
-    demand : Demand, optional
-        Requests that may wait and arrive on top of the demand, instead of a share of it.
-    deadline_s : float
-        Time within which a request has to be answered; after it the request expires [s].
+    ``share``: share of the demand's requests that may wait; the interactive services lose them.
+    ``demand``: requests that may wait and arrive on top of the demand, instead of a share of it.
+    ``deadline_s``: time within which a request has to be answered; after it the request expires
+        [s].
     """
 
     share: float = 0.0
@@ -51,14 +47,9 @@ class BatchTier:
 class BatchWork:
     """Requests of a batch tier in a run.
 
-    Attributes
-    ----------
-    demand : Demand
-        One service, as long as the run.
-    rate_per_s : float array (minutes,)
-        Requests that one saturated unit answers, at the prompt and output lengths of that minute
-        [1/s].
-    deadline_minutes : int
+    ``demand``: one service, as long as the run.
+    ``rate_per_s`` (minutes,): requests that one saturated unit answers, at the prompt and output
+        lengths of that minute [1/s].
     """
 
     demand: Demand

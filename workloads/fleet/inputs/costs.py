@@ -24,38 +24,27 @@ SOURCES = ("store", "nvme", "host", "peer")
 class ChangeCosts:
     """Durations [s] and rates [B/s] of role changes; part ``fleet.change`` of the catalogue.
 
-    Attributes
-    ----------
-    drain_s : float
-        Time to stop admission and finish running requests, before serving or evaluation ends.
-    mode_switch_s, runtime_start_s : float
-        Time to join or split the servers of a unit; time to start the runtime.
-    compile_hit_s, compile_miss_s, miss_share : float
-        Time to fetch a compiled model from the cache; time to compile it; share of changes that
-        have to compile.
-    warm_up_s : float
-        Time of the first, slow requests, after which the unit counts as capacity.
-    pause_s, restore_s : float
-        Time to move training state from HBM to host memory, and back.
-    resize_s, restart_s : float
-        Stall of the whole gang when replicas join or leave, and at a start from a checkpoint.
-    checkpoint_stall_s, snooze_s : float
-        Stall of the gang at a periodic checkpoint; least time between growths of an elastic job.
-    source : str
-        Source of weights, one of ``SOURCES``.
-    load_bytes_per_s : float
-        Rate at which one unit reads from that source [B/s].
-    store_bytes_per_s : float
-        Bandwidth that the shared store gives to all units together [B/s].
-    store_client_bytes_per_s : float
-        Rate at which one unit can read from, or write to, the shared store [B/s].
-    servers : int
-        Servers of a unit, each of which holds a part of a training job's state.
-    recovery : Recovery
-        Times from a failure of a training job to its next step, as in :mod:`workloads.job`, without
-        the time to read the state.
-    peers : PeerLinks
-        Links between the host memories of servers, for jobs that keep copies there.
+    ``drain_s``: time to stop admission and finish running requests, before serving or evaluation
+        ends.
+    ``mode_switch_s, runtime_start_s``: time to join or split the servers of a unit; time to start
+        the runtime.
+    ``compile_hit_s, compile_miss_s, miss_share``: time to fetch a compiled model from the cache;
+        time to compile it; share of changes that have to compile.
+    ``warm_up_s``: time of the first, slow requests, after which the unit counts as capacity.
+    ``pause_s, restore_s``: time to move training state from HBM to host memory, and back.
+    ``resize_s, restart_s``: stall of the whole gang when replicas join or leave, and at a start
+        from a checkpoint.
+    ``checkpoint_stall_s, snooze_s``: stall of the gang at a periodic checkpoint; least time between
+        growths of an elastic job.
+    ``source``: source of weights, one of ``SOURCES``.
+    ``load_bytes_per_s``: rate at which one unit reads from that source [B/s].
+    ``store_bytes_per_s``: bandwidth that the shared store gives to all units together [B/s].
+    ``store_client_bytes_per_s``: rate at which one unit can read from, or write to, the shared
+        store [B/s].
+    ``servers``: servers of a unit, each of which holds a part of a training job's state.
+    ``recovery``: times from a failure of a training job to its next step, as in
+        :mod:`workloads.job`, without the time to read the state.
+    ``peers``: links between the host memories of servers, for jobs that keep copies there.
     """
 
     drain_s: float
@@ -183,8 +172,6 @@ class ChangeCosts:
     def load_s(self, weights_bytes: float, units: int = 1) -> float:
         """Time to load weights on ``units`` units at the same time [s].
 
-        Examples
-        --------
         A thousand UltraServers of four instances, 0.75 TB each, from a store of 1 TB/s:
 
         >>> costs = ChangeCosts.from_catalogue(4, source="store")

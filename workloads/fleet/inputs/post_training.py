@@ -24,14 +24,11 @@ MODES = (LOCKSTEP, BEHIND)
 class Split:
     """Division of units between rollouts and updates.
 
-    Attributes
-    ----------
-    rollout_units, update_units : int
-        Units for rollouts, and for updates; with one unit alone it is the same unit in turn.
-    rollout_s, update_s, transfer_s, step_s : float
-        Durations of the parts of a step, and of the step in the steady state [s].
-    tokens_per_s : float
-        Trained tokens per second.
+    ``rollout_units, update_units``: units for rollouts, and for updates; with one unit alone it is
+        the same unit in turn.
+    ``rollout_s, update_s, transfer_s, step_s``: durations of the parts of a step, and of the step
+        in the steady state [s].
+    ``tokens_per_s``: trained tokens per second.
     """
 
     rollout_units: int
@@ -52,16 +49,11 @@ class Split:
 class PostTraining:
     """Rates of a post-training job.
 
-    Attributes
-    ----------
-    rollout_tokens_per_s, update_tokens_per_s : float
-        Rate of one unit that makes rollouts, and of one that updates the weights [1/s].
-    transfer_s : float
-        Time from the end of an update until all rollout units hold its weights [s].
-    step_tokens : float
-        Tokens of the rollouts of one step, prompts and answers together.
-    mode : str
-        ``lockstep`` or ``one-behind``.
+    ``rollout_tokens_per_s, update_tokens_per_s``: rate of one unit that makes rollouts, and of one
+        that updates the weights [1/s].
+    ``transfer_s``: time from the end of an update until all rollout units hold its weights [s].
+    ``step_tokens``: tokens of the rollouts of one step, prompts and answers together.
+    ``mode``: ``lockstep`` or ``one-behind``.
     """
 
     rollout_tokens_per_s: float
@@ -87,8 +79,6 @@ class PostTraining:
     def on(self, rollout_units: int, update_units: int) -> Split:
         """Return the steady state with a number of rollout units and of update units.
 
-        Examples
-        --------
         >>> job = PostTraining(100.0, 300.0, 10.0, 6000.0, LOCKSTEP)
         >>> job.on(3, 1).step_s, PostTraining(100.0, 300.0, 10.0, 6000.0).on(3, 1).step_s
         (50.0, 30.0)
@@ -104,12 +94,7 @@ class PostTraining:
         """Return the fastest division of ``units`` units between rollouts and updates.
 
         Among equally fast ones, the division with fewer rollout units is returned. One unit alone
-        makes rollouts and updates in turn, whatever the mode.
-
-        Raises
-        ------
-        InputError
-            For no units.
+        makes rollouts and updates in turn, whatever the mode. Raises InputError for no units.
         """
         if units < 1:
             raise InputError(f"post-training on {units} units; it needs at least one.")

@@ -27,11 +27,8 @@ HIGHEST_USD_PER_MWH = 1_000_000
 class Prices:
     """Prices of electricity in each minute of a run.
 
-    Attributes
-    ----------
-    usd_per_mwh : float array (minutes,)
-    cap_usd_per_mwh : float
-        Price above which nothing trains or evaluates; serving goes on.
+    ``usd_per_mwh`` (minutes,).
+    ``cap_usd_per_mwh``: price above which nothing trains or evaluates; serving goes on.
     """
 
     usd_per_mwh: FloatArray

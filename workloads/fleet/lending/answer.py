@@ -41,8 +41,6 @@ class Window:
 def merged(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
     """Join neighbouring windows with the same number of units.
 
-    Examples
-    --------
     >>> merged([0, 60, 120, 180], [5, 5, 3])
     [Window(first=0, last=120, units=5), Window(first=120, last=180, units=3)]
     """
@@ -60,8 +58,6 @@ def whole_loans(edges: Sequence[int], units: Sequence[int]) -> list[Window]:
 
     Units that were lent last are given back first.
 
-    Examples
-    --------
     >>> whole_loans([0, 60, 120, 180], [2, 5, 3])
     [Window(first=0, last=180, units=2), Window(first=60, last=180, units=1), \
 Window(first=60, last=120, units=2)]
@@ -86,8 +82,6 @@ Window(first=60, last=120, units=2)]
 def without_short_loans(edges: Sequence[int], units: IntArray, least_minutes: float) -> IntArray:
     """Keep units that would be lent for ``least_minutes`` or less without a break.
 
-    Examples
-    --------
     >>> without_short_loans([0, 60, 120, 180], np.array([2, 5, 3]), 90).tolist()
     [2, 3, 3]
     """
@@ -104,8 +98,6 @@ def without_short_loans(edges: Sequence[int], units: IntArray, least_minutes: fl
 def largest_return(loans: Sequence[Window]) -> int:
     """Most units that come back at the same time.
 
-    Examples
-    --------
     >>> largest_return([Window(0, 180, 2), Window(60, 180, 1), Window(60, 120, 2)])
     3
     """
@@ -122,14 +114,9 @@ class BatchNeed:
     Requests that arrived within one deadline before the decision are known by then, and are due
     within one deadline after it.
 
-    Attributes
-    ----------
-    tonight : float
-        Need of the coming night [unit-hours].
-    before : float array (answered,)
-        Needs of the nights of the backtest [unit-hours].
-    lent_before : float array (answered,)
-        Unit-hours that the answer lent on those nights.
+    ``tonight``: need of the coming night [unit-hours].
+    ``before`` (answered,): needs of the nights of the backtest [unit-hours].
+    ``lent_before`` (answered,): unit-hours that the answer lent on those nights.
     """
 
     tonight: float
@@ -151,17 +138,10 @@ class BatchNeed:
 def batch_need(work: BatchWork, days_back: npt.NDArray[np.int64], lent: FloatArray) -> BatchNeed:
     """Return the need of a batch tier in the coming night and in the nights of the backtest.
 
-    Parameters
-    ----------
-    work : BatchWork
-        Batch requests, with the history as their demand, which ends now.
-    days_back : int64 array (answered,)
-        Days from each night of the backtest to the coming night.
-    lent : float array (answered,)
-        Unit-hours lent on each night of the backtest.
+    ``work``: batch requests, with the history as their demand, which ends now. ``days_back``
+    (answered,): days from each night of the backtest to the coming night. ``lent`` (answered,):
+    unit-hours lent on each night of the backtest.
 
-    Examples
-    --------
     A tier that keeps one unit busy all day needs 24 unit-hours of every night:
 
     >>> from workloads.demand import constant
@@ -184,18 +164,13 @@ HOUR_S = 3600.0
 class Night:
     """Terms of the night question: the end of the night, its service level, its confidence.
 
-    Attributes
-    ----------
-    until : str
-        Time of day, UTC, at which all units serve again: ``06:00``.
-    begin : str
-        Time of day at which lending may begin; empty for the end of the history.
-    share : float
-        Share of the night's minutes in which demand must stay within the units kept for serving.
-    confidence : float
-        Share of nights on which ``share`` must be met.
-    window_minutes : int
-        Length of the windows in which the number of lent units is constant [minutes].
+    ``until``: time of day, UTC, at which all units serve again: ``06:00``.
+    ``begin``: time of day at which lending may begin; empty for the end of the history.
+    ``share``: share of the night's minutes in which demand must stay within the units kept for
+        serving.
+    ``confidence``: share of nights on which ``share`` must be met.
+    ``window_minutes``: length of the windows in which the number of lent units is constant
+        [minutes].
     """
 
     until: str = "06:00"
@@ -223,27 +198,17 @@ class Night:
 class Terms:
     """Costs and earnings of lending on a fleet.
 
-    Attributes
-    ----------
-    units, chips_per_unit : int
-        Size of the fleet.
-    reserve_units : int
-        Units that are never lent, because they may be under repair or are kept back.
-    start_s, reclaim_s : float
-        Time until a unit that served trains, and from an order until a unit that trained serves
-        [s].
-    tokens_per_unit_s : float
-        Training throughput of one unit [tokens/s].
-    usd_per_chip_s : float
-        Price of a chip; 0 where none is known [USD/s].
-    floor_units : int
-        Fewest units that serve.
-    block : int
-        Units that are lent together.
-    shortest_s : float
-        Time that a loan has to outlast, where that is more than a change to training and back [s]:
-        units that share a store come back later the more of them there are, so that a short loan
-        may have to be left out for the others' sake.
+    ``units, chips_per_unit``: size of the fleet.
+    ``reserve_units``: units that are never lent, because they may be under repair or are kept back.
+    ``start_s, reclaim_s``: time until a unit that served trains, and from an order until a unit
+        that trained serves [s].
+    ``tokens_per_unit_s``: training throughput of one unit [tokens/s].
+    ``usd_per_chip_s``: price of a chip; 0 where none is known [USD/s].
+    ``floor_units``: fewest units that serve.
+    ``block``: units that are lent together.
+    ``shortest_s``: time that a loan has to outlast, where that is more than a change to training
+        and back [s]: units that share a store come back later the more of them there are, so that a
+        short loan may have to be left out for the others' sake.
     """
 
     units: int
@@ -277,12 +242,8 @@ class Terms:
 class Loan:
     """The answer for the coming night, and the results of the same method on the nights before.
 
-    Attributes
-    ----------
-    begin : Timestamp
-        Beginning of the night, UTC.
-    batch : BatchNeed, optional
-        Part of the loans that requests of a batch tier need.
+    ``begin``: beginning of the night, UTC.
+    ``batch``: part of the loans that requests of a batch tier need.
     """
 
     question: Night
@@ -512,13 +473,8 @@ def lendable_units(terms: Terms, kept: FloatArray, edges: IntArray) -> IntArray:
 
     Others would train nothing, and may not be back when they are needed.
 
-    Parameters
-    ----------
-    terms : Terms
-    kept : float array (windows,) or (nights, windows)
-        Units kept for serving.
-    edges : int array (windows + 1,)
-        Minutes of the night at which its windows begin and end.
+    ``kept`` (windows,), (nights, windows): units kept for serving. ``edges`` (windows + 1,):
+    minutes of the night at which its windows begin and end.
     """
     free = free_units(terms, kept)
     rows = free.reshape(-1, free.shape[-1])

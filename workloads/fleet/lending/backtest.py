@@ -31,20 +31,12 @@ BEFORE = 60
 class Nights:
     """Nights of a history, and the coming night, which has no demand yet.
 
-    Attributes
-    ----------
-    need : float array (nights, minutes)
-        Units that each minute of a past night needed.
-    edges : int array (windows + 1,)
-        Minutes of the night at which its windows begin and end.
-    busiest : float array (nights, windows)
-        Largest 15-minute mean of the need in each window.
-    level : float array (nights + 1,)
-        Mean need of the hour before the decision; the coming night comes last.
-    weekday : int array (nights + 1,)
-        Day of the week in the middle of the night, 0 for Monday.
-    ended : int array (nights + 1,)
-        Number of earlier nights that had ended when this night was decided on.
+    ``need`` (nights, minutes): units that each minute of a past night needed.
+    ``edges`` (windows + 1,): minutes of the night at which its windows begin and end.
+    ``busiest`` (nights, windows): largest 15-minute mean of the need in each window.
+    ``level`` (nights + 1,): mean need of the hour before the decision; the coming night comes last.
+    ``weekday`` (nights + 1,): day of the week in the middle of the night, 0 for Monday.
+    ``ended`` (nights + 1,): number of earlier nights that had ended when this night was decided on.
     """
 
     need: FloatArray
@@ -68,18 +60,10 @@ def cut_nights(
 ) -> Nights:
     """Cut a history that ends at the moment of decision into nights.
 
-    Parameters
-    ----------
-    need : float array (minutes,)
-        Units that each minute of the history needed.
-    first_minute_of_week : int
-        Minute of the week at which the history begins; 0 is Monday 00:00.
-    lead : int
-        Minutes from the end of the history to the beginning of the night.
-    minutes : int
-        Length of the night, at most a day.
-    window : int
-        Length of the windows of the night [minutes]; the last window may be shorter.
+    ``need`` (minutes,): units that each minute of the history needed. ``first_minute_of_week``:
+    minute of the week at which the history begins; 0 is Monday 00:00. ``lead``: minutes from the
+    end of the history to the beginning of the night. ``minutes``: length of the night, at most a
+    day. ``window``: length of the windows of the night [minutes]; the last window may be shorter.
     """
     if not 1 <= minutes <= MINUTES_PER_DAY or lead < 0 or window < 1:
         raise InputError(
@@ -132,15 +116,9 @@ LEAST_RISK, MOST_RISK = 0.004, 0.5
 def margin_log(errors: FloatArray, risk: float) -> float:
     """Logarithm of the factor that covers the next error with probability ``1 - risk``.
 
-    Parameters
-    ----------
-    errors : float array (nights,)
-        Logarithms of past errors, at least two.
-    risk : float
-        Probability that the next error exceeds the factor, in (0, 1).
+    ``errors`` (nights,): logarithms of past errors, at least two. ``risk``: probability that the
+    next error exceeds the factor, in (0, 1).
 
-    Examples
-    --------
     Of 19 errors the largest covers the next with probability 95 %:
 
     >>> margin_log(np.arange(1.0, 20.0), 0.05)
@@ -164,8 +142,6 @@ def margin_log(errors: FloatArray, risk: float) -> float:
 def corrected(risk: float, wanted_risk: float, *, violated: bool) -> float:
     """Return the risk for the next night, less after a night that was violated.
 
-    Examples
-    --------
     >>> [round(corrected(0.05, 0.05, violated=broken), 5) for broken in (False, True)]
     [0.05255, -0.00745]
     """
@@ -180,8 +156,6 @@ def bounded(risk: float, wanted_risk: float) -> float:
 def surest(nights: int) -> float:
     """Highest confidence that a number of earlier nights supports without a fitted tail.
 
-    Examples
-    --------
     >>> surest(19)
     0.95
     """
@@ -243,20 +217,15 @@ FADING = 0.5
 class Backtest:
     """Answers for the nights of a history, each from the nights before it alone.
 
-    Attributes
-    ----------
-    number : int array (answered,)
-        Numbers of the nights that could be answered, counted from the first of the history.
-    capacity : float array (answered, windows)
-        Units kept for serving.
-    violated : bool array (answered,)
-        Whether demand exceeded the capacity in more minutes than the SLO allows.
-    missed : float array (answered,)
-        Share of the night's demand beyond the capacity.
-    coming : float array (windows,)
-        Units to keep in the coming night. They may exceed the fleet, as expected demand may.
-    form : str
-        Form of the expectation that the coming night uses.
+    ``number`` (answered,): numbers of the nights that could be answered, counted from the first of
+        the history.
+    ``capacity`` (answered, windows): units kept for serving.
+    ``violated`` (answered,): whether demand exceeded the capacity in more minutes than the SLO
+        allows.
+    ``missed`` (answered,): share of the night's demand beyond the capacity.
+    ``coming`` (windows,): units to keep in the coming night. They may exceed the fleet, as expected
+        demand may.
+    ``form``: form of the expectation that the coming night uses.
     """
 
     number: npt.NDArray[np.int64]
@@ -274,17 +243,11 @@ class Backtest:
 class NightErrors:
     """Expectations for all nights, and the errors of the past ones as logarithms.
 
-    Attributes
-    ----------
-    nights : Nights
-    share : float
-        Share of a night's minutes in which demand has to stay within the capacity.
-    first : int
-        First night that has an earlier one to derive an expectation from.
-    expected : list of float array (forms, windows)
-        Expected need from night ``first`` on, the coming night last.
-    errors : float array (nights - first, forms)
-        Logarithm of the least factor that each night needed on each expectation.
+    ``share``: share of a night's minutes in which demand has to stay within the capacity.
+    ``first``: first night that has an earlier one to derive an expectation from.
+    ``expected`` (forms, windows): expected need from night ``first`` on, the coming night last.
+    ``errors`` (nights - first, forms): logarithm of the least factor that each night needed on each
+        expectation.
     """
 
     nights: Nights

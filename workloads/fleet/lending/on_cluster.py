@@ -101,12 +101,8 @@ def lead_times(
 def lend_on(scenario: Scenario, question: Night) -> Loan:
     """Answer the night question for a scenario whose demand is the history.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Cluster, services, night work and the costs of changes; see
-        :func:`workloads.fleet.scenario.scenario`. Its demand ends now.
-    question : Night
+    ``scenario``: cluster, services, night work and the costs of changes; see
+    :func:`workloads.fleet.scenario.scenario`. Its demand ends now.
     """
     scenario.fleet.limits.check(scenario.cluster.domains)
     need = units_needed(scenario.demand, scenario.services).sum(axis=0)
@@ -129,15 +125,9 @@ def with_shared_return(loan: Loan, reclaim_s: Callable[[int], float]) -> Loan:
     return. The number for which all this agrees is the smallest that no fewer units than return
     need; units that are left out for it are not counted in the time of the others.
 
-    Parameters
-    ----------
-    loan : Loan
-        Answer whose terms state the time of a single unit.
-    reclaim_s : function of an int
-        Time until so many units, ordered back together, serve [s]; it never falls.
+    ``loan``: answer whose terms state the time of a single unit. ``reclaim_s``: time until so many
+    units, ordered back together, serve [s]; it never falls.
 
-    Examples
-    --------
     Of 100 units 70 are free for seven hours, and 29 more for the last two of them. Back after a
     minute each, all would take 99 of these 120 minutes. After 1.5 minutes each they would be late,
     so that the 70 are lent alone:

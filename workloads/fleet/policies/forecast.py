@@ -42,8 +42,6 @@ def days_back(at: IntArray, first_weekday: int) -> IntArray:
     The reference is the same day of the week before, and in the first week the last day of the
     same kind: a working day for working days, a weekend day for Saturdays and Sundays.
 
-    Examples
-    --------
     For a load from a Friday on, Friday has no reference, Sunday's is Saturday, Monday's is Friday:
 
     >>> days_back(np.arange(9) * 1440, 4).tolist()
@@ -64,20 +62,12 @@ def predict(
     Decisions fall on the last minute of ``load`` and on every ``every``-th minute before it. Each
     is about the interval of ``every`` minutes that begins ``lead`` minutes after the decision.
 
-    Parameters
-    ----------
-    load : float array (minutes,)
-        Load of each minute; the first minute is a midnight.
-    every, lead : int
-        Minutes between decisions, and from a decision to its interval.
-    first_weekday : int
-        Weekday of the first minute.
+    ``load`` (minutes,): load of each minute; the first minute is a midnight. ``every, lead``:
+    minutes between decisions, and from a decision to its interval. ``first_weekday``: weekday of
+    the first minute.
 
-    Returns
-    -------
-    expected, came : float array (decisions,)
-        Largest smoothed load expected in the interval, and observed; ``came`` is NaN where the
-        interval has not ended.
+    Returns ``expected, came`` (decisions,): largest smoothed load expected in the interval, and
+    observed; ``came`` is NaN where the interval has not ended.
     """
     smooth = smoothed(load)
     last = len(load) - 1

@@ -26,12 +26,8 @@ def lendable(
     ``reactive`` expects the largest five-minute mean of the last 15 minutes, ``with yesterday`` the
     larger of that and the same interval 24 hours ago. The headroom is the smallest factor on the
     expectation by which the load exceeds capacity in at most a share ``exceeded`` of the minutes.
-    The first day serves as history only.
-
-    Returns
-    -------
-    DataFrame
-        ``lead_minutes, controller, headroom, freed`` (share of the peak capacity).
+    The first day serves as history only. Returns ``lead_minutes, controller, headroom, freed``
+    (share of the peak capacity).
     """
     smooth = smoothed(np.asarray(load, float))
     longest = max(lead_minutes, default=0)

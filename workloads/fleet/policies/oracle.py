@@ -15,17 +15,10 @@ def oracle(
 ) -> Policy:
     """Serve exactly the need of each minute, with units ordered in time.
 
-    Parameters
-    ----------
-    need : float array (services, minutes)
-        Units that each minute of the run will need.
-    lead_s : float
-        Time by which units are ordered ahead [s].
-    shortest_valley_s : float
-        Valleys of the need shorter than this are not lent [s]: a change there and back would not
-        pay.
-    ramp : int
-        Most units that can be ordered in a minute, 0 for any number.
+    ``need`` (services, minutes): units that each minute of the run will need. ``lead_s``: time by
+    which units are ordered ahead [s]. ``shortest_valley_s``: valleys of the need shorter than this
+    are not lent [s]: a change there and back would not pay. ``ramp``: most units that can be
+    ordered in a minute, 0 for any number.
     """
     lead = int(-(-lead_s // 60.0)) if np.isfinite(lead_s) else need.shape[1]
     window = min(

@@ -18,14 +18,8 @@ def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
     are not broken with their idle draw. The limit on training falls at once; it rises only by more
     than ``step`` of the fleet, so that small changes of the load move no gang.
 
-    Parameters
-    ----------
-    serve : Policy
-        Decides how many units serve.
-    cap_w : float
-        Most that the site may draw [W].
-    step : float
-        Least rise of the limit, as a share of the fleet.
+    ``serve``: decides how many units serve. ``cap_w``: most that the site may draw [W]. ``step``:
+    least rise of the limit, as a share of the fleet.
     """
     if not cap_w > 0:
         raise InputError(f"a power cap of {cap_w:g} W is not above 0; write it in MW.")

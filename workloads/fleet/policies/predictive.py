@@ -44,18 +44,14 @@ serve in each interval, with margins, and the units that the demand itself is ex
 class Weights:
     """Costs and bounds that a plan weighs beside serving.
 
-    Attributes
-    ----------
-    lead_s, back_s : float
-        Time that a unit loses on the way from training to serving, and before it trains [s].
-    price_share : float
-        Cheapest share of the unit-time available in the coming day that training shall have.
-    power_cap_w : float, optional
-        Most that the site may draw [W].
-    busy_share : float
-        Share of its time for which a unit computes when it serves at the rate under the SLO.
-    rest_units : float
-        Units that evaluation and batch work can use beside training jobs.
+    ``lead_s, back_s``: time that a unit loses on the way from training to serving, and before it
+        trains [s].
+    ``price_share``: cheapest share of the unit-time available in the coming day that training shall
+        have.
+    ``power_cap_w``: most that the site may draw [W].
+    ``busy_share``: share of its time for which a unit computes when it serves at the rate under the
+        SLO.
+    ``rest_units``: units that evaluation and batch work can use beside training jobs.
     """
 
     lead_s: float
@@ -94,11 +90,7 @@ class _Plan:
 def predictive(expected: Expected, weights: Weights) -> Policy:
     """Plan the coming hours by a linear programme.
 
-    Parameters
-    ----------
-    expected : function of a View and a number of intervals
-        Units that the intervals need, such as :func:`expected_by_forecast`.
-    weights : Weights
+    ``expected``: units that the intervals need, such as :func:`expected_by_forecast`.
     """
     plans: list[_Plan] = []
 
@@ -119,10 +111,8 @@ def expected_by_forecast(
 ) -> Expected:
     """Expect the need of the policy ``forecast``, and the shape of an earlier day after it.
 
-    Parameters
-    ----------
-    quantile, headroom, most : float
-        Margin on the forecast, as in :func:`workloads.fleet.policies.forecasting.forecast`.
+    ``quantile, headroom, most``: margin on the forecast, as in
+    :func:`workloads.fleet.policies.forecasting.forecast`.
     """
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
@@ -148,12 +138,8 @@ def expected_by_forecast(
 def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expected:
     """Expect the true need: the largest of every interval, and from now on for the first.
 
-    Parameters
-    ----------
-    need : float array (pools, minutes)
-        Units that each minute of the run will need.
-    headroom : float
-        Share of the need that is served with on top.
+    ``need`` (pools, minutes): units that each minute of the run will need. ``headroom``: share of
+    the need that is served with on top.
     """
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:

@@ -22,12 +22,8 @@ def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     Where a tariff has the same price for many hours and only a part of them belongs to the share,
     that part is trained at the beginning of the hours, rounded up to whole hours.
 
-    Parameters
-    ----------
-    serve : Policy
-        Decides how many units serve.
-    share : float
-        Share of the minutes, in [0, 1]; with 1 training never pauses.
+    ``serve``: decides how many units serve. ``share``: share of the minutes, in [0, 1]; with 1
+    training never pauses.
     """
     if not 0 <= share <= 1:
         raise InputError(f"a price share of {share:g} is not in [0, 1]; 0.5 trains half the day.")

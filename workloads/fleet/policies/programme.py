@@ -37,14 +37,9 @@ the end of the plan instead of at its beginning."""
 class JobNeed:
     """A job with a deadline: the units that it can use, and the work that it has to finish.
 
-    Attributes
-    ----------
-    units : float
-        Most units that can work for the job.
-    work : float
-        Unit-minutes that the job needs within the plan.
-    steps : int
-        Steps of the plan before its deadline.
+    ``units``: most units that can work for the job.
+    ``work``: unit-minutes that the job needs within the plan.
+    ``steps``: steps of the plan before its deadline.
     """
 
     units: float
@@ -56,28 +51,18 @@ class JobNeed:
 class Outlook:
     """Inputs of the programme: need, prices, power and jobs in the coming steps.
 
-    Attributes
-    ----------
-    minutes : float array (steps,)
-        Length of each step.
-    need : float array (pools, steps)
-        Units that serving needs.
-    kept : float array (pools,)
-        Units that serve now, or are on their way.
-    training, units : float
-        Units that train now, and units of the fleet that are not broken.
-    lead, back : float
-        Minutes that a unit loses on the way from training to serving, and before it trains.
-    price : float array (steps,)
-        Price of electricity, 0 in the cheapest step and 1 in the dearest; all 0 without prices.
-    share : float
-        Share of the available unit-time that training shall have.
-    power_units : float array (steps,)
-        Units that can train within the power of the site.
-    jobs : tuple of JobNeed
-        Jobs in order of their deadlines, the nearest first.
-    other_units : float
-        Most units that work without a deadline can use.
+    ``minutes`` (steps,): length of each step.
+    ``need`` (pools, steps): units that serving needs.
+    ``kept`` (pools,): units that serve now, or are on their way.
+    ``training, units``: units that train now, and units of the fleet that are not broken.
+    ``lead, back``: minutes that a unit loses on the way from training to serving, and before it
+        trains.
+    ``price`` (steps,): price of electricity, 0 in the cheapest step and 1 in the dearest; all 0
+        without prices.
+    ``share``: share of the available unit-time that training shall have.
+    ``power_units`` (steps,): units that can train within the power of the site.
+    ``jobs``: jobs in order of their deadlines, the nearest first.
+    ``other_units``: most units that work without a deadline can use.
     """
 
     minutes: FloatArray
@@ -106,14 +91,9 @@ class Outlook:
 class FirstStep:
     """The first step of a solved programme.
 
-    Attributes
-    ----------
-    kept : float array (pools,)
-        Units for serving.
-    training : float
-        Units that train, jobs with a deadline among them.
-    jobs : float array (jobs,)
-        Units of each job with a deadline.
+    ``kept`` (pools,): units for serving.
+    ``training``: units that train, jobs with a deadline among them.
+    ``jobs`` (jobs,): units of each job with a deadline.
     """
 
     kept: FloatArray
@@ -124,8 +104,6 @@ class FirstStep:
 def first_step(outlook: Outlook) -> FirstStep:
     """Solve the programme, and return its first step.
 
-    Examples
-    --------
     A valley of two steps is lent when a change there and back costs one step, not when it costs
     three:
 

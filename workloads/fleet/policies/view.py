@@ -19,17 +19,10 @@ from workloads.fleet.policies.forecast import largest_ahead
 class JobView(NamedTuple):
     """A training job as a policy sees it, from its arrival until it is done.
 
-    Attributes
-    ----------
-    name : str
-    units, min_units : int
-        Most and fewest units that the job runs on.
-    size : int
-        Units that work for the job, or are on their way to it.
-    work_left : float
-        Unit-minutes until the job is done, at its largest size; infinity without an end.
-    due_minutes : float
-        Time until the job's deadline [min]; infinity without one.
+    ``units, min_units``: most and fewest units that the job runs on.
+    ``size``: units that work for the job, or are on their way to it.
+    ``work_left``: unit-minutes until the job is done, at its largest size; infinity without an end.
+    ``due_minutes``: time until the job's deadline [min]; infinity without one.
     """
 
     name: str
@@ -156,21 +149,15 @@ def units_wanted(policy: Policy, view: View) -> npt.ArrayLike | None:
 class Limits:
     """Bounds that hold for every policy.
 
-    Attributes
-    ----------
-    floor, cap : int
-        Least and most serving units of all services together; a cap of 0 means the whole fleet.
-    block : int
-        Number of units by which the serving units change, counted from the floor.
-    changes_per_minute : int
-        Most role changes that the control plane orders in a minute; 0 means any number.
-    min_lease_s : float
-        Least time for which a lent unit stays lent [s].
-    notice_s : float
-        Time between notice to a training job and the loss of its units [s]; a checkpoint that takes
-        longer is cut off and lost.
-    reserve : int
-        Spare units that are not lent.
+    ``floor, cap``: least and most serving units of all services together; a cap of 0 means the
+        whole fleet.
+    ``block``: number of units by which the serving units change, counted from the floor.
+    ``changes_per_minute``: most role changes that the control plane orders in a minute; 0 means any
+        number.
+    ``min_lease_s``: least time for which a lent unit stays lent [s].
+    ``notice_s``: time between notice to a training job and the loss of its units [s]; a checkpoint
+        that takes longer is cut off and lost.
+    ``reserve``: spare units that are not lent.
     """
 
     floor: int = 0

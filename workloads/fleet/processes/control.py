@@ -80,12 +80,10 @@ class Inputs:
 class Record:
     """Records of the control loop, minute after minute.
 
-    Attributes
-    ----------
-    spent_server_ms : int64 array (minutes + 1, accounts)
-        Server-time spent until each minute begins, by role, and by pool from account 12 on.
-    service_units : float array (minutes, services)
-        Mean number of units that worked for each service; units of a pool answer all its services.
+    ``spent_server_ms`` (minutes + 1, accounts): server-time spent until each minute begins, by
+        role, and by pool from account 12 on.
+    ``service_units`` (minutes, services): mean number of units that worked for each service; units
+        of a pool answer all its services.
     """
 
     spent_server_ms: npt.NDArray[np.int64]

@@ -32,15 +32,10 @@ SERVER = "server"
 class Domain:
     """A part of the fleet whose units, or servers of one unit, fail together.
 
-    Attributes
-    ----------
-    name : str
-    mtbf_s, repair_s : float
-        Mean time between failures of one such part, and mean time to its repair [s].
-    units : int
-        Units that fail together; 0 where the part is smaller than a unit.
-    servers : int
-        Servers that a unit loses where the part is smaller than a unit.
+    ``mtbf_s, repair_s``: mean time between failures of one such part, and mean time to its repair
+        [s].
+    ``units``: units that fail together; 0 where the part is smaller than a unit.
+    ``servers``: servers that a unit loses where the part is smaller than a unit.
     """
 
     name: str
@@ -60,8 +55,6 @@ class Domain:
     def count(self, units: int, servers: int) -> int:
         """Number of such parts in a fleet of ``units`` units with ``servers`` servers each.
 
-        Examples
-        --------
         >>> Domain("rack", 1e6, 3600.0, units=0, servers=2).count(100, 4)
         200
         >>> Domain("rack", 1e6, 3600.0, units=4).count(10, 1)
@@ -76,11 +69,7 @@ class Domain:
 class Interruption:
     """A kind of fault that stops training and takes nothing out of service.
 
-    Attributes
-    ----------
-    name : str
-    mtbf_s : float
-        Mean time between such faults in the whole fleet [s]; with infinity there are none.
+    ``mtbf_s``: mean time between such faults in the whole fleet [s]; with infinity there are none.
     """
 
     name: str
@@ -98,16 +87,11 @@ class Interruption:
 class Failures:
     """Exponential times between failures of a unit, and to its repair [s].
 
-    Attributes
-    ----------
-    unit_mtbf_s, repair_s : float
-        Mean time between failures of a unit, and mean time to repair [s].
-    servers : int
-        Servers of a unit, which fail one by one; with 1 a failure takes the whole unit out.
-    domains : tuple of Domain
-        Larger parts that fail as a whole, in addition to single servers.
-    interruptions : tuple of Interruption
-        Faults that stop training jobs and take nothing out of service.
+    ``unit_mtbf_s, repair_s``: mean time between failures of a unit, and mean time to repair [s].
+    ``servers``: servers of a unit, which fail one by one; with 1 a failure takes the whole unit
+        out.
+    ``domains``: larger parts that fail as a whole, in addition to single servers.
+    ``interruptions``: faults that stop training jobs and take nothing out of service.
     """
 
     unit_mtbf_s: float
@@ -140,8 +124,6 @@ class Failures:
 
         Servers and other parts of a unit count as the share of it that they are.
 
-        Examples
-        --------
         A unit of four servers fails once in 100 s, a rack of three units once in 1,000 s, and a
         repair takes 1 s:
 
@@ -311,16 +293,11 @@ SERVER_CHIPS = 16
 class Fleet:
     """Units of a fleet, and the rules of their changes and failures.
 
-    Attributes
-    ----------
-    units, chips_per_unit : int
-        Number of UltraServers, or other units that change role as a whole, and their chips.
-    costs : ChangeCosts, optional
-        Costs of a change of role; by default the catalogue's.
-    limits : Limits
-        Bounds that hold for every policy.
-    failures : Failures, optional
-        By default nothing breaks.
+    ``units, chips_per_unit``: number of UltraServers, or other units that change role as a whole,
+        and their chips.
+    ``costs``: costs of a change of role; by default the catalogue's.
+    ``limits``: bounds that hold for every policy.
+    ``failures``: by default nothing breaks.
     """
 
     units: int

@@ -22,15 +22,9 @@ Process = Generator[simpy.Event, Any, None]
 class Phase:
     """Time that units spend in one role on their way to another.
 
-    Attributes
-    ----------
-    role : Role
-    seconds : float
-        Fixed duration [s].
-    bytes_per_unit : float
-        Bytes that each unit loads after that [B].
-    shared : bool
-        Whether the bytes come from the shared store, whose bandwidth all units share.
+    ``seconds``: fixed duration [s].
+    ``bytes_per_unit``: bytes that each unit loads after that [B].
+    ``shared``: whether the bytes come from the shared store, whose bandwidth all units share.
     """
 
     role: Role

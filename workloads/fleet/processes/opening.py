@@ -68,11 +68,8 @@ def opened(
 ) -> World:
     """Return the world of a run before it begins: every unit is spare and every job waits.
 
-    Raises
-    ------
-    InputError
-        For a fleet without units, limits or a job that it is too small for, two evaluation jobs,
-        and batch work of another length than the demand.
+    Raises InputError for a fleet without units, limits or a job that it is too small for, two
+    evaluation jobs, and batch work of another length than the demand.
     """
     pools = pools_from(services)
     ledger = _new_ledger(fleet, len(pools))

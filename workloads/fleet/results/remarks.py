@@ -25,18 +25,13 @@ ROUNDED = 0.05
 class Missed:
     """A quarter of an hour in which requests missed their SLO.
 
-    Attributes
-    ----------
-    time_utc : str
-        First minute of the quarter.
-    share : float
-        Share of this quarter in all requests of the run that missed their SLO.
-    needed_units, serving_units : float
-        Most units that a minute of the quarter needed, and the mean number that served.
-    rise : float
-        Units needed in a minute over the most that were needed in the 15 minutes before the order
-        for it had to be given. This is the largest such ratio of the quarter and of the quarters
-        right before it that missed as well; infinity where no earlier need was known.
+    ``time_utc``: first minute of the quarter.
+    ``share``: share of this quarter in all requests of the run that missed their SLO.
+    ``needed_units, serving_units``: most units that a minute of the quarter needed, and the mean
+        number that served.
+    ``rise``: units needed in a minute over the most that were needed in the 15 minutes before the
+        order for it had to be given. This is the largest such ratio of the quarter and of the
+        quarters right before it that missed as well; infinity where no earlier need was known.
     """
 
     time_utc: str
@@ -49,11 +44,7 @@ class Missed:
 def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
     """Return the quarters of an hour in which requests missed their SLO, the worst first.
 
-    Parameters
-    ----------
-    run : FleetRun
-    lead_s : float
-        Time from an order until units serve [s].
+    ``lead_s``: time from an order until units serve [s].
     """
     each = [service_minutes(run, number) for number in range(len(run.services))]
     late = np.sum([outcome.offered_requests * (1 - outcome.attainment) for outcome in each], axis=0)
@@ -85,13 +76,8 @@ def missed_quarters(run: FleetRun, lead_s: float) -> list[Missed]:
 def missed_note(run: FleetRun, lead_s: float, *, attained: float, wanted: float) -> str:
     """Sentence about the worst quarter of an hour and its remedy; empty where the SLO is kept.
 
-    Parameters
-    ----------
-    run : FleetRun
-    lead_s : float
-        Time from an order until units serve [s].
-    attained, wanted : float
-        Share of the requests within the SLO, and the share that the SLO asks for.
+    ``lead_s``: time from an order until units serve [s]. ``attained, wanted``: share of the
+    requests within the SLO, and the share that the SLO asks for.
     """
     if attained >= wanted:
         return ""
@@ -159,15 +145,9 @@ def over_cap_note(draw_w: FloatArray, cap_w: float) -> str:
 
     Policies keep the cap by training less. What serving, changes of role and idle units draw stays.
 
-    Parameters
-    ----------
-    draw_w : float array (minutes,)
-        Power of the site in each minute [W].
-    cap_w : float
-        Most that the site may draw [W].
+    ``draw_w`` (minutes,): power of the site in each minute [W]. ``cap_w``: most that the site may
+    draw [W].
 
-    Examples
-    --------
     >>> over_cap_note(np.array([8e5, 9.5e5, 1.04e6]), 9e5)[:65]
     'the site drew more than --power-cap 0.9 MW in 2 of 3 minutes, at '
     >>> over_cap_note(np.array([8e5]), 9e5)

@@ -167,15 +167,10 @@ class Gang:
         Losses and times are those of :mod:`workloads.job`: the work since the last checkpoint or
         copy is lost; detection, restart and reading of the state take time.
 
-        Parameters
-        ----------
-        broken, replacement : int array
-            Units that are out, and units that take their place.
-        cold : bool
-            Whether the replacement did other work, so that its processes have to start.
-        rng : Generator, optional
-            Draws whether a second failure during a recovery hits the partner of the first, which
-            holds its copies.
+        ``broken, replacement``: units that are out, and units that take their place. ``cold``:
+        whether the replacement did other work, so that its processes have to start. ``rng``: draws
+        whether a second failure during a recovery hits the partner of the first, which holds its
+        copies.
         """
         self._settle()
         self.tally.failures += 1

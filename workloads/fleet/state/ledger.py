@@ -18,20 +18,14 @@ MS = 1000
 class Ledger:
     """Arrays over all units; an account is a role, or one pool's share of the serving role.
 
-    Attributes
-    ----------
-    role, owner, loaded : int array (units,)
-        Role; the pool or job that the unit works for; the pool whose weights are resident.
-    ticket : int64 array (units,)
-        Number of the role change that the unit is in, 0 for none; a unit that breaks loses it.
-    lent_ms : int64 array (units,)
-        Time at which the unit last left the serving role.
-    lost : int8 array (units,)
-        Servers that are down in a unit that works on without them.
-    counts, down : int64 array (accounts,)
-        Units now in each account, and the servers that they have lost.
-    spent_server_ms : int64 array (accounts,)
-        Server-time spent in each account up to ``at_ms``.
+    ``role, owner, loaded`` (units,): role; the pool or job that the unit works for; the pool whose
+        weights are resident.
+    ``ticket`` (units,): number of the role change that the unit is in, 0 for none; a unit that
+        breaks loses it.
+    ``lent_ms`` (units,): time at which the unit last left the serving role.
+    ``lost`` (units,): servers that are down in a unit that works on without them.
+    ``counts, down`` (accounts,): units now in each account, and the servers that they have lost.
+    ``spent_server_ms`` (accounts,): server-time spent in each account up to ``at_ms``.
     """
 
     def __init__(self, units: int, pools: int, servers: int = 1) -> None:
@@ -114,8 +108,6 @@ class Ledger:
 def milliseconds(seconds: float, horizon_ms: int) -> int:
     """Whole milliseconds, at most just past the horizon, so that infinity becomes an integer.
 
-    Examples
-    --------
     >>> milliseconds(1.5, 10_000), milliseconds(float("inf"), 10_000)
     (1500, 10001)
     """

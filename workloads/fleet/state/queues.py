@@ -13,18 +13,13 @@ from topologies.arrays import FloatArray, IntArray
 class Queue:
     """Requests of one service by outcome; all counts are integers.
 
-    Attributes
-    ----------
-    arrivals : int64 array (minutes,)
-        Requests that arrive in each minute.
-    served, shed, capacity : int64 array (minutes,)
-        Requests served and refused in the minute, and those that could have been served.
-    backlog : int64 array (minutes,)
-        Requests that wait at the end of the minute.
-    patience_minutes : float
-        Most work in the queue, in minutes of its capacity; requests beyond it are shed.
-    waiting : int
-        Requests that wait now.
+    ``arrivals`` (minutes,): requests that arrive in each minute.
+    ``served, shed, capacity`` (minutes,): requests served and refused in the minute, and those that
+        could have been served.
+    ``backlog`` (minutes,): requests that wait at the end of the minute.
+    ``patience_minutes``: most work in the queue, in minutes of its capacity; requests beyond it are
+        shed.
+    ``waiting``: requests that wait now.
     """
 
     arrivals: IntArray
@@ -91,16 +86,10 @@ def split_tokens(queue: Queue, tokens: IntArray) -> tuple[IntArray, IntArray, In
 
     The tokens of a minute are divided equally among its requests.
 
-    Parameters
-    ----------
-    queue : Queue
-    tokens : int64 array (minutes,)
-        Tokens of all requests that arrive in the minute.
+    ``tokens`` (minutes,): tokens of all requests that arrive in the minute.
 
-    Returns
-    -------
-    served, waiting, shed : int64 array (minutes,)
-        ``tokens.sum() == served.sum() + waiting[-1] + shed.sum()``.
+    Returns ``served, waiting, shed`` (minutes,): ``tokens.sum() == served.sum() + waiting[-1] +
+    shed.sum()``.
     """
     came = np.maximum(queue.arrivals, 1)
     shed = tokens * queue.shed // came
@@ -122,19 +111,13 @@ class BatchQueue:
     All requests have the same time from arrival to deadline, so the oldest one has the earliest
     deadline. A request that has not been served by its deadline expires.
 
-    Attributes
-    ----------
-    arrivals : int64 array (minutes,)
-        Requests that arrive in each minute.
-    tokens : int64 array (minutes,)
-        Prompt and output tokens of all requests that arrive in the minute.
-    deadline_minutes : int
-        A request that arrives in minute i has to be served by the end of minute
-        i + ``deadline_minutes``.
-    served, late, waiting : int64 array (minutes,)
-        Requests served and expired in the minute, and waiting at its end.
-    done : int
-        Requests served or expired so far.
+    ``arrivals`` (minutes,): requests that arrive in each minute.
+    ``tokens`` (minutes,): prompt and output tokens of all requests that arrive in the minute.
+    ``deadline_minutes``: a request that arrives in minute i has to be served by the end of minute i
+        + ``deadline_minutes``.
+    ``served, late, waiting`` (minutes,): requests served and expired in the minute, and waiting at
+        its end.
+    ``done``: requests served or expired so far.
     """
 
     arrivals: IntArray
@@ -162,8 +145,6 @@ class BatchQueue:
     def due(self, minute: int) -> IntArray:
         """Waiting requests that have to be served within 1, 2 … minutes; (deadline_minutes,).
 
-        Examples
-        --------
         Two requests came in minute 0 and three in minute 1, with three minutes' time:
 
         >>> BatchQueue(np.array([2, 3, 0, 0]), np.array([2, 3, 0, 0]), 3).due(2).tolist()
@@ -203,17 +184,10 @@ class BatchQueue:
 class Batch:
     """The batch tier of a running fleet.
 
-    Attributes
-    ----------
-    queue : BatchQueue
-    rate_per_s : float array (minutes,)
-        Requests that one saturated unit answers [1/s].
-    urgent : int
-        Units that the deadlines need, which training yields.
-    joining : int
-        Units on their way to batch work.
-    carry : float
-        Part of a request that the last minute has begun.
+    ``rate_per_s`` (minutes,): requests that one saturated unit answers [1/s].
+    ``urgent``: units that the deadlines need, which training yields.
+    ``joining``: units on their way to batch work.
+    ``carry``: part of a request that the last minute has begun.
     """
 
     queue: BatchQueue

@@ -43,17 +43,10 @@ than that."""
 def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
     """Return a collective as a single op that uses the links and adapters that its chunks use.
 
-    Parameters
-    ----------
-    chunks : Schedule
-        The collective at the chunk level.
-    duration_ps : int
-        Time of the collective alone, from the collective level [ps].
+    ``chunks``: the collective at the chunk level. ``duration_ps``: time of the collective alone,
+    from the collective level [ps].
 
-    Raises
-    ------
-    InputError
-        For a collective of over nine seconds, whose work exceeds the largest flow.
+    Raises InputError for a collective of over nine seconds, whose work exceeds the largest flow.
     """
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(

@@ -44,14 +44,10 @@ KeyArray = npt.NDArray[np.uint64]
 class Disturbance:
     """Jitter and stragglers: deviations of kernels from their undisturbed times.
 
-    Attributes
-    ----------
-    jitter : float
-        Standard deviation of a kernel's time over its mean.
-    seed : int
-        Seed of the jitter; the same seed gives the same times.
-    stragglers : tuple of (rank, factor)
-        Slow ranks, each with the factor by which all its kernels take longer, exact to a millionth.
+    ``jitter``: standard deviation of a kernel's time over its mean.
+    ``seed``: seed of the jitter; the same seed gives the same times.
+    ``stragglers``: slow ranks, each with the factor by which all its kernels take longer, exact to
+        a millionth.
     """
 
     jitter: float = 0.0
@@ -87,10 +83,7 @@ class Disturbance:
     def slowness(self, ranks: IntArray) -> IntArray:
         """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,).
 
-        Raises
-        ------
-        InputError
-            For a straggler that is none of the ranks.
+        Raises InputError for a straggler that is none of the ranks.
         """
         excess = np.zeros(len(ranks), np.int64)
         for rank, factor in self.stragglers:
@@ -105,10 +98,7 @@ class Disturbance:
     def slow_rows(self, ranks: IntArray) -> IntArray:
         """Return the rows of the stragglers among ranks, which no other rank equals, ascending.
 
-        Raises
-        ------
-        InputError
-            For a straggler that is none of the ranks.
+        Raises InputError for a straggler that is none of the ranks.
         """
         self.slowness(ranks)
         return np.flatnonzero(np.isin(ranks, [rank for rank, _ in self.stragglers]))
@@ -117,16 +107,9 @@ class Disturbance:
 def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
     """Return the disturbance that options of the command line state.
 
-    Parameters
-    ----------
-    jitter : float
-        Standard deviation of a kernel's time over its mean.
-    seed : int
-    stragglers : sequence of str
-        Slow ranks, each as ``RANK:FACTOR``.
+    ``jitter``: standard deviation of a kernel's time over its mean. ``stragglers``: slow ranks,
+    each as ``RANK:FACTOR``.
 
-    Examples
-    --------
     >>> disturbance(0.01, 0, ["17:1.25"]).stragglers
     ((17, 1.25),)
     """
@@ -171,21 +154,11 @@ def disturbed_array(
 ) -> IntArray:
     """Return the disturbed durations of ops [ps]; all arguments are broadcast against each other.
 
-    Parameters
-    ----------
-    duration_ps : int64 array
-        Undisturbed durations [ps].
-    key : uint64 array
-        Seeds of the ops' ranks, from ``Disturbance.keys``.
-    op : int64 array
-        Numbers of the ops within their ranks.
-    slow : int64 array
-        Excess of the ranks' times, from ``Disturbance.slowness``.
-    table : int64 array (1024,)
-        Quantiles of the jitter, from ``Disturbance.table``.
+    ``duration_ps``: undisturbed durations [ps]. ``key``: seeds of the ops' ranks, from
+    ``Disturbance.keys``. ``op``: numbers of the ops within their ranks. ``slow``: excess of the
+    ranks' times, from ``Disturbance.slowness``. ``table`` (1024,): quantiles of the jitter, from
+    ``Disturbance.table``.
 
-    Examples
-    --------
     >>> how = Disturbance(stragglers=((0, 1.5),))
     >>> rank = np.array([0, 1])
     >>> disturbed_array(np.int64(1000), how.keys(rank), np.int64(7), how.slowness(rank), how.table)
@@ -201,14 +174,9 @@ def disturbed_array(
 def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
     """Return the times that each duration takes at each place of the table of jitter [ps].
 
-    Parameters
-    ----------
-    duration_ps : int64 array (durations,)
-    table : int64 array (places,)
+    ``duration_ps`` (durations,). ``table`` (places,).
 
-    Returns
-    -------
-    int64 array (durations, places)
+    Returns an array (durations, places).
     """
     lasts: IntArray = np.maximum(1, _scale_array(duration_ps[:, None], table))
     return np.ascontiguousarray(lasts)
@@ -244,12 +212,7 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
 
     A kernel that is a flow on memory has its rate changed instead of its duration.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Schedule from :func:`workloads.training.execution.lower.lower`: ops, then joins.
-    program : Program
-    how : Disturbance
+    ``schedule``: schedule from :func:`workloads.training.execution.lower.lower`: ops, then joins.
     """
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = np.cumsum(length) - length

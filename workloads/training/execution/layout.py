@@ -23,14 +23,10 @@ OWN = 0
 class Layout:
     """Places of the ops of each row of a program, and of the joins of each group.
 
-    Attributes
-    ----------
-    ops : int
-        Ops of all ranks.
-    total : int
-        Ops and joins.
-    offset : int64 array (rows, 1 + exchanges)
-        First op of a rank, and first join of its group in each exchange.
+    ``ops``: ops of all ranks.
+    ``total``: ops and joins.
+    ``offset`` (rows, 1 + exchanges): first op of a rank, and first join of its group in each
+        exchange.
     """
 
     ops: int

@@ -45,15 +45,9 @@ NUMBERS_OF_AN_OP = 8
 class Skeleton:
     """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks.
 
-    Attributes
-    ----------
-    layout : Layout
-    edges : Edges
-    kind : uint8 array (ops,)
-        Kind of each op before some become flows.
-    resource : int32 array (ops,)
-    labels : mapping of str to int array or Codes
-        All labels but those of ranks.
+    ``kind`` (ops,): kind of each op before some become flows.
+    ``resource`` (ops,).
+    ``labels``: all labels but those of ranks.
     """
 
     layout: Layout
@@ -70,14 +64,9 @@ def lower(program: Program, *, memory: bool = False, structures: ByValue | None 
     ``count``, the number of equal ranks that an op stands for. A join has the labels of its group's
     first member.
 
-    Parameters
-    ----------
-    program : Program
-    memory : bool
-        Whether ops that contend for their rank's memory are flows on it, as resource ``hbm``.
-        Without contention the times are the same either way.
-    structures : ByValue, optional
-        Cache of what programs share whose ops differ only in their times and sizes.
+    ``memory``: whether ops that contend for their rank's memory are flows on it, as resource
+    ``hbm``. Without contention the times are the same either way. ``structures``: cache of what
+    programs share whose ops differ only in their times and sizes.
     """
     memory = memory and program.memory_bytes_per_s > 0
     if structures is None:

@@ -24,16 +24,11 @@ from workloads.training.program.streams import Stream
 class Template:
     """Edges of a rank of one stage, in a form that is the same for all ranks of the stage.
 
-    Attributes
-    ----------
-    exchange : int64 array (ops,)
-        Exchange that an op takes part in, -1 for none.
-    call : int64 array (ops,)
-        Number of the op's call among those of the exchange.
-    src, column, value : int64 array (edges,)
-        Each edge leads from op ``src`` to the op or join ``offset[row, column] + value``. Edges are
-        sorted by ``src``. Those that leave a communication have its op as their source here,
-        although in the schedule they leave the join that ends its call.
+    ``exchange`` (ops,): exchange that an op takes part in, -1 for none.
+    ``call`` (ops,): number of the op's call among those of the exchange.
+    ``src, column, value`` (edges,): each edge leads from op ``src`` to the op or join ``offset[row,
+        column] + value``. Edges are sorted by ``src``. Those that leave a communication have its op
+        as their source here, although in the schedule they leave the join that ends its call.
     """
 
     exchange: IntArray
@@ -97,12 +92,9 @@ def lowered_edges(program: Program, layout: Layout) -> Edges:
 class Leads:
     """Edges that are the same for all rows of a stage, or for all groups of an exchange.
 
-    Attributes
-    ----------
-    leaving : int64 array (ops,) or (joins,)
-        Number of edges that leave each op of the row, or each join of the group.
-    place, value : int32 array (edges,)
-        Each edge leads to ``offset[place] + value``.
+    ``leaving`` (ops,), (joins,): number of edges that leave each op of the row, or each join of the
+        group.
+    ``place, value`` (edges,): each edge leads to ``offset[place] + value``.
     """
 
     leaving: IntArray

@@ -17,12 +17,8 @@ from topologies.arrays import IntArray
 class Called:
     """One collective of one group, and its calls.
 
-    Attributes
-    ----------
-    pattern : Schedule
-        Schedule of the collective.
-    join : int64 array (calls,)
-        First of the two joins of each call, at which the collective starts.
+    ``pattern``: schedule of the collective.
+    ``join`` (calls,): first of the two joins of each call, at which the collective starts.
     """
 
     pattern: Schedule
@@ -37,14 +33,9 @@ def with_routines(
 ) -> tuple[Schedule, Routines]:
     """Return a schedule of the ops of ranks, then of each collective and the join that ends it.
 
-    Parameters
-    ----------
-    collectives : Schedule
-        Ops of ranks, with every collective as one op.
-    called : list of Called
-        Collectives that stand behind them.
-    communications : int64 array
-        Ops of ``collectives`` that become joins, as a called collective takes their time.
+    ``collectives``: ops of ranks, with every collective as one op. ``called``: collectives that
+    stand behind them. ``communications``: ops of ``collectives`` that become joins, as a called
+    collective takes their time.
     """
     kind, duration, resource = (
         column.copy()

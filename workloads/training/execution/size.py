@@ -43,14 +43,9 @@ MOST_ENGINE_OPS = 2**31 - 1
 class Size:
     """Size of a run.
 
-    Attributes
-    ----------
-    stage_ops : int
-        Ops of one rank of each stage, summed over the stages.
-    ops : int
-        Ops of all ranks that are simulated.
-    rows : int
-        Number of ranks that are simulated.
+    ``stage_ops``: ops of one rank of each stage, summed over the stages.
+    ``ops``: ops of all ranks that are simulated.
+    ``rows``: number of ranks that are simulated.
     """
 
     stage_ops: int
@@ -68,13 +63,8 @@ class Size:
 def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> Size:
     """Estimate the ops of a run; the estimate is at most a tenth too low.
 
-    Parameters
-    ----------
-    shapes : RankShapes
-    iterations : int
-    every_rank : bool
-        Whether every rank is simulated. Otherwise two ranks of each stage are counted, as folding
-        leaves about that many.
+    ``every_rank``: whether every rank is simulated. Otherwise two ranks of each stage are counted,
+    as folding leaves about that many.
     """
     plan = shapes.plan
     rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
@@ -106,10 +96,7 @@ def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
 def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
     """Refuse a run that this process has no room for.
 
-    Raises
-    ------
-    InputError
-        The message has ops, bytes, the limit, and a remedy.
+    Raises InputError: the message has ops, bytes, the limit, and a remedy.
     """
     limit = machine_bytes()
     needed = size.memory_bytes(level, engine, ranks)

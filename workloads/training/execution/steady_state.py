@@ -35,12 +35,8 @@ class Stretch(NamedTuple):
     A longer step has the same passes up to ``end``, then a round for each further microbatch, then
     the passes of this one from ``end`` on, for the last microbatches.
 
-    Attributes
-    ----------
-    begin, end : int
-        Place of the first pass or op of the stretch, and the place after its last.
-    each : int
-        Passes or ops of one round.
+    ``begin, end``: place of the first pass or op of the stretch, and the place after its last.
+    ``each``: passes or ops of one round.
     """
 
     begin: int
@@ -63,11 +59,7 @@ def repeats(plan: ParallelPlan, longest: int) -> bool:
     Stages with several chunks have none: their rounds have as many microbatches as there are
     stages.
 
-    Parameters
-    ----------
-    plan : ParallelPlan
-    longest : int
-        Microbatches of a longer step, which must have more of the same rounds.
+    ``longest``: microbatches of a longer step, which must have more of the same rounds.
     """
     return bool(_stretches(plan, longest))
 
@@ -84,20 +76,10 @@ def microbatch_ps(
     running. How much of an op is left may depend on the ops that ran beside it, so all ops of a
     whole period before each instant are compared.
 
-    Parameters
-    ----------
-    plan : ParallelPlan
-    program : Program
-        One optimizer step of the plan, folded or not.
-    trace : Trace or RankVector
-        Its run without faults and jitter.
-    longest : int
-        Most microbatches of a step whose time follows.
+    ``program``: one optimizer step of the plan, folded or not. ``trace``: its run without faults
+    and jitter. ``longest``: most microbatches of a step whose time follows.
 
-    Returns
-    -------
-    int or None
-        None if the step does not repeat itself exactly, or has no trace of every op.
+    Returns none if the step does not repeat itself exactly, or has no trace of every op.
     """
     stretches = _stretches(plan, longest)
     if not stretches or not isinstance(trace, Trace):

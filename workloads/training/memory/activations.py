@@ -33,33 +33,24 @@ FUSED_GATE = 3
 class Stack(NamedTuple):
     """Memory that a training stack uses: quantities of the catalogue's part ``training``.
 
-    Attributes
-    ----------
-    gated_kept : int
-        Tensors kept of a gated feed-forward part: both inputs of the activation function and its
-        output; 4 with the activated gate, 2 where the output is computed again, 1 with inputs in
-        fp8.
-    norms_kept : int
-        Tensors of a norm beside its input; 0 where its output is computed again.
-    latent_kept : int
-        1 for the queries, keys and values of latent attention; 0 where they are computed again.
-    fp8_input_bytes : int
-        Bytes of an element of the input of a product in fp8.
-    returned_kept : int
-        1 for what experts return to the ranks of their tokens; 0 where routing weights are applied
-        before.
-    layer_inputs_kept : int
-        1 for inputs of layers that are recomputed; 0 where they move to the host's memory.
-    optimizer_bytes : int
-        Bytes of the optimizer's state of a parameter.
-    gradient_bytes, gradient_copy_bytes : int
-        Bytes of a gradient as it is summed, and of a copy beside the sum.
-    loss_bytes, loss_gathered : int
-        Bytes of a logit at its peak; 1 where each rank has the whole vocabulary's, else 0.
-    fragmentation : float
-        Free memory that the allocator cannot use, over activations and buffers.
-    runtime_bytes : int
-        Memory of a chip outside of the allocator [B].
+    ``gated_kept``: tensors kept of a gated feed-forward part: both inputs of the activation
+        function and its output; 4 with the activated gate, 2 where the output is computed again, 1
+        with inputs in fp8.
+    ``norms_kept``: tensors of a norm beside its input; 0 where its output is computed again.
+    ``latent_kept``: 1 for the queries, keys and values of latent attention; 0 where they are
+        computed again.
+    ``fp8_input_bytes``: bytes of an element of the input of a product in fp8.
+    ``returned_kept``: 1 for what experts return to the ranks of their tokens; 0 where routing
+        weights are applied before.
+    ``layer_inputs_kept``: 1 for inputs of layers that are recomputed; 0 where they move to the
+        host's memory.
+    ``optimizer_bytes``: bytes of the optimizer's state of a parameter.
+    ``gradient_bytes, gradient_copy_bytes``: bytes of a gradient as it is summed, and of a copy
+        beside the sum.
+    ``loss_bytes, loss_gathered``: bytes of a logit at its peak; 1 where each rank has the whole
+        vocabulary's, else 0.
+    ``fragmentation``: free memory that the allocator cannot use, over activations and buffers.
+    ``runtime_bytes``: memory of a chip outside of the allocator [B].
     """
 
     gated_kept: int = FUSED_GATE
@@ -95,15 +86,8 @@ def layer_activations(
 ) -> int:
     """Size of the activations that one layer keeps of a microbatch on one rank [B].
 
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-        Under its full recomputation only the layer's input is stack.
-    moe : bool
-        Whether the layer has experts.
-    stack : Stack
-        Tensors that are stack.
+    ``plan``: under its full recomputation only the layer's input is stack. ``moe``: whether the
+    layer has experts. ``stack``: tensors that are stack.
     """
     tokens = tokens_of(plan)
     elements = tokens * model.hidden // plan.sp

@@ -26,16 +26,8 @@ def memory_in_use(
     microbatch in a chunk of layers are in memory from the start of its first op there to the end of
     its last. Buffers and fragments, which exist only for a moment, are not counted.
 
-    Parameters
-    ----------
-    trace : Trace
-        Training step whose ops are labelled by rank, stage, layer and microbatch. A trace without
-        these labels has no counter.
-    model : Model
-    plan : ParallelPlan
-    catalogue : Catalogue
-    chip : str
-        Catalogue part.
+    ``trace``: training step whose ops are labelled by rank, stage, layer and microbatch. A trace
+    without these labels has no counter. ``chip``: catalogue part.
     """
     labels = trace.schedule.labels
     if any(name not in labels for name in ("rank", "stage", "layer", "microbatch")):

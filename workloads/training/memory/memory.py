@@ -60,23 +60,16 @@ REMEMBERED = 256
 class Memory:
     """Memory of one rank at the worst moment of a step, by part.
 
-    Attributes
-    ----------
-    weights, gradients, optimizer : int
-        State that the rank keeps throughout the step [B].
-    activations : int
-        Activations that wait for their backward pass [B].
-    buffers : int
-        Tensors that exist only for a moment: gathered inputs, logits, gradients before they are
-        accumulated [B].
-    fragments : int
-        Free memory that the framework's allocator holds in pieces too small to use [B].
-    runtime : int
-        Memory outside of that allocator: context, program code, buffers of communicators [B].
-    capacity : int
-        Usable memory of the rank's share of its chip [B].
-    below, above : int
-        Memory less and more than the sum of the parts that some training stack may need [B].
+    ``weights, gradients, optimizer``: state that the rank keeps throughout the step [B].
+    ``activations``: activations that wait for their backward pass [B].
+    ``buffers``: tensors that exist only for a moment: gathered inputs, logits, gradients before
+        they are accumulated [B].
+    ``fragments``: free memory that the framework's allocator holds in pieces too small to use [B].
+    ``runtime``: memory outside of that allocator: context, program code, buffers of communicators
+        [B].
+    ``capacity``: usable memory of the rank's share of its chip [B].
+    ``below, above``: memory less and more than the sum of the parts that some training stack may
+        need [B].
     """
 
     weights: int
@@ -293,11 +286,8 @@ def check_memory(
 ) -> None:
     """Refuse a plan that does not fit in memory even at the least that a stack may need.
 
-    Raises
-    ------
-    InputError
-        The message has the size of every part, what is lacking at the least and likely, and changes
-        each of which makes the plan fit.
+    Raises InputError: the message has the size of every part, what is lacking at the least and
+    likely, and changes each of which makes the plan fit.
     """
     if memory.fits:
         return

@@ -14,12 +14,7 @@ from workloads.training.plan.schedules.schedule import PipelineSchedule
 def check_pipeline(
     schedule: PipelineSchedule, pp: int, vpp: int, stage_layers: tuple[int, ...]
 ) -> None:
-    """Refuse chunks of stages that the pipeline or its schedule does not have.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse chunks of stages that the pipeline or its schedule does not have."""
     if vpp > 1 and pp == 1:
         raise InputError(f"vpp {vpp} divides the stages of a pipeline, but pp is 1. Use vpp 1.")
     _check_chunks(schedule, pp, vpp)
@@ -46,12 +41,7 @@ def _check_chunks(schedule: PipelineSchedule, pp: int, vpp: int) -> None:
 
 
 def check_fp8_recipe(fp8_recipe: str, precision: str) -> None:
-    """Refuse a recipe of fp8 scales in another precision.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a recipe of fp8 scales in another precision."""
     if CASTS[fp8_recipe] and precision != "fp8":
         raise InputError(
             f"fp8 recipe {fp8_recipe} is about scales in fp8, but precision is {precision}. "
@@ -60,12 +50,7 @@ def check_fp8_recipe(fp8_recipe: str, precision: str) -> None:
 
 
 def check_expert_exchange(ep: int, routed_nodes: int, fp8_exchange: bool) -> None:
-    """Refuse properties of an exchange between experts where no rank has other experts.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse properties of an exchange between experts where no rank has other experts."""
     for name, value in {"routed nodes": routed_nodes, "fp8 exchange": fp8_exchange}.items():
         if value and ep == 1:
             raise InputError(
@@ -75,12 +60,7 @@ def check_expert_exchange(ep: int, routed_nodes: int, fp8_exchange: bool) -> Non
 
 
 def check_expert_degrees(ep: int, expert_tp: int, tp: int, cp: int, dp: int) -> None:
-    """Refuse degrees of experts that do not divide the ranks of a stage.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse degrees of experts that do not divide the ranks of a stage."""
     expert_ranks, stage_ranks = ep * expert_tp, tp * cp * dp
     if ep > 1 and stage_ranks % expert_ranks:
         near = nearest(ep, stage_ranks // math.gcd(stage_ranks, expert_tp))
@@ -93,12 +73,6 @@ def check_expert_degrees(ep: int, expert_tp: int, tp: int, cp: int, dp: int) -> 
 def check_batch(global_batch: int, dp: int, microbatch: int) -> None:
     """Refuse a global batch that replicas cannot take in whole microbatches.
 
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
     >>> check_batch(global_batch=10, dp=4, microbatch=1)
     Traceback (most recent call last):
     topologies.errors.InputError: global batch 10 is not a multiple of dp 4 × microbatch 1 = 4. \
@@ -118,10 +92,6 @@ def check_trained_parts(lora_rank: int, lora_on: str, train_only: str) -> None:
     """Refuse adapters, which freeze all weights, beside a part of the weights that is trained.
 
     A place for adapters is refused as well where there are none.
-
-    Raises
-    ------
-    InputError
     """
     if lora_rank and train_only:
         raise InputError(
@@ -136,12 +106,7 @@ def check_trained_parts(lora_rank: int, lora_on: str, train_only: str) -> None:
 
 
 def check_optimizer(optimizer: str, lora_rank: int, train_only: str) -> None:
-    """Refuse Muon where it has no matrices of layers to orthogonalize.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse Muon where it has no matrices of layers to orthogonalize."""
     trained = "adapters" if lora_rank else "the output layer" if train_only == "output" else ""
     if optimizer == "muon" and trained:
         raise InputError(

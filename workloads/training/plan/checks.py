@@ -20,10 +20,7 @@ CHUNKS_WITHOUT_LAYERS = 2
 def check_model(plan: ParallelPlan, model: Model) -> None:
     """Refuse a plan whose degrees do not divide the sizes of the model.
 
-    Raises
-    ------
-    InputError
-        The message has the size, the degree, and the nearest degree that works.
+    Raises InputError: the message has the size, the degree, and the nearest degree that works.
     """
     _check_tp(plan, model)
     _check_cp(plan, model)
@@ -108,12 +105,6 @@ def _check_divides(name: str, degree: int, what: str, size: int, model: Model) -
 def check_runtime(plan: ParallelPlan, cluster: Cluster) -> None:
     """Refuse a Trainium runtime on a machine of another chip, whose steps it would not change.
 
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> check_runtime(ParallelPlan(runtime="xla"), cluster("dgx-h100"))
     Traceback (most recent call last):
@@ -130,12 +121,6 @@ has h100. Leave --runtime out.
 def check_ranks(plan: ParallelPlan, chips: int) -> None:
     """Refuse a plan whose degrees do not multiply to the ranks of the cluster.
 
-    Raises
-    ------
-    InputError
-
-    Examples
-    --------
     >>> check_ranks(ParallelPlan(dp=8, tp=4, pp=3, global_batch=8), 64)
     Traceback (most recent call last):
     topologies.errors.InputError: dp 8 × tp 4 × pp 3 = 96 ranks, but the cluster has 64 chips. \
@@ -157,12 +142,7 @@ Reduce dp to 5 or use 96 chips.
 
 
 def check_chips(count: int, cluster: Cluster) -> None:
-    """Refuse a number of chips that a cluster does not have.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a number of chips that a cluster does not have."""
     if isinstance(count, bool) or not 1 <= count <= cluster.chips:
         raise InputError(
             f"chips {count!r} must be a whole number from 1 to the {cluster.chips:,} of "
@@ -173,10 +153,7 @@ def check_chips(count: int, cluster: Cluster) -> None:
 def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> int:
     """Data-parallel degree that fills a cluster.
 
-    Raises
-    ------
-    InputError
-        For other degrees whose product does not divide the ranks of the cluster.
+    Raises InputError for other degrees whose product does not divide the ranks of the cluster.
     """
     room, replica = chips * ranks_per_chip, tp * pp * cp
     if replica > room or room % replica:

@@ -32,19 +32,10 @@ def script_options(
     environment or a computation decides, and one that is stated twice and differently, is
     :class:`Unknown`.
 
-    Parameters
-    ----------
-    text : str
-    flags : frozenset of str
-        Options that take no value, so that the word after them is not theirs.
+    ``flags``: options that take no value, so that the word after them is not theirs.
 
-    Raises
-    ------
-    InputError
-        For quotes that do not close.
+    Raises InputError for quotes that do not close.
 
-    Examples
-    --------
     >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
     {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
     """

@@ -305,8 +305,6 @@ WITH_TIME = re.compile(
 def cannot_change_time(key: str) -> bool:
     """Return whether a key of a tool's file cannot change the time of a step, by its words.
 
-    Examples
-    --------
     >>> cannot_change_time("model.optim.lr"), cannot_change_time("activation_checkpoint.mode")
     (True, False)
     """

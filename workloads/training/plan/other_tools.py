@@ -59,14 +59,10 @@ OURS = "cluster-sim"
 class OtherPlan:
     """A plan that another tool's file states.
 
-    Attributes
-    ----------
-    tool : str
-        Name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own.
-    fields : mapping
-        Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states.
-    ignored : tuple of str
-        Keys of the file that a plan has no field for, or whose value a plan has only nearly.
+    ``tool``: name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own.
+    ``fields``: fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states.
+    ``ignored``: keys of the file that a plan has no field for, or whose value a plan has only
+        nearly.
     """
 
     tool: str
@@ -108,17 +104,10 @@ class OtherPlan:
 def other_plan(path: Path, text: str) -> OtherPlan | None:
     """Return the plan that a file of another tool holds; None for a file of no known tool.
 
-    Parameters
-    ----------
-    path : Path
-        Its ending says whether the text is TOML, JSON, or YAML or a command line.
-    text : str
-        Content of the file.
+    ``path``: its ending says whether the text is TOML, JSON, or YAML or a command line. ``text``:
+    content of the file.
 
-    Raises
-    ------
-    InputError
-        For a file of a known tool that cannot be read.
+    Raises InputError for a file of a known tool that cannot be read.
     """
     keys = _flattened(path, text)
     # Megatron-LM's YAML has underscores where its command line has hyphens.

@@ -24,8 +24,6 @@ column, which is left out (arXiv 1804.04235)."""
 def optimizer_bytes(plan: ParallelPlan, parameters: int, edges: int) -> int:
     """Bytes of master copy and optimizer state of parameters, of which ``edges`` are of end layers.
 
-    Examples
-    --------
     >>> optimizer_bytes(ParallelPlan(optimizer="muon"), 10, 4)
     96
     """
@@ -39,8 +37,6 @@ def layer_weight_bytes(plan: ParallelPlan) -> float:
     Parameters that adapters leave frozen are never updated, so they are stored only in the
     precision of their products, as NeMo does; embedding and output layer stay in bf16.
 
-    Examples
-    --------
     >>> layer_weight_bytes(ParallelPlan(precision="fp8", lora_rank=16))
     1.0
     """
@@ -50,12 +46,8 @@ def layer_weight_bytes(plan: ParallelPlan) -> float:
 class Share(NamedTuple):
     """Parameters that a rank holds of a layer, a stage or a model.
 
-    Attributes
-    ----------
-    dense : int
-        Parameters that dp and cp replicate.
-    experts : int
-        Parameters of routed experts, which expert parallelism divides.
+    ``dense``: parameters that dp and cp replicate.
+    ``experts``: parameters of routed experts, which expert parallelism divides.
     """
 
     dense: int
@@ -70,8 +62,6 @@ class Share(NamedTuple):
 def total(shares: Sequence[Share]) -> Share:
     """Sum of several shares.
 
-    Examples
-    --------
     >>> total([Share(1, 2), Share(3, 4)])
     Share(dense=4, experts=6)
     """

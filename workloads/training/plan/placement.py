@@ -29,15 +29,9 @@ SERVER = 8
 class Placement:
     """Placement of the ranks of a plan on chips.
 
-    Attributes
-    ----------
-    cluster : Cluster
-    plan : ParallelPlan
-    chip : int64 array (ranks,)
-        Global chip of each rank.
-    grid : int64 array
-        Rank at each place of the plan. The array has an axis for each of ``plan.order``, from the
-        last to the first.
+    ``chip`` (ranks,): global chip of each rank.
+    ``grid``: rank at each place of the plan. The array has an axis for each of ``plan.order``, from
+        the last to the first.
     """
 
     cluster: Cluster
@@ -63,14 +57,12 @@ class Placement:
     def groups(self, axis: str) -> IntArray:
         """Groups of ranks that communicate along an axis, int64 (groups, degree).
 
-        Parameters
-        ----------
-        axis : {"tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"}
-            Ranks of a group of ``tp``, ``cp`` or ``pp`` differ in that coordinate only. A group
-            of ``dp`` has all ranks that hold the same parameters, whatever part of the sequence
-            they have. Experts divide the ranks of a stage anew, the fastest-changing axis first:
-            ``etp``, then ``ep``, then ``edp`` for ranks that hold the same experts. A group of
-            ``norm`` has the ranks of all stages that add up the gradients' norm.
+        ``axis`` ("tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"): ranks of a group of ``tp``,
+        ``cp`` or ``pp`` differ in that coordinate only. A group of ``dp`` has all ranks that hold
+        the same parameters, whatever part of the sequence they have. Experts divide the ranks of a
+        stage anew, the fastest-changing axis first: ``etp``, then ``ep``, then ``edp`` for ranks
+        that hold the same experts. A group of ``norm`` has the ranks of all stages that add up the
+        gradients' norm.
         """
         plan = self.plan
         if axis == "norm":
@@ -95,22 +87,13 @@ class Placement:
 def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = None) -> Placement:
     """Put the ranks of a plan on the chips of a cluster.
 
-    Parameters
-    ----------
-    plan : ParallelPlan
-        Plan whose ``order`` says which axis changes fastest with the rank number.
-    cluster : Cluster
-    chips : int array (chips of the plan,), optional
-        Chip of the first ``ranks_per_chip`` ranks, of the next as many, and so on; by default as
-        :func:`usual_chips` says.
+    ``plan``: plan whose ``order`` says which axis changes fastest with the rank number. ``chips``
+    (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as many, and so
+    on; by default as :func:`usual_chips` says.
 
-    Raises
-    ------
-    InputError
-        For a list of chips of another length, or with a chip that is unknown or named twice.
+    Raises InputError for a list of chips of another length, or with a chip that is unknown or named
+    twice.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> plan = ParallelPlan(tp=4, dp=4, global_batch=4)
     >>> place(plan, cluster("trn2.48xlarge")).groups("tp")[1].tolist()
@@ -150,20 +133,10 @@ def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntAr
     chips of four racks. Otherwise chips are used in ascending order. So are those of servers, which
     jobs fill, and of tori, whose rings need whole sides.
 
-    Parameters
-    ----------
-    plan : ParallelPlan
-    cluster : Cluster
-    places : int array
-        Numbers among the plan's chips, from 0.
+    ``places``: numbers among the plan's chips, from 0.
 
-    Returns
-    -------
-    int64 array
-        Chip of the cluster at each of the places.
+    Returns the chip of the cluster at each of the places.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> plan = ParallelPlan(dp=128, ep=64, global_batch=128)
     >>> usual_chips(plan, cluster("gb200-nvl72:2"), np.arange(128))[62:66].tolist()

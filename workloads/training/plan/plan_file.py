@@ -36,12 +36,8 @@ def read_any_plan(path: Path) -> OtherPlan:
 
     Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
     DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
-    ``ignored``.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, is not a mapping, or has an unknown key.
+    ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
+    unknown key.
     """
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
     other = other_plan(path, text)
@@ -71,8 +67,6 @@ def _checked(name: str, value: Any, path: Path) -> Any:
 def field_value(name: str, value: Any) -> Any:
     """Return a field's value as a plan holds it, from text as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB.
 
-    Examples
-    --------
     >>> field_value("bucket_bytes", "160MB"), field_value("stage_layers", "9-7")
     (160000000, (9, 7))
     """
@@ -90,8 +84,6 @@ def field_value(name: str, value: Any) -> Any:
 def plan_yaml(plan: ParallelPlan) -> str:
     """Return a plan as the YAML that :func:`read_plan` reads, one field a line.
 
-    Examples
-    --------
     >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
     ['tp: 4', 'pp: 2']
     """

@@ -26,8 +26,6 @@ from workloads.training.plan.schedules import pipeline_schedule
 def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
     """Layers of each chunk, as even as possible.
 
-    Examples
-    --------
     >>> layer_counts(6, 4), layer_counts(5, 4)
     ((1, 2, 2, 1), (1, 1, 2, 1))
     """
@@ -53,8 +51,6 @@ def _layer_numbers(counts: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[In
 def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
     """Return the first layer of each chunk in order of the model, then the number of layers.
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> first_layers(named("llama-3.1-8b"), ParallelPlan(pp=4, global_batch=4))
     (0, 8, 16, 24, 32)
@@ -73,8 +69,6 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
     The output layer counts as well, so that the last stages may be left without a layer (nanotron,
     ``build_model`` and ``get_block_compute_costs``).
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> layers_by_cost(named("llama-3.1-8b"), 4)
     (9, 9, 8, 6)
@@ -92,15 +86,9 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
 def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]:
     """Number the chunks of all stages in order of the model.
 
-    Returns
-    -------
-    number : int64 array (stages, vpp)
-        Number in the model of each chunk of each stage.
-    stage : int64 array (chunks,)
-        Stage that holds each chunk of the model.
+    Returns ``number`` (stages, vpp): number in the model of each chunk of each stage. ``stage``
+    (chunks,): stage that holds each chunk of the model.
 
-    Examples
-    --------
     >>> [numbers.tolist() for numbers in chunk_numbers("interleaved", 2, 2)]
     [[[0, 2], [1, 3]], [0, 1, 0, 1]]
     """
@@ -113,12 +101,9 @@ def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]
 def kinds_of_chunks(model: Model, plan: ParallelPlan) -> tuple[tuple[int, ...], ...]:
     """Count the layers of each chunk by kind, and by whether their activations are kept.
 
-    Returns
-    -------
-    tuple of tuple of int
-        For each chunk in order of the model: the number of layers of each of ``model.kinds`` that
-        are recomputed as the plan says, then the number of layers of each kind whose activations
-        are kept, as full recomputation of only every N-th layer leaves them.
+    Returns the for each chunk in order of the model: the number of layers of each of
+    ``model.kinds`` that are recomputed as the plan says, then the number of layers of each kind
+    whose activations are kept, as full recomputation of only every N-th layer leaves them.
     """
     return _kinds_of_chunks(
         model, _counts(model, plan), plan.recompute_every if plan.recompute == "full" else 1
@@ -142,8 +127,6 @@ def _kinds_of_chunks(
 def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]:
     """Count the layers that a stage holds by kind.
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> stage_kinds(named("deepseek-v3"), ParallelPlan(pp=2, global_batch=2), 0)
     (3, 28)
@@ -183,8 +166,6 @@ def _unlike_stages(
 def end_stages(plan: ParallelPlan) -> tuple[int, int]:
     """Return the stages of the model's first chunk, with the embedding, and last, with the output.
 
-    Examples
-    --------
     >>> end_stages(ParallelPlan(pp=4, global_batch=4))
     (0, 3)
     """
@@ -200,8 +181,6 @@ def is_moe(model: Model, layers: IntArray) -> IntArray:
 def layer_kinds(model: Model, layers: IntArray) -> IntArray:
     """Return the number of each layer's kind in ``model.kinds``.
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> layer_kinds(named("deepseek-v3"), np.array([0, 2, 3, 60])).tolist()
     [0, 0, 1, 1]

@@ -20,8 +20,6 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
     Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
     compares two plans by it should know.
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> plan = ParallelPlan(cp_exchange="all-gather", stage_layers=(32,))
     >>> idle_fields(plan, named("llama-3.1-8b"))
@@ -48,8 +46,6 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
 def idle_fields_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str, str]:
     """Return each field that changes nothing in any of several plans, with the reason in the first.
 
-    Examples
-    --------
     >>> from workloads.models.huggingface import named
     >>> plans = [ParallelPlan(cp=cp, cp_exchange="all-gather") for cp in (1, 2)]
     >>> idle_fields_in_all(plans, named("llama-3.1-8b"))

@@ -53,14 +53,9 @@ OPS_OF_A_RANK = 2**32
 class RankTimes:
     """Time of each rank by category; the parts of every rank sum to the iteration exactly.
 
-    Attributes
-    ----------
-    rank : int array (ranks,)
-        Simulated ranks, ascending.
-    count : int array (ranks,)
-        Number of equal ranks that each of them stands for.
-    parts_ps : mapping of str to int64 array (ranks,)
-        Time of each of ``PARTS`` [ps].
+    ``rank`` (ranks,): simulated ranks, ascending.
+    ``count`` (ranks,): number of equal ranks that each of them stands for.
+    ``parts_ps`` (ranks,): time of each of ``PARTS`` [ps].
     """
 
     rank: IntArray

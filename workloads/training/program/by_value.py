@@ -53,14 +53,9 @@ class ByValue:
     ) -> Answer:
         """Return the result of ``make``, or that of an earlier call with equal parts.
 
-        Parameters
-        ----------
-        make : function
-            Function whose result follows from the parts. Nobody may change its arrays.
-        size : int, or function of the result
-            Approximate size of the result, in numbers.
-        *parts : array, str, int, or tuple of such
-            Contents that the result follows from, and a name for what it is.
+        ``make``: function whose result follows from the parts. Nobody may change its arrays.
+        ``size``: approximate size of the result, in numbers. ``*parts``: contents that the result
+        follows from, and a name for what it is.
         """
         key = digest(parts)
         if key in self._kept:

@@ -32,23 +32,15 @@ class Exchange:
     All groups make the same series of calls. A call of a group starts when all of its members are
     ready for it.
 
-    Attributes
-    ----------
-    axis : str
-        Axis of the plan along which the groups lie, or of a transfer between stages.
-    members : int64 array (groups, members)
-        Ranks of each group, by their row in the program.
-    role : int64 array (members,)
-        Role of each member, an index into ``ops``. Only members on different stages, or a sender
-        and a receiver, differ in their roles.
-    ops : tuple of int64 array (calls,)
-        For each role, its op of every call, in the stream of its stage.
-    kind : int64 array (groups,)
-        Row of ``duration_ps`` of each group.
-    duration_ps : int64 array (kinds, calls)
-        Time of each call [ps].
-    draws : Draws
-        Bytes that each call reads and writes in the memory of a member, arrays (kinds, calls).
+    ``axis``: axis of the plan along which the groups lie, or of a transfer between stages.
+    ``members`` (groups, members): ranks of each group, by their row in the program.
+    ``role`` (members,): role of each member, an index into ``ops``. Only members on different
+        stages, or a sender and a receiver, differ in their roles.
+    ``ops`` (calls,): for each role, its op of every call, in the stream of its stage.
+    ``kind`` (groups,): row of ``duration_ps`` of each group.
+    ``duration_ps`` (kinds, calls): time of each call [ps].
+    ``draws``: bytes that each call reads and writes in the memory of a member, arrays (kinds,
+        calls).
     """
 
     axis: str
@@ -204,12 +196,7 @@ class Exchanges:
     def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
         """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps).
 
-        Parameters
-        ----------
-        groups : int64 array (groups, members)
-            Chips of each group.
-        used : int64 array (steps,)
-            Numbers of the steps.
+        ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the steps.
         """
         key = used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
         if key not in self._worked_out:

@@ -33,14 +33,9 @@ faster for a wider one."""
 class FoldedGroups(NamedTuple):
     """Groups of an exchange after folding.
 
-    Attributes
-    ----------
-    members : int64 array (groups, members)
-        Rows of each group's members in the folded program.
-    role : int64 array (members,)
-        Role of each member.
-    first : int64 array (groups,)
-        First group of the whole exchange that each of them stands for.
+    ``members`` (groups, members): rows of each group's members in the folded program.
+    ``role`` (members,): role of each member.
+    ``first`` (groups,): first group of the whole exchange that each of them stands for.
     """
 
     members: IntArray
@@ -51,14 +46,9 @@ class FoldedGroups(NamedTuple):
 class Folded(NamedTuple):
     """Rows and groups of a folded program.
 
-    Attributes
-    ----------
-    first : int64 array (classes,)
-        First row of each class.
-    ranks : int64 array (classes,)
-        Number of ranks that each class stands for.
-    groups : tuple of FoldedGroups
-        Groups of each exchange.
+    ``first`` (classes,): first row of each class.
+    ``ranks`` (classes,): number of ranks that each class stands for.
+    ``groups``: groups of each exchange.
     """
 
     first: IntArray
@@ -75,13 +65,8 @@ def fold(
 ) -> Program:
     """Return the program with one row for each kind of equal ranks.
 
-    Parameters
-    ----------
-    program : Program
-    apart : int array, optional
-        Rows that are kept apart from all others, as a fault strikes them.
-    structures : ByValue, optional
-        Cache that programs share whose groups and their costs are alike.
+    ``apart``: rows that are kept apart from all others, as a fault strikes them. ``structures``:
+    cache that programs share whose groups and their costs are alike.
     """
 
     def folded() -> Folded:
@@ -97,11 +82,7 @@ def fold(
 def keep(program: Program, classes: IntArray) -> Program:
     """Return the program with the first rank of each class only.
 
-    Parameters
-    ----------
-    program : Program
-    classes : int array (rows,)
-        Class of each row, as :func:`equal_ranks` returns it.
+    ``classes`` (rows,): class of each row, as :func:`equal_ranks` returns it.
     """
     return _kept(program, _folded(program, classes))
 
@@ -205,15 +186,8 @@ def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
 def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntArray) -> IntArray:
     """Split classes by the role in an exchange, its duration, and the classes that take part.
 
-    Parameters
-    ----------
-    classes : int64 array (ranks,)
-        Classes, which are returned themselves if none is split.
-    sizes : int64 array (classes,)
-        Ranks of each class.
-    exchange : Exchange
-    cost : int64 array (groups,)
-        Number that groups with equal costs share.
+    ``classes`` (ranks,): classes, which are returned themselves if none is split. ``sizes``
+    (classes,): ranks of each class. ``cost`` (groups,): number that groups with equal costs share.
     """
     met = classes[exchange.members]
     different: IntArray = np.zeros(1, np.int64)
@@ -241,16 +215,9 @@ def _all_as_first(rows: IntArray) -> bool:
 def _alike(mark: IntArray, met: IntArray, sizes: IntArray, times: int) -> bool:
     """Return whether an exchange splits no class: its ranks have equal marks, or none has any.
 
-    Parameters
-    ----------
-    mark : int64 array (rows, members)
-        Mark of each member of the groups.
-    met : int64 array (rows, members)
-        Class of each member.
-    sizes : int64 array (classes,)
-        Ranks of each class.
-    times : int
-        Groups that each row stands for.
+    ``mark`` (rows, members): mark of each member of the groups. ``met`` (rows, members): class of
+    each member. ``sizes`` (classes,): ranks of each class. ``times``: groups that each row stands
+    for.
     """
     class_mark = np.zeros(len(sizes), np.int64)
     class_mark[met] = mark
@@ -307,8 +274,6 @@ def _folded_groups(exchange: Exchange, classes: IntArray) -> FoldedGroups:
 def _sets(rows: IntArray) -> IntArray:
     """Distinct values of each row, ascending; a row with fewer of them repeats its last one.
 
-    Examples
-    --------
     >>> _sets(np.array([[7, 3, 7], [5, 5, 5]]))
     array([[3, 7],
            [5, 5]])

@@ -19,11 +19,7 @@ from workloads.training.program.group_times import group_bytes, group_of, group_
 class _Place(NamedTuple):
     """A group of ranks, and the geometry that it shares with others.
 
-    Attributes
-    ----------
-    group : Group
-    geometry : int
-        Number of the geometry.
+    ``geometry``: number of the geometry.
     """
 
     group: Group
@@ -35,10 +31,6 @@ class GroupCosts:
 
     Groups of one geometry have the same costs. Several programs, such as those
     of a search, may share one cache; results do not depend on that.
-
-    Attributes
-    ----------
-    cluster : Cluster
     """
 
     def __init__(self, cluster: Cluster):
@@ -57,13 +49,7 @@ class GroupCosts:
         Where a chip has several ranks, its other ranks' groups do the same at the same time, with
         the same adapter and links. So each call takes as long as one that moves the bytes of all.
 
-        Parameters
-        ----------
-        chips : int array (ranks,)
-        steps : sequence of LayerOp
-        plan : ParallelPlan
-        per_token : int
-            Experts of a token.
+        ``chips`` (ranks,). ``per_token``: experts of a token.
         """
         place = self._place(chips)
         groups_of_chip = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)

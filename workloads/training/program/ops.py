@@ -21,14 +21,9 @@ NONE = -1
 class Ops:
     """Ops of one rank in program order, each of which runs one step.
 
-    Attributes
-    ----------
-    step : int32 array (ops,)
-        Number of the op's step among all different ones (``Catalog.steps``).
-    back : int32 array (ops,)
-        Distance to the earlier op that the op waits for, in ops; 0 for none.
-    layer, microbatch : int32 array (ops,)
-        Layer and microbatch that the op belongs to; -1 for none.
+    ``step`` (ops,): number of the op's step among all different ones (``Catalog.steps``).
+    ``back`` (ops,): distance to the earlier op that the op waits for, in ops; 0 for none.
+    ``layer, microbatch`` (ops,): layer and microbatch that the op belongs to; -1 for none.
     """
 
     step: IntArray
@@ -56,10 +51,7 @@ EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))
 class Catalog:
     """The different steps of all stages, numbered in order of their first use.
 
-    Attributes
-    ----------
-    steps : list of LayerOp
-        Step of each number.
+    ``steps``: step of each number.
     """
 
     def __init__(self) -> None:
@@ -120,13 +112,8 @@ def join(parts: Sequence[Ops]) -> Ops:
 def sequence(blocks: Sequence[Ops], which: IntArray, microbatch: IntArray) -> Ops:
     """Concatenate blocks, each for a microbatch.
 
-    Parameters
-    ----------
-    blocks : sequence of Ops
-    which : int array (places,)
-        Number of the block at each place.
-    microbatch : int array (places,)
-        Microbatch of all ops of the block at each place.
+    ``which`` (places,): number of the block at each place. ``microbatch`` (places,): microbatch of
+    all ops of the block at each place.
     """
     lengths = np.array([len(block) for block in blocks], np.int64)
     joined, length = join(blocks), lengths[which]
@@ -151,11 +138,7 @@ def repeat(block: Ops, layers: Sequence[int] | IntArray) -> Ops:
 def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
     """Let ops wait for the op before an asynchronous one, rather than for that one itself.
 
-    Parameters
-    ----------
-    ops : Ops
-    asynchronous : bool array (ops,)
-        Ops that the ops after them do not wait for.
+    ``asynchronous`` (ops,): ops that the ops after them do not wait for.
     """
     row = np.arange(len(ops))
     latest = np.maximum.accumulate(np.where(asynchronous, NONE, row))
@@ -168,17 +151,10 @@ def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
 def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
     """Return the dependencies within a rank: waits for data, and the order of every stream.
 
-    Parameters
-    ----------
-    ops : Ops
-    stream : int array (ops,)
-        Stream of each op.
+    ``stream`` (ops,): stream of each op.
 
-    Returns
-    -------
-    src, dst : int64 array (edges,)
-        Op ``dst`` waits for op ``src``. An edge of a stream's order is left out where a chain of
-        waits implies it.
+    Returns ``src, dst`` (edges,): op ``dst`` waits for op ``src``. An edge of a stream's order is
+    left out where a chain of waits implies it.
     """
     row = np.arange(len(ops))
     waits = ops.back > 0

@@ -21,14 +21,9 @@ from workloads.training.program.ops import NONE, Ops
 class Pair(NamedTuple):
     """A pair of passes as rows of a rank's table of ops.
 
-    Attributes
-    ----------
-    forward, backward : int
-        First row of the forward and of the backward pass.
-    weights : int
-        First row of the pass over gradients of weights; ``end`` if the pair has none.
-    end : int
-        Row after the last one of the pair.
+    ``forward, backward``: first row of the forward and of the backward pass.
+    ``weights``: first row of the pass over gradients of weights; ``end`` if the pair has none.
+    ``end``: row after the last one of the pair.
     """
 
     forward: int
@@ -40,11 +35,7 @@ class Pair(NamedTuple):
 def pairs(order: Passes, begins: IntArray) -> list[Pair]:
     """Find the pairs among the passes of a stage.
 
-    Parameters
-    ----------
-    order : Passes
-    begins : int array (passes + 1,)
-        Row of ops at which each pass begins, and the row after the last.
+    ``begins`` (passes + 1,): row of ops at which each pass begins, and the row after the last.
     """
     phase, chunk = order.phase, order.chunk
     first = (phase[:-1] == FORWARD) & (phase[1:] == BACKWARD) & (chunk[:-1] != chunk[1:])
@@ -62,13 +53,7 @@ def pairs(order: Passes, begins: IntArray) -> list[Pair]:
 def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops:
     """Return the ops with the pieces of each pair in the order in which they take turns.
 
-    Parameters
-    ----------
-    ops : Ops
-        Ops of a rank, one pass after the other.
-    together : list of Pair
-    communicates : bool array (ops,)
-        Ops that end a piece.
+    ``ops``: ops of a rank, one pass after the other. ``communicates`` (ops,): ops that end a piece.
     """
     rows = np.arange(len(ops))
     target = np.where(ops.back > 0, rows - ops.back, NONE)

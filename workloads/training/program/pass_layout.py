@@ -33,12 +33,8 @@ def gathered_ops(catalog: Catalog, stretches: Sequence[Gathered]) -> list[Ops]:
 class PassLayout:
     """Builder of the ops of one stage's passes.
 
-    Attributes
-    ----------
-    passes : StagePasses
-        Steps of each pass.
-    catalog : Catalog
-        Numbers of the steps.
+    ``passes``: steps of each pass.
+    ``catalog``: numbers of the steps.
     """
 
     def __init__(self, passes: StagePasses, catalog: Catalog):

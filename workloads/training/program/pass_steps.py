@@ -36,22 +36,16 @@ Gathered = tuple[IntArray, list[LayerOp]]
 class PassSteps:
     """Steps of one pass through a chunk.
 
-    Attributes
-    ----------
-    begin, end : list of LayerOp
-        Steps before the first layer and after the last.
-    blocks : list of list of sequence of LayerOp
-        Steps of a layer, by its kind and by whether its activations are kept.
-    stretches : list of Stretch
-        Layers in the order of the pass, with the reductions that start after some of them.
-    waits : list of LayerOp
-        Time for which kernels wait for parameters and gradients of other ranks.
-    traced : int
-        Passes over the layers that the host issues; 0 if it issues them with another pass.
-    gathered_edges : list of LayerOp
-        Steps that gather embedding and output layer before a forward pass, under ZeRO-3.
-    gathered : list of (int array, list of LayerOp)
-        Steps that gather each layer, one layer ahead, under ZeRO-3.
+    ``begin, end``: steps before the first layer and after the last.
+    ``blocks``: steps of a layer, by its kind and by whether its activations are kept.
+    ``stretches``: layers in the order of the pass, with the reductions that start after some of
+        them.
+    ``waits``: time for which kernels wait for parameters and gradients of other ranks.
+    ``traced``: passes over the layers that the host issues; 0 if it issues them with another pass.
+    ``gathered_edges``: steps that gather embedding and output layer before a forward pass, under
+        ZeRO-3.
+    ``gathered`` (int array, list of LayerOp): steps that gather each layer, one layer ahead, under
+        ZeRO-3.
     """
 
     begin: list[LayerOp]
@@ -67,16 +61,9 @@ class PassSteps:
 class StagePasses:
     """Steps of the passes of one stage.
 
-    Attributes
-    ----------
-    shapes : RankShapes
-    stage : int
-    job : ParallelPlan
-        Plan of the whole job, of which the shapes may show a part.
-    parameters : StageParameters
-        Parameters that a rank of the stage holds and trains.
-    exchange : ReplicaExchange
-        Communication of the rank with its replicas.
+    ``job``: plan of the whole job, of which the shapes may show a part.
+    ``parameters``: parameters that a rank of the stage holds and trains.
+    ``exchange``: communication of the rank with its replicas.
     """
 
     def __init__(self, shapes: RankShapes, stage: int, job: ParallelPlan):
@@ -89,15 +76,9 @@ class StagePasses:
     def steps(self, phase: int, chunk: int, *, last: bool) -> PassSteps:
         """Return the steps of a pass.
 
-        Parameters
-        ----------
-        phase : int
-            ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
-        chunk : int
-            Number of the chunk among those of the stage.
-        last : bool
-            Whether it is the last pass of this phase through the chunk, after which gradients are
-            complete.
+        ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``. ``chunk``: number of the chunk among
+        those of the stage. ``last``: whether it is the last pass of this phase through the chunk,
+        after which gradients are complete.
         """
         if phase == FORWARD:
             return self._forward(chunk)

@@ -16,13 +16,10 @@ from workloads.training.plan.placement import Placement
 class Groups(NamedTuple):
     """Groups of ranks that make the same calls.
 
-    Attributes
-    ----------
-    ranks : int64 array (groups, members)
-    kind : int64 array (groups,)
-        Kind of each group; groups of one kind have the same geometry and take equally long.
-    chips : int64 array (kinds, members)
-        Chips of the first group of each kind.
+    ``ranks`` (groups, members).
+    ``kind`` (groups,): kind of each group; groups of one kind have the same geometry and take
+        equally long.
+    ``chips`` (kinds, members): chips of the first group of each kind.
     """
 
     ranks: IntArray
@@ -34,10 +31,6 @@ class PlacedGroups:
     """Groups of a placement along each axis, computed once.
 
     They depend on degrees and places of ranks alone, so plans of any model and batch share them.
-
-    Attributes
-    ----------
-    placement : Placement
     """
 
     def __init__(self, placement: Placement):

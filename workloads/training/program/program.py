@@ -39,14 +39,9 @@ NUMBERS_OF_AN_OP = 8
 class Role(NamedTuple):
     """Role that some members of an exchange have in common.
 
-    Attributes
-    ----------
-    stage : int
-        Stage of these members.
-    ops : int64 array (calls,)
-        Op of each call, in the stream of that stage.
-    places : int64 array
-        Columns of ``Exchange.members`` that have the role.
+    ``stage``: stage of these members.
+    ``ops`` (calls,): op of each call, in the stream of that stage.
+    ``places``: columns of ``Exchange.members`` that have the role.
     """
 
     stage: int
@@ -58,26 +53,16 @@ class Role(NamedTuple):
 class Program:
     """An iteration, or several in a row, before its streams are repeated for all ranks.
 
-    Attributes
-    ----------
-    steps : tuple of LayerOp
-        The different steps of all stages; ops refer to them by number.
-    step_ps : int64 array (steps,)
-        Time of each step's kernel [ps].
-    streams : tuple of Stream
-        Ops of a rank of each stage.
-    stage, rank, domain, chip, core, count : int64 array (rows,)
-        Rows, each for a rank or a class of equal ranks: its stage, its (first) rank, that rank's
-        domain counted anew wherever the switches above repeat, its chip and place on the chip, and
-        the number of ranks of the class.
-    exchanges : tuple of Exchange
-    draws : Draws
-        Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,).
-    memory_bytes_per_s : int
-        Rate that a rank's memory gives its kernels and collectives together [B/s]; 0 where
-        contention for it is not simulated.
-    facts : tuple of (str, value)
-        Names of model and cluster, for the trace.
+    ``steps``: the different steps of all stages; ops refer to them by number.
+    ``step_ps`` (steps,): time of each step's kernel [ps].
+    ``streams``: ops of a rank of each stage.
+    ``stage, rank, domain, chip, core, count`` (rows,): rows, each for a rank or a class of equal
+        ranks: its stage, its (first) rank, that rank's domain counted anew wherever the switches
+        above repeat, its chip and place on the chip, and the number of ranks of the class.
+    ``draws``: bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,).
+    ``memory_bytes_per_s``: rate that a rank's memory gives its kernels and collectives together
+        [B/s]; 0 where contention for it is not simulated.
+    ``facts``: names of model and cluster, for the trace.
     """
 
     steps: tuple[LayerOp, ...]
@@ -111,14 +96,8 @@ def program(
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks.
 
-    Parameters
-    ----------
-    shapes : RankShapes
-    placement : Placement
-    iterations : int
-        Optimizer steps in a row.
-    shared : SharedParts, optional
-        Parts that programs on the same cluster have in common.
+    ``iterations``: optimizer steps in a row. ``shared``: parts that programs on the same cluster
+    have in common.
     """
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts()

@@ -30,12 +30,8 @@ one part in 10⁹."""
 class Draws(NamedTuple):
     """Memory traffic of ops, as arrays of one shape; 0 for an op whose traffic is ignored.
 
-    Attributes
-    ----------
-    size_bytes : int64 array
-        Bytes that an op reads and writes in all [B].
-    rate_bytes_per_s : int64 array
-        Mean rate of the op when it is alone [B/s].
+    ``size_bytes``: bytes that an op reads and writes in all [B].
+    ``rate_bytes_per_s``: mean rate of the op when it is alone [B/s].
     """
 
     size_bytes: IntArray
@@ -66,17 +62,9 @@ def draws(
 ) -> tuple[Draws, IntArray]:
     """Return the memory traffic of ops, and their times with rates in whole bytes a second.
 
-    Parameters
-    ----------
-    size_bytes : int array
-        Bytes that each op reads and writes [B].
-    duration_ps : int array
-        Time of each op alone [ps].
-    most_bytes_per_s : int
-        Rate of the memory, which no op exceeds [B/s].
+    ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op alone
+    [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
 
-    Examples
-    --------
     >>> drawn, lasts = draws(np.array([10**9, 7]), np.array([3 * 10**9, 10**12]), 2 * 10**12)
     >>> drawn.rate_bytes_per_s.tolist(), lasts.tolist()
     ([333333333334, 0], [3000000000, 1000000000000])
@@ -112,20 +100,11 @@ def contending(
     that waits for it. A stream runs one op at a time. Transfers between pipeline stages are left
     out, as they are small.
 
-    Parameters
-    ----------
-    stream : int array (ops,)
-    src, dst : int array (edges,)
-        Op ``dst`` waits for op ``src``, in order of ``dst``.
-    rate_bytes_per_s : int array (ops,)
-        Rate of each op alone [B/s].
-    most_bytes_per_s : int
-        Rate that the memory gives [B/s].
+    ``stream`` (ops,). ``src, dst`` (edges,): op ``dst`` waits for op ``src``, in order of ``dst``.
+    ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate that the
+    memory gives [B/s].
 
-    Returns
-    -------
-    bool array (ops,)
-        False for ops that are never slowed and never slow another.
+    Returns false for ops that are never slowed and never slow another; (ops,).
     """
     contends = np.zeros(len(stream), np.bool_)
     communications, low, high = _windows(stream, src, dst)

@@ -36,10 +36,7 @@ LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
 class BuiltPasses:
     """Passes of one program, built once for all stages with the same chunks.
 
-    Attributes
-    ----------
-    laid_out : dict
-        Passes by :meth:`StagePasses.likeness`; several programs may share them.
+    ``laid_out``: passes by :meth:`StagePasses.likeness`; several programs may share them.
     """
 
     def __init__(self, laid_out: dict[Hashable, LaidOut]):
@@ -58,11 +55,8 @@ class BuiltPasses:
 class StageOps(NamedTuple):
     """Ops of a rank of one stage, and the places of its passes among them.
 
-    Attributes
-    ----------
-    ops : Ops
-    begins : int64 array (passes + 1,)
-        First op of each pass of the first iteration, then the op after the last pass.
+    ``begins`` (passes + 1,): first op of each pass of the first iteration, then the op after the
+        last pass.
     """
 
     ops: Ops
@@ -72,15 +66,9 @@ class StageOps(NamedTuple):
 class KindsOfPasses(NamedTuple):
     """Passes of a stage in their order, and the kind of each, as :func:`kinds_of_passes` has it.
 
-    Attributes
-    ----------
-    passes : Passes
-    kinds : list of int
-        Kinds that occur, ascending.
-    first : int array (kinds,)
-        Place of the first pass of each kind.
-    which : int array (passes,)
-        Place of each pass's kind among ``kinds``.
+    ``kinds``: kinds that occur, ascending.
+    ``first`` (kinds,): place of the first pass of each kind.
+    ``which`` (passes,): place of each pass's kind among ``kinds``.
     """
 
     passes: Passes
@@ -92,13 +80,8 @@ class KindsOfPasses(NamedTuple):
 class StageParts(NamedTuple):
     """Parts that the ops of a rank of one stage consist of.
 
-    Attributes
-    ----------
-    order : KindsOfPasses
-    blocks : tuple of Ops
-        Ops of each kind of pass.
-    start, finish : Ops
-        Ops before the first pass of an iteration and after the last.
+    ``blocks``: ops of each kind of pass.
+    ``start, finish``: ops before the first pass of an iteration and after the last.
     """
 
     order: KindsOfPasses
@@ -123,14 +106,8 @@ def stage_parts(
 ) -> StageParts:
     """Return the parts of the ops of a rank of a stage.
 
-    Parameters
-    ----------
-    shapes : RankShapes
-    stage : int
-    catalog : Catalog
-        Numbers of the steps; new steps are added.
-    built : BuiltPasses, optional
-        Passes that stages with the same chunks share.
+    ``catalog``: numbers of the steps; new steps are added. ``built``: passes that stages with the
+    same chunks share.
     """
     plan = shapes.plan
     builder = Builder(shapes, stage, catalog, built=built)
@@ -159,14 +136,8 @@ def stage_ops(
 ) -> StageOps:
     """Return the ops of a rank of a stage in one or several iterations.
 
-    Parameters
-    ----------
-    parts : StageParts
-    plan : ParallelPlan
-    stream_of : int array (steps,)
-        Stream of each step.
-    iterations : int
-        Optimizer steps in a row. Microbatches are numbered on from one to the next.
+    ``stream_of`` (steps,): stream of each step. ``iterations``: optimizer steps in a row.
+    Microbatches are numbered on from one to the next.
     """
     order, which, start = parts.order.passes, parts.order.which, parts.start
     all_passes = sequence(parts.blocks, which, order.microbatch)
@@ -211,14 +182,9 @@ def _last_of_each(kind: IntArray) -> IntArray:
 class Builder:
     """Builder of the ops of one stage.
 
-    Attributes
-    ----------
-    passes : StagePasses
-        Steps of each pass.
-    catalog : Catalog
-        Numbers of the steps.
-    built : BuiltPasses
-        Passes that stages with the same chunks share.
+    ``passes``: steps of each pass.
+    ``catalog``: numbers of the steps.
+    ``built``: passes that stages with the same chunks share.
     """
 
     def __init__(

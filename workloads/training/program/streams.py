@@ -17,18 +17,13 @@ from workloads.training.program.stage import StageOps
 class Stream:
     """Ops that every rank of one stage runs.
 
-    Attributes
-    ----------
-    ops : Ops
-    src, dst : int64 array (edges,)
-        Dependencies: op ``dst`` waits for op ``src``. They are sorted by ``dst``.
-    contends : bool array (ops,)
-        Ops that may contend for the rank's memory.
-    begins : int64 array (passes + 1,)
-        First op of each pass of the first iteration, then the op after the last pass.
-    origin : bytes
-        Digest of the contents that all but ``contends`` follow from; streams of one origin have the
-        same ops and dependencies.
+    ``src, dst`` (edges,): dependencies: op ``dst`` waits for op ``src``. They are sorted by
+        ``dst``.
+    ``contends`` (ops,): ops that may contend for the rank's memory.
+    ``begins`` (passes + 1,): first op of each pass of the first iteration, then the op after the
+        last pass.
+    ``origin``: digest of the contents that all but ``contends`` follow from; streams of one origin
+        have the same ops and dependencies.
     """
 
     ops: Ops
@@ -42,14 +37,9 @@ class Stream:
 class Marks(NamedTuple):
     """Properties of all different steps.
 
-    Attributes
-    ----------
-    stream : int64 array (steps,)
-        Stream of each step.
-    updates : bool array (steps,)
-        Steps that update parameters.
-    gathers : bool array (steps,)
-        Steps that gather parameters.
+    ``stream`` (steps,): stream of each step.
+    ``updates`` (steps,): steps that update parameters.
+    ``gathers`` (steps,): steps that gather parameters.
     """
 
     stream: IntArray

@@ -15,17 +15,10 @@ from topologies.arrays import IntArray
 def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
     """Return the greatest of the values in each stretch, 0 for an empty one, int64 (stretches,).
 
-    Parameters
-    ----------
-    values : int array (places,)
-        Values from 0.
-    low, high : int array (stretches,)
-        Ends of the stretches, both ascending.
+    ``values`` (places,): values from 0. ``low, high`` (stretches,): ends of the stretches, both
+    ascending.
 
-    Raises
-    ------
-    ValueError
-        For ends that do not ascend.
+    Raises ValueError for ends that do not ascend.
     """
     if (np.diff(low) < 0).any() or (np.diff(high) < 0).any():
         raise ValueError("the ends of stretches must ascend")
@@ -46,14 +39,8 @@ def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArra
     As their ends ascend, the stretches over a place follow one another: they are those from the
     first that ends behind it to the last that begins at it or before.
 
-    Parameters
-    ----------
-    count : int
-        Number of places.
-    low, high : int array (stretches,)
-        Ends of the stretches, both ascending.
-    value : int array (stretches,)
-        Values from 0.
+    ``count``: number of places. ``low, high`` (stretches,): ends of the stretches, both ascending.
+    ``value`` (stretches,): values from 0.
     """
     ended, begun = (np.cumsum(np.bincount(end, minlength=count))[:count] for end in (high, low))
     return most_of(value, ended, begun)

@@ -29,12 +29,7 @@ STREAMS = {
 def sent(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
     """Return the step that sends the result of a chunk to the next chunk, if it is elsewhere.
 
-    Parameters
-    ----------
-    shapes : RankShapes
-    number : int
-        Number of the chunk in order of the model.
-    way : {"forward", "backward"}
+    ``number``: number of the chunk in order of the model. ``way`` ("forward", "backward").
     """
     axis = _axis(shapes.plan, number, way, leaves=True)
     return [LayerOp(f"{way}.send", "pp", SEND, 0.0, _carried(shapes), axis, "send")] if axis else []

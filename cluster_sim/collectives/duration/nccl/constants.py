@@ -54,18 +54,12 @@ TREE = ("tree_step", "tree_efficiency")
 class Nccl:
     """Constants of one chip on one machine.
 
-    Attributes
-    ----------
-    port, adapter : float
-        Rates of a chip's NVLinks and of its network adapter, one direction [B/s].
-    chip, fabric : mapping
-        Constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``. The mapping of the
-        fabric is empty where there is none.
-    tuner : Tuner
-        NCCL's own estimates for the machine.
-    beside : float
-        Share of an adapter's rate that a rank of a small group keeps while the other groups of its
-        servers communicate too.
+    ``port, adapter``: rates of a chip's NVLinks and of its network adapter, one direction [B/s].
+    ``chip, fabric``: constants by name, see ``CHIP``, ``SWITCH``, ``FABRIC`` and ``TREE``. The
+        mapping of the fabric is empty where there is none.
+    ``tuner``: NCCL's own estimates for the machine.
+    ``beside``: share of an adapter's rate that a rank of a small group keeps while the other groups
+        of its servers communicate too.
     """
 
     port: float
@@ -89,18 +83,11 @@ class Nccl:
 class Machine(NamedTuple):
     """Facts on which a cluster's constants depend.
 
-    Attributes
-    ----------
-    catalogue : Catalogue
-    chip, fabric : str
-        Catalogue names; the fabric's is empty where the cluster is a single domain.
-    adapter_bytes_per_s : int
-        Rate of a chip's network adapter, 0 without a fabric [B/s].
-    port_bytes_per_s : int
-        Rate of a chip's port, 0 for the catalogue's [B/s].
-    later_ps, far_later_ps : int
-        Excess of the latencies of a link and of the fabric over those of the catalogue, with which
-        the constants were measured [ps].
+    ``chip, fabric``: catalogue names; the fabric's is empty where the cluster is a single domain.
+    ``adapter_bytes_per_s``: rate of a chip's network adapter, 0 without a fabric [B/s].
+    ``port_bytes_per_s``: rate of a chip's port, 0 for the catalogue's [B/s].
+    ``later_ps, far_later_ps``: excess of the latencies of a link and of the fabric over those of
+        the catalogue, with which the constants were measured [ps].
     """
 
     catalogue: Catalogue

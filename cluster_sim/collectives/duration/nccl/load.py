@@ -30,31 +30,19 @@ servers; or directly between all pairs at once."""
 class Load:
     """Load of one collective, or arrays of the loads of many that go the same way.
 
-    Attributes
-    ----------
-    way : str
-        Way in which the data goes: ``ring``, ``tree`` or ``exchange``.
-    size : float or array
-        Size of the buffer as nccl-tests counts it [B].
-    ranks, domains : float or array
-        Ranks of the group, and scale-up domains over which they are spread.
-    inside, outside : float or array
-        Bytes that one rank sends over NVLink, and over its network adapter [B].
-    shard : float or array
-        Bytes of a rank's own shard, which it copies in place [B].
-    in_switch : float or array
-        Bytes that one rank sends when the switch reduces, 0 where it cannot [B].
-    steps : float or array
-        Steps over NVLink that follow one another.
-    second_steps : float or array
-        Steps among them in the second half of an all-reduce round a ring, which only gathers.
-    far_steps : float or array
-        Steps between domains that follow one another.
-    messages : float or array
-        Messages that one rank sends to other domains.
-    beside : float or array
-        1 where the group has less than half of its servers' chips, else 0. The server's other
-        groups are then taken to communicate in the same way at the same time.
+    ``way``: way in which the data goes: ``ring``, ``tree`` or ``exchange``.
+    ``size``: size of the buffer as nccl-tests counts it [B].
+    ``ranks, domains``: ranks of the group, and scale-up domains over which they are spread.
+    ``inside, outside``: bytes that one rank sends over NVLink, and over its network adapter [B].
+    ``shard``: bytes of a rank's own shard, which it copies in place [B].
+    ``in_switch``: bytes that one rank sends when the switch reduces, 0 where it cannot [B].
+    ``steps``: steps over NVLink that follow one another.
+    ``second_steps``: steps among them in the second half of an all-reduce round a ring, which only
+        gathers.
+    ``far_steps``: steps between domains that follow one another.
+    ``messages``: messages that one rank sends to other domains.
+    ``beside``: 1 where the group has less than half of its servers' chips, else 0. The server's
+        other groups are then taken to communicate in the same way at the same time.
     """
 
     way: Way
@@ -83,8 +71,6 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ``rings`` forces an all-reduce to go round rings, without trees and reduction in the switch, as
     does the catalogue's ``nccl-tuner.trees=none``.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
     >>> two = whole(cluster("p5.48xlarge:2"))
@@ -139,11 +125,8 @@ def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
 
     For equal parts over domains of equal size it is that of the all-to-all.
 
-    Parameters
-    ----------
-    group : Group
-    sent_bytes : int64 array (ranks, ranks)
-        Bytes that rank i has for rank j; those of the diagonal are copied in place [B].
+    ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are
+    copied in place [B].
     """
     even = load_of(CollectiveCall("all-to-all", group, int(sent_bytes.sum()) // group.ranks))
     domain = group.domain.repeat(group.ranks_per_chip)

@@ -28,14 +28,11 @@ PART = "nccl-tuner"
 class Believed:
     """Cost of one protocol on a machine, as NCCL's tuner believes it.
 
-    Attributes
-    ----------
-    start_s, step_s, far_step_s : float
-        Time before the first byte, of a step over NVLink, and of a step between servers [s].
-    rate : float
-        Bus bandwidth inside a domain, 0 for a protocol that the tuner does not use there [B/s].
-    far_rate : float
-        Rate of one rank's adapter between domains [B/s].
+    ``start_s, step_s, far_step_s``: time before the first byte, of a step over NVLink, and of a
+        step between servers [s].
+    ``rate``: bus bandwidth inside a domain, 0 for a protocol that the tuner does not use there
+        [B/s].
+    ``far_rate``: rate of one rank's adapter between domains [B/s].
     """
 
     start_s: float
@@ -49,22 +46,16 @@ class Believed:
 class Tuner:
     """Costs and limits of a machine, as NCCL's tuner believes them.
 
-    Attributes
-    ----------
-    protocols : tuple of Believed
-        Costs of each protocol, in the order of ``PROTOCOLS``.
-    in_switch_s, in_switch_rate : float
-        Start [s] and bus bandwidth [B/s] of a reduction in the switch; 0 where it cannot reduce.
-    message_bytes : float
-        Longest message that an exchange sends in protocol LL [B].
-    short_tree_bytes : float
-        Longest buffer that a tree in LL128 carries in LL [B].
-    whole_chunks, whole_chunks_of_few : float
-        Size of the buffer, divided by the chips of a server, from which a tree's chunks have their
-        full length; the second where few servers reduce in their switches [B].
-    tree_bytes : tuple of float
-        Longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B]; empty where the
-        network plugin states none.
+    ``protocols``: costs of each protocol, in the order of ``PROTOCOLS``.
+    ``in_switch_s, in_switch_rate``: start [s] and bus bandwidth [B/s] of a reduction in the switch;
+        0 where it cannot reduce.
+    ``message_bytes``: longest message that an exchange sends in protocol LL [B].
+    ``short_tree_bytes``: longest buffer that a tree in LL128 carries in LL [B].
+    ``whole_chunks, whole_chunks_of_few``: size of the buffer, divided by the chips of a server,
+        from which a tree's chunks have their full length; the second where few servers reduce in
+        their switches [B].
+    ``tree_bytes``: longest buffer that a tree in LL128 carries over 2, 4, 8, ... domains [B]; empty
+        where the network plugin states none.
     """
 
     protocols: tuple[Believed, ...]

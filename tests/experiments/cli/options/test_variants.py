@@ -11,7 +11,7 @@ import pytest
 
 import cluster_sim as cs
 from experiments.cli.main import run
-from experiments.sweeps.outcome import run_row
+from experiments.sweeps.runner import run_row
 from topologies.catalogue.catalogue import choose, shipped_catalogue
 from topologies.catalogue.domains import is_reference
 from topologies.catalogue.families import chip_family

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from experiments.figures.validation import scatter
-from experiments.validation.comparison.baseline import baseline, training_work, wire_bytes
-from experiments.validation.comparison.compare import compare, condensed, error, summary
+from experiments.validation.comparison.compare import (
+    baseline,
+    compare,
+    condensed,
+    error,
+    summary,
+    training_work,
+    wire_bytes,
+)
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.outcome import Outcome, infeasible, unsupported
 from tests.support.validation_rows import COLLECTIVES, rows_of

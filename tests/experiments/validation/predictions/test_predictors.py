@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from experiments.validation.comparison.compare import compare
-from experiments.validation.conditions.row_defaults import filled
 from experiments.validation.predictions import training
 from experiments.validation.predictions.collectives import predict as predict_collective
 from experiments.validation.predictions.kernels import predict as predict_kernel
 from experiments.validation.predictions.layers import length_s
-from experiments.validation.predictions.predictors import predictor
+from experiments.validation.predictions.row_defaults import filled
 from experiments.validation.predictions.training import model_of, question, stated_plan
 from experiments.validation.reading.machines import machines_for
+from experiments.validation.validate import predictor
 from tests.support.validation_rows import TRAINING, rows_of, training_row
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster

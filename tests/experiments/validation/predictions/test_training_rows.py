@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.validation.conditions.row_defaults import filled
-from experiments.validation.predictions.predictors import predictor
+from experiments.validation.predictions.row_defaults import filled
 from experiments.validation.predictions.training import predict, question
 from experiments.validation.reading.rows import Row
 from experiments.validation.reading.tables import table, tables
+from experiments.validation.validate import predictor
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.kernels.chip_share import family

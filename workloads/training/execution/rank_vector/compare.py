@@ -36,16 +36,9 @@ def compare(
 ) -> Followed:
     """Find where the time of all ranks goes, and how much longer they wait than undisturbed.
 
-    Parameters
-    ----------
-    machine : Machine
-        The disturbed program, laid out for evaluation.
-    order : int64 array (nodes,)
-        Nodes in order of start without disturbance.
-    usual : Usual
-        Idle times without disturbance.
-    progress : function of (str, int, int), optional
-        See :func:`~workloads.training.execution.rank_vector.evaluate`.
+    ``machine``: the disturbed program, laid out for evaluation. ``order`` (nodes,): nodes in order
+    of start without disturbance. ``usual``: idle times without disturbance. ``progress``: see
+    :func:`~workloads.training.execution.rank_vector.evaluate`.
     """
     cut = cut_tapes(machine.nodes, machine.layout.wide, order, machine.layout.widest)
     if cut is None:

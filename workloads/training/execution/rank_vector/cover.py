@@ -33,36 +33,24 @@ NONE = -1
 class Cover(NamedTuple):
     """Coverage by unions, for each row of a block.
 
-    Attributes
-    ----------
-    until, settled : int64 array (rows,)
-        End of the chain so far, and end of its latest settled gap [ps].
-    late : int64 array (rows,)
-        Idle time in excess of the time recorded before the same op [ps].
-    spent : int64 array (categories, rows)
-        Sum of the intervals of a category [ps].
-    aside : int64 array (rows,)
-        Sum of the intervals beside the chain [ps].
-    filled : int64 array (unions of several categories, rows)
-        Time in gaps of the chain that a union covers [ps].
-    lapped : int64 array (categories, rows)
-        Time in which an interval beside the chain lies on an earlier one of its category [ps].
-    gap_start, gap_end : int64 array (room, rows)
-        Gaps of the chain in the order in which they came; empty where the two are equal.
-    gap_op : int64 array (room, stages)
-        Op that begins at the end of a gap.
-    turn : int64 array (stages,)
-        Place of the oldest gap, which the next gap takes.
-    side_start, side_end : int64 array (SIDES · room, rows)
-        Remembered intervals beside the chain.
-    side_op, side_code : int64 array (SIDES · room, stages)
-        Ops and categories of these intervals.
-    sides : int64 array (stages,)
-        Number of intervals beside the chain that are remembered.
-    near : int64 array (1 + SIDES · room,)
-        Number of intervals that may lie in the gap that is being settled, then their places.
-    lost : int64 array (1,)
-        Number of intervals that came too late or found no place.
+    ``until, settled`` (rows,): end of the chain so far, and end of its latest settled gap [ps].
+    ``late`` (rows,): idle time in excess of the time recorded before the same op [ps].
+    ``spent`` (categories, rows): sum of the intervals of a category [ps].
+    ``aside`` (rows,): sum of the intervals beside the chain [ps].
+    ``filled`` (unions of several categories, rows): time in gaps of the chain that a union covers
+        [ps].
+    ``lapped`` (categories, rows): time in which an interval beside the chain lies on an earlier one
+        of its category [ps].
+    ``gap_start, gap_end`` (room, rows): gaps of the chain in the order in which they came; empty
+        where the two are equal.
+    ``gap_op`` (room, stages): op that begins at the end of a gap.
+    ``turn`` (stages,): place of the oldest gap, which the next gap takes.
+    ``side_start, side_end`` (SIDES · room, rows): remembered intervals beside the chain.
+    ``side_op, side_code`` (SIDES · room, stages): ops and categories of these intervals.
+    ``sides`` (stages,): number of intervals beside the chain that are remembered.
+    ``near`` (1 + SIDES · room,): number of intervals that may lie in the gap that is being settled,
+        then their places.
+    ``lost`` (1,): number of intervals that came too late or found no place.
     """
 
     until: IntArray
@@ -88,15 +76,11 @@ class Cover(NamedTuple):
 class Usual(NamedTuple):
     """Idle time before each op without disturbance, for each class of ranks that do the same.
 
-    Attributes
-    ----------
-    idle : int64 array (ops + 1, classes)
-        Idle time before each op; the last row is the time after the last op [ps].
-    like : int64 array (ranks,)
-        Class of each rank, by its place in the layout.
-    same : int64 array (ranks,)
-        Number of changes of class between the first rank and each, by its place in the layout;
-        ranks with equal numbers at both ends of a range are all of one class.
+    ``idle`` (ops + 1, classes): idle time before each op; the last row is the time after the last
+        op [ps].
+    ``like`` (ranks,): class of each rank, by its place in the layout.
+    ``same`` (ranks,): number of changes of class between the first rank and each, by its place in
+        the layout; ranks with equal numbers at both ends of a range are all of one class.
     """
 
     idle: IntArray
@@ -107,14 +91,9 @@ class Usual(NamedTuple):
 class Question(NamedTuple):
     """Answers that an evaluation wants from a cover.
 
-    Attributes
-    ----------
-    top : int64 array (unions of several categories,)
-        Last category of each union.
-    usual : Usual
-        Idle times that are recorded, or compared with.
-    mode : int
-        Notes to take: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``.
+    ``top`` (unions of several categories,): last category of each union.
+    ``usual``: idle times that are recorded, or compared with.
+    ``mode``: notes to take: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``.
     """
 
     top: IntArray
@@ -125,15 +104,9 @@ class Question(NamedTuple):
 class Stretch(NamedTuple):
     """The ranks of one stage in one block.
 
-    Attributes
-    ----------
-    stage : int
-    ranks : int
-        Number of ranks.
-    row : int
-        First row in the arrays of a block.
-    place : int
-        Place of the first rank in the layout.
+    ``ranks``: number of ranks.
+    ``row``: first row in the arrays of a block.
+    ``place``: place of the first rank in the layout.
     """
 
     stage: int
@@ -150,15 +123,8 @@ def usual_of(idle: IntArray, like: IntArray) -> Usual:
 def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -> Cover:
     """Return a cover without intervals.
 
-    Parameters
-    ----------
-    unions : int
-        Unions of several categories.
-    categories : int
-    sizes : (int, int)
-        Stages, and rows of a block.
-    room : int
-        Gaps that are remembered for each stage.
+    ``unions``: unions of several categories. ``sizes``: stages, and rows of a block. ``room``: gaps
+    that are remembered for each stage.
     """
     stages, rows = sizes
 

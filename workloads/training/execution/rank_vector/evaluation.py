@@ -30,19 +30,13 @@ from workloads.training.program.program import Program
 class RankVector:
     """Times of all ranks, summed up by category while they were computed.
 
-    Attributes
-    ----------
-    total_ps : int
-        Length of the iteration [ps].
-    ops : int
-        Ops of all ranks, joins not counted.
-    ranks : RankTimes
-        Time of each rank in each category of the breakdown.
-    overlapped_s : float
-        Communication hidden behind work of a category that takes precedence, mean over all
-        ranks [s].
-    undisturbed_ps : int or None
-        Length of the iteration without jitter and stragglers, where it was disturbed [ps].
+    ``total_ps``: length of the iteration [ps].
+    ``ops``: ops of all ranks, joins not counted.
+    ``ranks``: time of each rank in each category of the breakdown.
+    ``overlapped_s``: communication hidden behind work of a category that takes precedence, mean
+        over all ranks [s].
+    ``undisturbed_ps``: length of the iteration without jitter and stragglers, where it was
+        disturbed [ps].
     """
 
     total_ps: int
@@ -69,22 +63,13 @@ def evaluate(
 ) -> RankVector:
     """Evaluate a program for all its ranks.
 
-    Parameters
-    ----------
-    program : Program
-        Program of an iteration; it must not be folded if it is to be disturbed.
-    disturbance : Disturbance, optional
-        Jitter and stragglers; none by default.
-    progress : function of (str, int, int), optional
-        Called with the name of a stage of the work, how much of it is done, and how much there is.
-    threads : int, optional
-        Threads that work on blocks of ranks at the same time, by default one for each core. The
-        times are the same for any number.
+    ``program``: program of an iteration; it must not be folded if it is to be disturbed.
+    ``disturbance``: jitter and stragglers; none by default. ``progress``: called with the name of a
+    stage of the work, how much of it is done, and how much there is. ``threads``: threads that work
+    on blocks of ranks at the same time, by default one for each core. The times are the same for
+    any number.
 
-    Raises
-    ------
-    ScheduleError
-        If ops wait for each other in a cycle, or the run may pass the horizon.
+    Raises ScheduleError if ops wait for each other in a cycle, or the run may pass the horizon.
     """
     disturbance = disturbance or Disturbance()
     if disturbance and (program.count > 1).any():

@@ -30,38 +30,25 @@ class Layout(NamedTuple):
     A rank's row is its place in the arrays of its block: stage after stage, with room for the
     widest stretch of each.
 
-    Attributes
-    ----------
-    order : int64 array (ranks,)
-        Rows of the program, stage by stage, each in order of component.
-    stage_at : int64 array (stages + 1,)
-        First place of each stage in ``order``.
-    low : int64 array (blocks + 1, stages)
-        First rank of each block among those of each stage.
-    row_at : int64 array (stages + 1,)
-        First row of each stage, and their number.
-    wide : bool array (exchanges,)
-        Whether the groups of an exchange span blocks.
-    group_low : int64 array (exchanges, blocks + 1)
-        First group of each block; 0 for wide exchanges.
-    packed : bool array (exchanges,)
-        Whether the members of every role of every group are neighbours in the block.
-    width, role_ptr : int64 arrays (exchanges,), (exchanges, roles + 1)
-        Number of members of a group, and the first member of each role.
-    member_at, group_at, time_at : int64 array (exchanges,)
-        Where an exchange begins in ``member``, ``kind`` and ``duration_ps``.
-    calls, groups : int64 array (exchanges,)
-        Numbers of calls and groups of each exchange.
-    member : int64 array
-        Members of narrow exchanges, group by group, each as its position in the block's stretch of
-        its stage.
-    kind : int64 array
-        Kind of each group; groups of one kind have the same durations.
-    duration_ps : int64 array
-        Duration of each call of each kind [ps].
-    group_of, own_at : int64 arrays
-        Group of each rank in the wide exchanges; the ranks of a role's stage begin at
-        ``own_at[exchange, role]``.
+    ``order`` (ranks,): rows of the program, stage by stage, each in order of component.
+    ``stage_at`` (stages + 1,): first place of each stage in ``order``.
+    ``low`` (blocks + 1, stages): first rank of each block among those of each stage.
+    ``row_at`` (stages + 1,): first row of each stage, and their number.
+    ``wide`` (exchanges,): whether the groups of an exchange span blocks.
+    ``group_low`` (exchanges, blocks + 1): first group of each block; 0 for wide exchanges.
+    ``packed`` (exchanges,): whether the members of every role of every group are neighbours in the
+        block.
+    ``width, role_ptr`` (exchanges,), (exchanges, roles + 1): number of members of a group, and the
+        first member of each role.
+    ``member_at, group_at, time_at`` (exchanges,): where an exchange begins in ``member``, ``kind``
+        and ``duration_ps``.
+    ``calls, groups`` (exchanges,): numbers of calls and groups of each exchange.
+    ``member``: members of narrow exchanges, group by group, each as its position in the block's
+        stretch of its stage.
+    ``kind``: kind of each group; groups of one kind have the same durations.
+    ``duration_ps``: duration of each call of each kind [ps].
+    ``group_of, own_at``: group of each rank in the wide exchanges; the ranks of a role's stage
+        begin at ``own_at[exchange, role]``.
     """
 
     order: IntArray
@@ -103,16 +90,10 @@ class Layout(NamedTuple):
 class _Blocks(NamedTuple):
     """Blocks of ranks, from which the tables of exchanges are built.
 
-    Attributes
-    ----------
-    component : int64 array (ranks,)
-        Component of each rank.
-    first : int64 array (blocks + 1,)
-        First component of each block.
-    low : int64 array (blocks + 1, stages)
-        First rank of each block among those of each stage.
-    place : int64 array (ranks,)
-        Place of a rank among those of its stage.
+    ``component`` (ranks,): component of each rank.
+    ``first`` (blocks + 1,): first component of each block.
+    ``low`` (blocks + 1, stages): first rank of each block among those of each stage.
+    ``place`` (ranks,): place of a rank among those of its stage.
     """
 
     component: IntArray

@@ -43,27 +43,15 @@ MOST_TABLES = 512
 class Machine:
     """A program laid out for evaluation.
 
-    Attributes
-    ----------
-    program : Program
-    nodes : Nodes
-        Nodes that all ranks of a stage have in common.
-    layout : Layout
-        Places of ranks in blocks.
-    tape : Tape
-        Instructions in phases, between which calls of wide exchanges meet.
-    unions : Unions
-        Unions of categories that the breakdown follows.
-    work : Work
-        Columns of the nodes that compiled code reads.
-    kernels : Kernels
-        Disturbance of each rank's kernels.
-    meet_at : int64 array (exchanges,)
-        Where the calls of a wide exchange begin in ``meet_ps``.
-    meet_ps : int64 array
-        Start of each call of each group of the wide exchanges [ps].
-    threads : int
-        Threads that work at the same time.
+    ``nodes``: nodes that all ranks of a stage have in common.
+    ``layout``: places of ranks in blocks.
+    ``tape``: instructions in phases, between which calls of wide exchanges meet.
+    ``unions``: unions of categories that the breakdown follows.
+    ``work``: columns of the nodes that compiled code reads.
+    ``kernels``: disturbance of each rank's kernels.
+    ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``.
+    ``meet_ps``: start of each call of each group of the wide exchanges [ps].
+    ``threads``: threads that work at the same time.
     """
 
     def __init__(self, program: Program, nodes: Nodes, disturbance: Disturbance, threads: int):
@@ -152,16 +140,9 @@ def go_through(
 ) -> None:
     """Carry out phases, one by one, on all blocks, and find when wide exchanges meet.
 
-    Parameters
-    ----------
-    machine : Machine
-    tape : Tape
-    phases : list of (int, int)
-        First instruction of each phase, and one past the last.
-    end : int64 array (blocks · clocks of the tape,)
-        Clocks of all blocks, which the phases continue [ps].
-    counter : Counter
-        Reports the progress.
+    ``phases``: first instruction of each phase, and one past the last. ``end`` (blocks · clocks of
+    the tape,): clocks of all blocks, which the phases continue [ps]. ``counter``: reports the
+    progress.
     """
     notes = machine.no_notes()
     states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]

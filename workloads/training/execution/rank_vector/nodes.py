@@ -28,24 +28,17 @@ class Nodes:
     A call has one part for each role of its members, a run has a single part. Ops are numbered
     stage after stage.
 
-    Attributes
-    ----------
-    exchange, call : int64 array (nodes,)
-        Exchange of a call and its number there; the exchange of a run is -1.
-    part_ptr : int64 array (nodes + 1,)
-        First part of each node, and the number of parts.
-    stage, category, stream : int64 array (parts,)
-        Stage, category and stream of each part.
-    first : int64 array (parts,)
-        First op of each part, by its number in the stage.
-    value : int64 array (parts,)
-        Last op of each part, numbered through all stages; its end is the part's end.
-    run_ptr, run_op, run_ps : int64 arrays
-        Ops of each part, by number in the stage, and their undisturbed times [ps].
-    wait_ptr, wait : int64 arrays
-        Ops that each part waits for, numbered through all stages.
-    base : int64 array (stages + 1,)
-        First op of each stage.
+    ``exchange, call`` (nodes,): exchange of a call and its number there; the exchange of a run is
+        -1.
+    ``part_ptr`` (nodes + 1,): first part of each node, and the number of parts.
+    ``stage, category, stream`` (parts,): stage, category and stream of each part.
+    ``first`` (parts,): first op of each part, by its number in the stage.
+    ``value`` (parts,): last op of each part, numbered through all stages; its end is the part's
+        end.
+    ``run_ptr, run_op, run_ps``: ops of each part, by number in the stage, and their undisturbed
+        times [ps].
+    ``wait_ptr, wait``: ops that each part waits for, numbered through all stages.
+    ``base`` (stages + 1,): first op of each stage.
     """
 
     exchange: IntArray
@@ -84,10 +77,7 @@ class _Ops:
 def nodes(program: Program) -> Nodes:
     """Return the nodes of a program.
 
-    Raises
-    ------
-    ScheduleError
-        When ops wait for each other in a cycle.
+    Raises ScheduleError when ops wait for each other in a cycle.
     """
     ops = _ops(program)
     category, stream = _of_steps(program)

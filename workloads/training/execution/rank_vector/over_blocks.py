@@ -22,16 +22,9 @@ def over_blocks(
 ) -> None:
     """Do some work on stretches of blocks, with as many threads as there are states.
 
-    Parameters
-    ----------
-    blocks : int
-        Number of blocks.
-    states : sequence
-        A state for each thread to change; no two threads use the same at a time.
-    work : function of (state, (first block, one past the last))
-        Called for each stretch of blocks.
-    report : function of int
-        Called with the number of blocks that are done since the last call.
+    ``blocks``: number of blocks. ``states``: a state for each thread to change; no two threads use
+    the same at a time. ``work``: called for each stretch of blocks. ``report``: called with the
+    number of blocks that are done since the last call.
     """
     step = max(1, blocks // CALLS)
     stretches = [(low, min(low + step, blocks)) for low in range(0, blocks, step)]

@@ -25,20 +25,13 @@ AHEAD = 1000
 class Tape(NamedTuple):
     """Instructions in phases; each phase begins when all ranks have ended the one before.
 
-    Attributes
-    ----------
-    node : int64 array (instructions,)
-        Node that each instruction evaluates.
-    only_meets : bool array (instructions,)
-        Whether members of a call only record when they are ready; a later instruction ends it.
-    out : int64 array (parts,)
-        Where the clocks of each part begin.
-    wait_at : int64 array (waits,)
-        Where the clocks of the op that is waited for begin.
-    size : int
-        Number of clocks, all ranks of a block counted.
-    bounds : int64 array (phases + 1,)
-        First instruction of each phase.
+    ``node`` (instructions,): node that each instruction evaluates.
+    ``only_meets`` (instructions,): whether members of a call only record when they are ready; a
+        later instruction ends it.
+    ``out`` (parts,): where the clocks of each part begin.
+    ``wait_at`` (waits,): where the clocks of the op that is waited for begin.
+    ``size``: number of clocks, all ranks of a block counted.
+    ``bounds`` (phases + 1,): first instruction of each phase.
     """
 
     node: IntArray
@@ -52,13 +45,8 @@ class Tape(NamedTuple):
 def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
     """Return a tape on which members of a wide exchange meet in one phase and go on in the next.
 
-    Parameters
-    ----------
-    nodes : Nodes
-    wide : bool array (exchanges,)
-        Whether the groups of an exchange span blocks.
-    rows : int64 array (stages,)
-        Ranks of each stage in a block.
+    ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``rows`` (stages,): ranks
+    of each stage in a block.
     """
     node, only, phase = _in_phases(nodes, wide)
     bounds = np.searchsorted(phase, np.arange(int(phase.max()) + 2))
@@ -84,16 +72,10 @@ def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntA
 class Cut(NamedTuple):
     """Two tapes with the same instructions before a cut, none of which waits for a late meeting.
 
-    Attributes
-    ----------
-    timed : Tape
-        Tape in order of start, of a single phase.
-    rest : Tape
-        Tape whose first instructions are those before the cut, and which goes on in phases.
-    at : int
-        Number of instructions before the cut.
-    phases : int
-        Number of phases that must have ended before the cut's instructions can run.
+    ``timed``: tape in order of start, of a single phase.
+    ``rest``: tape whose first instructions are those before the cut, and which goes on in phases.
+    ``at``: number of instructions before the cut.
+    ``phases``: number of phases that must have ended before the cut's instructions can run.
     """
 
     timed: Tape
@@ -110,15 +92,9 @@ def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) ->
     Instructions that start before anything waits for a meeting of a later phase can do both in one
     run. The cut is behind the phase for which they are most.
 
-    Parameters
-    ----------
-    nodes : Nodes
-    wide : bool array (exchanges,)
-        Whether the groups of an exchange span blocks.
-    order : int64 array (nodes,)
-        Nodes in order of start, see :func:`starting_order`.
-    rows : int64 array (stages,)
-        Ranks of each stage in a block.
+    ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``order`` (nodes,): nodes
+    in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage in a
+    block.
     """
     node, only, phase = _in_phases(nodes, wide)
     level = np.zeros(len(nodes), np.int64)
@@ -161,13 +137,8 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
     Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on some
     ranks they may start before nodes of the chain, whose gaps should not be settled before.
 
-    Parameters
-    ----------
-    nodes : Nodes
-    start_ps : int64 array (nodes,)
-        Start of each node on some ranks [ps]; none comes before what it waits for.
-    place : int64 array (parts,)
-        See :class:`workloads.training.execution.rank_vector.unions.Unions`.
+    ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
+    for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.unions.Unions`.
     """
     part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
@@ -246,20 +217,12 @@ class _Work(NamedTuple):
 class _Slots(NamedTuple):
     """Slots for the clocks of parts, with a stack of free ones for each stage.
 
-    Attributes
-    ----------
-    slot : int64 array (parts,)
-        Slot of each part among those of its stage.
-    used : int64 array (stages,)
-        Number of slots that each stage needs.
-    free : int64 array (stages,)
-        Top of the stack: the part whose slot was freed last, -1 for none.
-    below : int64 array (parts,)
-        Next part down the stack, -1 for none.
-    last : int64 array (ops,)
-        Last instruction that waits for an op, -1 for none.
-    part_of : int64 array (ops,)
-        Part of which an op is the last.
+    ``slot`` (parts,): slot of each part among those of its stage.
+    ``used`` (stages,): number of slots that each stage needs.
+    ``free`` (stages,): top of the stack: the part whose slot was freed last, -1 for none.
+    ``below`` (parts,): next part down the stack, -1 for none.
+    ``last`` (ops,): last instruction that waits for an op, -1 for none.
+    ``part_of`` (ops,): part of which an op is the last.
     """
 
     slot: IntArray

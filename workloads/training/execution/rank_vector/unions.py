@@ -29,18 +29,11 @@ class Unions(NamedTuple):
     Every union of a category and all before it contains the whole chain. A category whose union by
     itself is followed is never on the chain.
 
-    Attributes
-    ----------
-    first : int64 array (categories,)
-        Union of a category and all before it, or ``SUMMED``.
-    alone : int64 array (categories,)
-        Union of a category by itself, or ``SUMMED``.
-    top : int64 array (unions,)
-        Last category of a union of several.
-    place : int64 array (parts,)
-        Place of each part on the chain of its stage or beside it.
-    followed : int
-        Number of unions: those of several categories, then those of one.
+    ``first`` (categories,): union of a category and all before it, or ``SUMMED``.
+    ``alone`` (categories,): union of a category by itself, or ``SUMMED``.
+    ``top`` (unions,): last category of a union of several.
+    ``place`` (parts,): place of each part on the chain of its stage or beside it.
+    ``followed``: number of unions: those of several categories, then those of one.
     """
 
     first: IntArray
@@ -52,11 +45,8 @@ class Unions(NamedTuple):
     def spent(self, covered: IntArray, summed: IntArray) -> IntArray:
         """Time of each category, int64 (categories, ranks).
 
-        Parameters
-        ----------
-        covered : int64 array (unions, ranks)
-        summed : int64 array (categories, ranks)
-            Sum of the intervals of each category.
+        ``covered`` (unions, ranks). ``summed`` (categories, ranks): sum of the intervals of each
+        category.
         """
         sums = np.cumsum(summed, axis=0)
         upto = np.where((self.first == SUMMED)[:, None], sums, covered[self.first])

@@ -26,8 +26,6 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     goes backward. The gradients of weights follow those of inputs at once, except at the end, where
     they are postponed to fill what would be bubble.
 
-    Examples
-    --------
     >>> print(dualpipe(2, 1, 4, 2))
     F0 F0' F1 F1' F2 B0' W0' F2' B0 W0 F3 B1' W1' F3' B1 W1 B2' W2' B2 W2 B3' B3 W3' W3
     """
@@ -72,10 +70,7 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
 class _Steps:
     """Recorder of passes that numbers the microbatches of each phase and chunk as they come.
 
-    Attributes
-    ----------
-    passes : list of (int, int, int)
-        Phase, microbatch and chunk of each pass.
+    ``passes``: phase, microbatch and chunk of each pass.
     """
 
     def __init__(self) -> None:

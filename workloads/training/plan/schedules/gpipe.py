@@ -10,8 +10,6 @@ from workloads.training.plan.schedules.schedule import PipelineSchedule
 def gpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     """Return the passes of a stage, which are the same for all stages (arXiv 1811.06965).
 
-    Examples
-    --------
     >>> print(gpipe(4, 2, 3, 1))
     F0 F1 F2 B0 B1 B2
     """

@@ -16,8 +16,6 @@ def one_f_one_b(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
 
     With several chunks a stage this is the interleaved schedule (arXiv 2104.04473, section 2.2).
 
-    Examples
-    --------
     >>> print(one_f_one_b(4, 2, 4, 1))
     F0 F1 B0 F2 B1 F3 B2 B3
     >>> print(one_f_one_b(2, 1, 2, 2))

@@ -37,8 +37,6 @@ def schedule_of_chunks(chunks: int) -> str:
     A schedule that allows the number goes before one that does not, then one with which the plan
     search tries it, then one with which it tries more numbers.
 
-    Examples
-    --------
     >>> schedule_of_chunks(4), schedule_of_chunks(7)
     ('interleaved', 'interleaved')
     """
@@ -53,13 +51,8 @@ def schedule_of_chunks(chunks: int) -> str:
 def pipeline_schedule(name: str) -> PipelineSchedule:
     """Return the pipeline schedule of a name.
 
-    Raises
-    ------
-    InputError
-        For a name that no schedule has.
+    Raises InputError for a name that no schedule has.
 
-    Examples
-    --------
     >>> pipeline_schedule("zero-bubble").splits_weights
     True
     """

@@ -69,8 +69,6 @@ class PipelineSchedule:
     def number(self, pp: int, stage: int, chunk: int) -> int:
         """Return the number in order of the model, from 0, of a stage's chunk.
 
-        Examples
-        --------
         >>> def none(pp, stage, microbatches, chunks): ...
         >>> there_and_back = PipelineSchedule("v", "V", none, turns=True)
         >>> [[there_and_back.number(3, stage, chunk) for chunk in (0, 1)] for stage in range(3)]

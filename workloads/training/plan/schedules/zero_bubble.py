@@ -14,8 +14,6 @@ def zero_bubble(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
     places later, or come at the end. So the last stage, which would wait longest for the others,
     has the most of them left to fill its bubble.
 
-    Examples
-    --------
     >>> print(zero_bubble(2, 1, 3, 1))
     F0 B0 F1 B1 W0 F2 B2 W1 W2
     """

@@ -1,0 +1,158 @@
+"""Empty cells of training rows: what is usual is filled in, and counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.validation.predictions.row_defaults import filled
+from experiments.validation.predictions.training import question
+from tests.support.validation_rows import training_row
+from topologies.errors import InputError
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
+
+
+def plan_of(**cells) -> ParallelPlan:
+    """The plan that a row with the cells asks about."""
+    return question(filled(training_row(**cells)).values)[2]
+
+
+def test_empty_cells_take_what_is_usual_and_are_counted():
+    stated = filled(training_row(tp=2))
+    assert stated.values["dp"] == 4
+    assert stated.values["ffn"] == 2816
+    assert stated.values["kv_heads"] == 16
+    assert {"dp", "ffn", "pp"} <= set(stated.assumed)
+    assert "tp" not in stated.assumed
+    plan = question(stated.values)[2]
+    assert {"schedule", "overlap", "zero", "precision", "framework"} <= set(plan.assumed)
+    assert not {"tp", "seq"} & set(plan.assumed)
+    with pytest.raises(InputError, match="not a multiple of tp 3"):
+        filled(training_row(tp=3))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"heads": 25, "hidden": 1600, "tp": 2}, {"heads": 26, "kv_heads": 26, "head_dim": 64}),
+        ({"heads": 40, "kv_heads": 10, "tp": 8}, {"kv_heads": 8}),
+        ({"heads": 18, "kv_heads": 10, "tp": 8}, {"heads": 24, "kv_heads": 8}),
+        ({"ffn": 1365, "tp": 2}, {"ffn": 1366}),
+        ({"seq": 1001, "tp": 2, "sequence_parallel": 1}, {"seq": 1001, "sequence_parallel": 0}),
+        ({"seq": 1001, "cp": 2}, {"seq": 1004}),
+        ({"experts": 60, "moe_ffn": 255, "ep": 8}, {"experts": 64, "ffn": 255}),
+        ({"experts": 8, "tp": 2, "ep": 4, "dp": 1}, {"dp": 4}),
+        ({"tp": 2, "cp": 2, "dp": 4}, {"dp": 2}),
+        ({"dp": 8, "global_batch": 100, "microbatch": 4}, {"global_batch": 96, "microbatch": 4}),
+        ({"dp": 8, "global_batch": 32, "microbatch": 64}, {"global_batch": 32, "microbatch": 4}),
+        ({"dp": 8, "global_batch": 4}, {"global_batch": 8, "microbatch": 1}),
+        ({"ffn": 4096}, {"gated_mlp": 0}),
+        ({"ffn": 4096, "kv_heads": 4}, {"gated_mlp": 1}),
+        ({"kv_heads": 4}, {"ffn": 3584, "gated_mlp": 1}),
+        ({"gated_mlp": 0, "cluster": "dgx-a100"}, {"ffn": 4096}),
+    ],
+)
+def test_a_measured_plan_is_not_refused_for_a_remainder(cells, expected):
+    stated = filled(training_row(**cells))
+    assert {name: stated.values[name] for name in expected} == expected
+    assert set(expected) - set(cells) <= {*stated.assumed, "microbatch", *cells}
+    model, machine, plan = question(stated.values)
+    assert iteration(model, machine, plan, allow_oversized=True).time_s > 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, ("fused", "dp", 1, "1f1b", 1)),
+        ({"zero": 3}, ("fused", "dp", 3, "1f1b", 1)),
+        ({"framework": "megatron-lm"}, ("unfused", "none", 0, "1f1b", 1)),
+        ({"framework": "megatron-lm", "overlap": "dp"}, ("unfused", "dp", 0, "1f1b", 1)),
+        ({"framework": "torchtitan"}, ("fused", "dp", 3, "1f1b", 1)),
+        ({"framework": "nanotron", "attention": "unfused"}, ("unfused", "dp", 0, "1f1b", 1)),
+        ({"pp": 2, "global_batch": 4}, ("fused", "dp", 1, "1f1b", 1)),
+        ({"pp": 2, "schedule": "zero-bubble"}, ("fused", "dp", 1, "zero-bubble", 1)),
+        ({"pp": 2, "vpp": 2}, ("fused", "dp", 1, "interleaved", 2)),
+    ],
+)
+def test_what_a_row_leaves_open_is_up_to_its_framework(cells, expected):
+    plan = plan_of(**cells)
+    assert (plan.attention, plan.overlap, plan.zero, plan.schedule, plan.vpp) == expected
+
+
+@pytest.mark.parametrize("cells", [{"vpp": 2}, {"pp": 2, "vpp": 2, "schedule": "zero-bubble"}])
+def test_chunks_that_a_plan_cannot_have_are_refused_not_changed(cells):
+    with pytest.raises(InputError, match="vpp"):
+        plan_of(**cells)
+
+
+@pytest.mark.parametrize(("batch", "schedule"), [(2048, "interleaved"), (8192, "1f1b")])
+def test_large_runs_interleave_where_the_bubble_would_be_large(batch, schedule):
+    plan = plan_of(chips=2048, pp=2, global_batch=batch)
+    assert plan.schedule == schedule
+    assert {"schedule", "vpp"} <= set(plan.assumed)
+
+
+def test_a_framework_that_does_not_interleave_has_one_chunk():
+    assert plan_of(chips=2048, pp=2, global_batch=2048, framework="fsdp").vpp == 1
+
+
+MIXTURE = {"experts": 8, "experts_per_token": 2, "gated_mlp": 1, "chips": 64, "dp": 8, "zero": 1}
+
+
+@pytest.mark.parametrize(
+    ("cells", "vpp"),
+    [
+        ({"layers": 56, "pp": 8}, 7),
+        ({"layers": 56, "pp": 8, "schedule": "1f1b"}, 1),
+        ({"layers": 56, "pp": 8, "schedule": "1f1b", "vpp": 1}, 1),
+        ({"layers": 56, "pp": 8, "schedule": "gpipe"}, 1),
+        ({"layers": 16, "pp": 16, "chips": 128}, 1),
+        ({"layers": 56, "pp": 8, "schedule": "interleaved", "experts": 0}, 7),
+        ({"layers": 96, "pp": 8, "schedule": "interleaved", "experts": 0}, 6),
+    ],
+)
+def test_pipelines_of_experts_interleave_where_a_row_states_no_chunks(cells, vpp):
+    assert plan_of(**MIXTURE | {"global_batch": 256, **cells}).vpp == vpp
+
+
+@pytest.mark.parametrize(("seq", "vpp"), [(2048, 7), (33792, 1)])
+def test_who_lacks_memory_for_chunks_does_without(seq, vpp):
+    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "recompute": "none", "seq": seq}
+    assert plan_of(**MIXTURE | cells).vpp == vpp
+
+
+def test_chunks_stay_where_one_chunk_would_not_fit_either():
+    """A plan whose one chunk a stage does not fit is not changed: nothing would be gained."""
+    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "recompute": "none"}
+    assert plan_of(**MIXTURE | cells | {"seq": 65536}).vpp == 7
+
+
+def test_chunks_that_a_row_states_stay_whatever_they_need():
+    cells = {"layers": 56, "pp": 8, "global_batch": 256, "ep": 8, "seq": 33792, "vpp": 7}
+    assert plan_of(**MIXTURE | cells).vpp == 7
+
+
+def test_no_other_saving_of_memory_is_tried():
+    """A row that states no recomputation and no sharding keeps those of its framework."""
+    large = {"layers": 80, "hidden": 4096, "heads": 32, "vocab": 128256, "microbatch": 16}
+    plan = plan_of(**large)
+    assert (plan.zero, plan.recompute) == (1, "selective")
+
+
+def test_spellings_of_a_precision_run_at_one_rate():
+    spellings = ("fp16 mixed", "BFloat16", "mxfp8", "fp8-hybrid", "fp32")
+    rates = [filled(training_row(precision=text)).values["precision"] for text in spellings]
+    assert rates == ["bf16", "bf16", "fp8", "fp8", "fp32"]
+
+
+def test_rows_of_trn1_count_cores_where_dp_is_not_stated():
+    assert filled(training_row(cluster="trn1.32xlarge", chips=16, tp=8)).values["dp"] == 4
+    assert filled(training_row(cluster="trn2.48xlarge", chips=16, tp=8)).values["dp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("chips", 2**21), ("layers", 10**6), ("hidden", 10**9), ("seq", 10**9)]
+)
+def test_rows_beyond_every_machine_and_model_are_refused(name, value):
+    with pytest.raises(InputError, match=f"{name} {value:,} are over the limit"):
+        filled(training_row(**{name: value}))

@@ -1,0 +1,77 @@
+"""Coverage with tables, chips, degrees and operations left out, and of pairs of plans."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tools import left_out
+from tools.left_out import Fold, cover, folds, lines
+from workloads.confidence.kinds import COLLECTIVES, TENSOR, Prediction
+from workloads.confidence.residuals import Residual, Residuals
+
+
+def _row(table: str, residual: float, **other: object) -> Residual:
+    fields = {"kind": TENSOR, "chip": "h100", "group": "dgx-h100|a", "tp": 8, "cp": 1, "ranks": 64}
+    return Residual(table=table, assumed=False, log_residual=residual, **{**fields, **other})
+
+
+def _fold(rows: list[Residual], family: str, name: str) -> Fold:
+    (fold,) = [fold for fold in folds(rows) if (fold.family, fold.name) == (family, name)]
+    return fold
+
+
+def test_what_is_left_out_does_not_judge_itself() -> None:
+    """Rows that err by 0.3 are outside where only rows that err by 0.1 are left."""
+    rows = [_row("sure", 0.1)] * 9 + [_row("unsure", -0.3)] * 5 + [_row("unsure", 0.1)] * 5
+    result = cover(_fold(rows, "training", "table unsure"), rows)
+    assert result is not None
+    assert (result.rows, result.mean, result.least, result.table) == (10, 0.5, 0.5, "unsure")
+    assert result.width == pytest.approx(math.sinh(0.1))
+    backwards = cover(_fold(rows, "training", "table sure"), rows)
+    assert backwards is not None
+    assert backwards.mean == 1
+
+
+def test_degrees_are_predicted_from_smaller_ones() -> None:
+    rows = [_row("a", 0.1, tp=tp) for tp in (1, 2, 4) for _ in range(5)]
+    rows += [_row("a", 0.5, tp=8)] * 5
+    names = {fold.name for fold in folds(rows) if fold.name.startswith("tp")}
+    assert names == {"tp 2 from smaller", "tp 4 from smaller", "tp 8 from smaller"}
+    kept = [row.tp for row in rows if _fold(rows, "training", "tp 4 from smaller").kept(row)]
+    assert set(kept) == {1, 2}
+    widest = cover(_fold(rows, "training", "tp 8 from smaller"), rows)
+    assert widest is not None
+    assert widest.mean == 0
+
+
+def test_operations_are_told_by_their_group() -> None:
+    large = [_row("a", 0.1, kind=COLLECTIVES[2], group="m|all-reduce")] * 5
+    other = [_row("a", 0.1, kind=COLLECTIVES[2], group="m|all-gather")] * 5
+    rows = [*large, *other]
+    result = cover(_fold(rows, "collective", "operation all-reduce"), rows)
+    assert result is not None
+    assert (result.rows, result.mean) == (5, 1)
+
+
+def test_few_rows_say_nothing() -> None:
+    rows = [_row("a", 0.1)] * 9 + [_row("b", 0.3)] * 4
+    assert cover(_fold(rows, "training", "table b"), rows) is None
+    assert not any("table b" in line for line in lines(rows))
+
+
+def test_pairs_are_of_one_job_and_keep_the_sign_of_what_was_measured(monkeypatch) -> None:
+    monkeypatch.setattr(
+        left_out, "prediction_of", lambda row, name: Prediction(TENSOR, "h100", 8, 1, 64)
+    )
+    times = [("a", 1.0, 2.0), ("a", 2.0, 1.0), ("b", 2.0, 1.0)]
+    rows = [
+        {"cluster": "dgx-h100", "name": name, "predicted": predicted, "published": published}
+        for name, predicted, published in times
+    ]
+    others = Residuals(tuple([_row("other", 0.1)] * 9))
+    (pair,) = left_out.pairs("mine", rows, others)
+    assert pair.predicted == pytest.approx(-math.log(2))
+    assert pair.measured == pytest.approx(math.log(2))
+    assert pair.margin <= 0.13 + 1e-9

@@ -1,0 +1,1 @@
+"""Programs for developers of the simulator; they run in a checkout and are in no wheel."""

@@ -1,0 +1,242 @@
+"""Fit the constants of NCCL to published measurements, with hold-outs and uncertainty.
+
+``python -m tools.fit_collectives [FILE.csv]`` prints the fitted constants and their
+errors on rows that were left out, and writes the catalogue rows (``collective_fits.csv``).
+
+Chips are fitted first, on groups inside one NVLink domain: launch, the step and rate of each
+protocol, slice, copy rate, exchanges, and reduction in the switch. Fabrics follow, on groups that
+span domains, with the constants of the chips held fixed. The fit itself is in :mod:`~.nccl_fit`,
+its times are those of :mod:`cluster_sim.collectives.duration.nccl`. Residuals are logarithms, with
+a soft loss because several tools and releases are mixed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster_sim.collectives.duration.nccl.constants import CHIP, FABRIC, SWITCH, TREE, Nccl
+from cluster_sim.collectives.duration.nccl.tuner import PROTOCOLS, tuner
+from experiments.validation.reading.rows import Row
+from experiments.validation.reading.tables import table
+from tools.fit_rows import FABRICS, LL128, MACHINES, FitRow, Fitted, write
+from tools.nccl_fit import (
+    FABRIC_START,
+    PRIOR,
+    START,
+    fit,
+    measured,
+    modelled,
+    quality,
+    with_fitted,
+)
+from topologies.clusters.names import cluster
+
+TWINS = {"dgx-h100": ("p5.48xlarge",)}
+"""Other machines with the same chips in a domain, measured by nccl-tests."""
+B200_PRIOR = 1.0
+"""Weight of the H100's constants of reduction in the switch in the fit of the B200, whose rows from
+4 to 64 MiB scatter by 10 to 40 us, as PyTorch measured them."""
+LIKE = {"efa-v4": "efa-v2"}
+"""Fabrics with few rows, and the similar fabric whose constants their fit starts from."""
+LIKE_PRIOR = 0.15
+"""Weight of the similar fabric's constants."""
+STATED_STEP = "NCCL's own 4 us, times 1.6 by which steps inside a server are slower than it states"
+
+
+def held_out(rows: Sequence[Row], names: Sequence[str], start: Nccl) -> list[str]:
+    """Return lines with the quality on rows that a fit left out.
+
+    Left out are, in turn, a number of ranks, two operations, and every third size.
+    """
+    sizes = sorted({int(str(row.values["size_bytes"])) for row in rows})
+    folds: dict[str, Callable[[Row], bool]] = {
+        "4 ranks left out": lambda row: row.values["chips"] == 4,
+        "fitted to all-reduce and all-to-all alone": lambda row: (
+            row.values["collective"] in ("all-gather", "reduce-scatter")
+        ),
+        "every third size left out": lambda row: (
+            sizes.index(int(str(row.values["size_bytes"]))) % 3 == 1
+        ),
+    }
+    lines = []
+    for name, out in folds.items():
+        values = fit(measured([row for row in rows if not out(row)]), names, start).value
+        unseen = measured([row for row in rows if out(row)])
+        lines.append(f"  {name}: {quality(modelled(with_fitted(start, values), unseen), unseen)}")
+    return lines
+
+
+def nccl_rows(*names: str) -> list[Row]:
+    """Return the rows of shipped tables that measure NCCL itself, not another library."""
+    listed = [row for name in names for row in table(name).rows().rows]
+    return [row for row in listed if row.cells.get("tool") != "nvshmem"]
+
+
+def rows_on(rows: Sequence[Row], machines: Sequence[str], *, far: bool) -> list[Row]:
+    """Return the rows of some machines, either over several domains (``far``) or inside one."""
+
+    def spans(row: Row) -> bool:
+        domain = cluster(str(row.values["cluster"])).chips_per_domain
+        return int(str(row.values["chips"])) > domain
+
+    return [row for row in rows if row.values["cluster"] in machines and spans(row) == far]
+
+
+def start_for(machine: str) -> Nccl:
+    """Rates and tuner of a machine of two domains, with the constants that fits start from."""
+    two = cluster(f"{machine}:2")
+    fabric = two.scale_out
+    if two.catalogue is None or fabric is None:
+        raise LookupError(f"{machine} has no catalogue or no fabric")
+    rate = fabric.bandwidth_bytes_per_s
+    return Nccl(
+        port=two.catalogue.value(two.chip, "scale_up_bandwidth"),
+        adapter=float(rate),
+        chip={name: START[name] for name in CHIP},
+        fabric=FABRIC_START,
+        tuner=tuner(two.catalogue, two.chip, fabric.name, rate),
+    )
+
+
+def fit_chips(aic: Sequence[Row], others: Sequence[Row]) -> dict[str, Fitted]:
+    """Fit the constants of the chips, on groups inside one domain, and print their quality."""
+    chips: dict[str, Fitted] = {}
+    for chip, machine in MACHINES.items():
+        more = rows_on(others, TWINS.get(machine, ()), far=False)
+        rows, start = measured([*rows_on(aic, [machine], far=False), *more]), start_for(machine)
+        chips[chip] = result = fit(rows, determined(chip), start)
+        _print_fit(chip, result, quality(modelled(with_fitted(start, result.value), rows), rows))
+    rows = measured(rows_on(others, ["dgx-b200"], far=False))
+    like = chips["h100"].value
+    start = with_fitted(start_for("dgx-b200"), {**like, **chips["gb200"].value})
+    slower = chips["gb200"].value["launch"] / like["launch"]
+    start = with_fitted(start, {"in_switch_latency": slower * like["in_switch_latency"]})
+    chips["b200"] = result = fit(rows, SWITCH[:2], start, prior=B200_PRIOR)
+    _print_fit("b200", result, quality(modelled(with_fitted(start, result.value), rows), rows))
+    return chips
+
+
+def determined(chip: str) -> list[str]:
+    """Return the constants that the rows of a chip determine.
+
+    Only the H100's rows show reduction in the switch, and GB200's release did not use LL128.
+    """
+    names = (*CHIP, *SWITCH) if chip == "h100" else CHIP
+    return [name for name in names if chip != "gb200" or name not in LL128]
+
+
+@dataclass(frozen=True, eq=False)
+class FabricRows:
+    """Rows of a fabric, and the constants from which its fit starts.
+
+    Attributes
+    ----------
+    rows : sequence of Row
+    start : Nccl
+        Constants of its chip, and those of the fabric that the fit starts from.
+    names : tuple of str
+        Constants that the rows determine.
+    weight : float
+        Weight of the start; one row weighs 1.
+    """
+
+    rows: Sequence[Row]
+    start: Nccl
+    names: tuple[str, ...]
+    weight: float
+
+    def fitted_to(self, rows: Sequence[Row]) -> Fitted:
+        """Fit the constants to rows of the fabric."""
+        return fit(measured(rows), self.names, self.start, fabric=True, prior=self.weight)
+
+    def quality(self, result: Fitted, rows: Sequence[Row]) -> str:
+        """Return the quality of fitted constants on rows of the fabric."""
+        judged = measured(rows)
+        costs = with_fitted(self.start, result.value, fabric=True)
+        return quality(modelled(costs, judged), judged)
+
+
+def fabric_rows(fabric: str, others: Sequence[Row], fitted: Mapping[str, Fitted]) -> FabricRows:
+    """Rows of a fabric and the start of its fit, from the fits of chips and of fabrics before."""
+    machine, chip = FABRICS[fabric]
+    rows = rows_on(others, [machine], far=True)
+    inherited = {**fitted["h100"].value, **fitted["gb200"].value} if chip == "b200" else {}
+    start = with_fitted(start_for(machine), {**inherited, **fitted[chip].value})
+    trees = TREE if start.tuner.tree_bytes else ()
+    if fabric in LIKE:
+        start = with_fitted(start, fitted[LIKE[fabric]].value, fabric=True)
+        return FabricRows(rows, start, (*FABRIC, *trees), LIKE_PRIOR)
+    rings = any(load.way == "ring" for load in measured(rows).loads)
+    names = tuple(name for name in (*FABRIC, *trees) if rings or name != "ll128_step")
+    return FabricRows(rows, start, names, PRIOR)
+
+
+def fit_fabrics(others: Sequence[Row], chips: Mapping[str, Fitted]) -> dict[str, Fitted]:
+    """Fit the constants of the fabrics, on groups that span domains, and print their quality.
+
+    The constants of the chips are held fixed. Where no ring over servers was measured, the ratio of
+    a step in LL128 to other steps is that of EFA. On InfiniBand, a step in LL128 is the value that
+    NCCL states for InfiniBand, times the measured over the stated time of a step inside a server.
+    """
+    fabrics: dict[str, Fitted] = {}
+    for fabric in FABRICS:
+        task = fabric_rows(fabric, others, {**chips, **fabrics})
+        fabrics[fabric] = result = task.fitted_to(task.rows)
+        _print_fit(fabric, result, task.quality(result, task.rows))
+    seen = fabrics["efa-v2"]
+    longer = seen.value["ll128_step"] / seen.value["step"]
+    for fabric, result in fabrics.items():
+        if fabric.startswith("infiniband") and "ll128_step" not in result.value:
+            machine, chip = FABRICS[fabric]
+            stated = start_for(machine).tuner.protocols[PROTOCOLS.index("ll128")]
+            slower = chips[chip].value["ll128_step"] / stated.step_s
+            result.value["ll128_step"] = slower * stated.far_step_s
+            result.spread["ll128_step"] = chips[chip].spread["ll128_step"]
+            result.reasons["ll128_step"] = STATED_STEP
+        result.value.setdefault("ll128_step", longer * result.value["step"])
+        result.spread.setdefault("ll128_step", result.spread["step"] + seen.spread["ll128_step"])
+    return fabrics
+
+
+def fabric_held_out(task: FabricRows) -> list[str]:
+    """Quality on rows that were left out: each number of ranks and each operation in turn."""
+    lines = []
+    for column, unit in (("chips", " ranks"), ("collective", "")):
+        values = sorted({str(row.values[column]) for row in task.rows})
+        for value in values if len(values) > 1 else ():
+            unseen = [row for row in task.rows if str(row.values[column]) == value]
+            result = task.fitted_to([row for row in task.rows if row not in unseen])
+            lines.append(f"  {value}{unit} left out: {task.quality(result, unseen)}")
+    return lines
+
+
+def main(path: str | None) -> None:
+    """Fit all constants, print their quality, and write the rows if a path is given."""
+    aic, others = nccl_rows("nccl_aic"), nccl_rows("nccl_tests", "nccl_more")
+    chips = fit_chips(aic, others)
+    fabrics = fit_fabrics(others, chips)
+    for chip, machine in MACHINES.items():
+        rows = rows_on(aic, [machine], far=False)
+        print(
+            "\n".join([f"{chip}, held out", *held_out(rows, determined(chip), start_for(machine))])
+        )
+    for fabric in ("efa-v2", "infiniband-ndr"):
+        task = fabric_rows(fabric, others, {**chips, **fabrics})
+        print("\n".join([f"{fabric}, held out", *fabric_held_out(task)]))
+    if path:
+        written: list[FitRow] = write(path, chips, fabrics)
+        print(f"{len(written)} rows written to {path}")
+
+
+def _print_fit(name: str, fitted: Fitted, quality_text: str) -> None:
+    """Print fitted constants, and the errors that ``quality_text`` states."""
+    constants = ", ".join(
+        f"{key} {value:.4g} ± {fitted.spread[key]:.0%}" for key, value in fitted.value.items()
+    )
+    print(f"{name}: {constants}\n  {quality_text}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else None)
