@@ -22,8 +22,6 @@ def line(noun: str, facts: Mapping[str, object]) -> str:
 def table(noun: str, facts: Mapping[str, object]) -> str:
     """Write facts about an object as an HTML table, for notebooks.
 
-    Examples
-    --------
     >>> table("Group", {"ranks": 64})
     '<table><caption>Group</caption><tr><th>ranks</th><td>64</td></tr></table>'
     """

@@ -142,20 +142,10 @@ def one_chunk_messages(
 ) -> Messages:
     """Make a table of messages of one chunk each; columns broadcast to the shape of ``channel``.
 
-    Parameters
-    ----------
-    channel, first : int array (messages, in any shape)
-        Channel of each message, and the chunk that it carries.
-    edges : Edges
-        Dependencies from the arrival of one message to the start of another, which are numbered
-        in the order of ``channel``.
-    channels : Channels
-    chunks : Chunks
-    ranks : int
-    reduce : bool array or bool, default False
-        Whether a message is added to what its receiver holds.
-    step : int array or int, default 0
-        Round of the collective.
+    ``channel, first`` (messages, in any shape): channel of each message, and the chunk that it
+    carries. ``edges``: dependencies from the arrival of one message to the start of another, which
+    are numbered in the order of ``channel``. ``reduce``: whether a message is added to what its
+    receiver holds. ``step``: round of the collective.
     """
     shape = np.shape(channel)
 

@@ -23,13 +23,8 @@ def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
     If several nodes may come next, the one with the smallest number does. Nodes of a cycle, and
     nodes that wait for them, are left out.
 
-    Parameters
-    ----------
-    waits : mapping of int to sequence of int
-        Numbers of the nodes that each node waits for. All of them are keys as well.
+    ``waits``: numbers of the nodes that each node waits for. All of them are keys as well.
 
-    Examples
-    --------
     >>> in_order({3: [2], 2: [1], 1: [], 4: []})
     [1, 2, 3, 4]
     """

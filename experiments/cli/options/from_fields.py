@@ -42,13 +42,9 @@ PLAIN = (bool, int, float, str, Path)
 class Stated:
     """Mark of a mapping parameter that receives the stated fields of a dataclass.
 
-    Attributes
-    ----------
-    kind : type
-        Dataclass with described fields.
-    required, without, searched : tuple of str
-        Fields that must be stated, fields that the command does not take, and fields whose values
-        the command searches, so that they have no default.
+    ``kind``: dataclass with described fields.
+    ``required, without, searched``: fields that must be stated, fields that the command does not
+        take, and fields whose values the command searches, so that they have no default.
     """
 
     kind: type

@@ -68,8 +68,6 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
 def agreement(compared: pd.DataFrame) -> dict[str, Any]:
     """Rows compared, and the median, mean and 90th percentile of their absolute errors, and bias.
 
-    Examples
-    --------
     >>> import pandas as pd
     >>> agreement(pd.DataFrame({"error": [0.1, -0.3, None]}))["rows"]
     2

@@ -35,14 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one file.
-
-    Attributes
-    ----------
-    kind : Kind
-    header : tuple of str
-    rows : tuple of Row
-    """
+    """The rows of one file."""
 
     kind: Kind
     header: tuple[str, ...]
