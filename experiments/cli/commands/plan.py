@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table
-from topologies.options import setting
+from topologies.options import option
 from topologies.units import format_seconds
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import ParallelPlan
@@ -36,27 +36,40 @@ SEARCHED = (
 class SearchInputs(Conditions):
     """The extent of the search, and the plans that it shows."""
 
-    top: int = setting(10, "Number of plans to show", least=1)
-    finalists: int | None = setting(
-        None, "Number of plans to simulate in full", least=1, default="twice --top"
+    top: int = field(default=10, metadata=option("Number of plans to show", least=1))
+    finalists: int | None = field(
+        default=None,
+        metadata=option("Number of plans to simulate in full", least=1, default="twice --top"),
     )
-    each: str | None = setting(
-        None,
-        "Keep only the best plan for each combination of these fields, such as tp,pp or recompute",
-        metavar="FIELDS",
+    each: str | None = field(
+        default=None,
+        metadata=option(
+            "Keep only the best plan for each combination of these fields, such as tp,pp or "
+            "recompute",
+            metavar="FIELDS",
+        ),
     )
-    objective: str = setting(
-        "time", "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
+    objective: str = field(
+        default="time",
+        metadata=option(
+            "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
+        ),
     )
-    memory_margin: float = setting(
-        0.0, "Share of a rank's memory that a plan must leave free, such as 0.1"
+    memory_margin: float = field(
+        default=0.0,
+        metadata=option("Share of a rank's memory that a plan must leave free, such as 0.1"),
     )
-    lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
-    best: Path | None = setting(
-        None,
-        "Write the best plan to this file, for train --plan",
-        metavar="FILE.yaml",
-        recorded=False,
+    lnc: int | None = field(
+        default=None,
+        metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
+    )
+    best: Path | None = field(
+        default=None,
+        metadata=option(
+            "Write the best plan to this file, for train --plan",
+            metavar="FILE.yaml",
+            recorded=False,
+        ),
     )
 
 
