@@ -69,14 +69,9 @@ class Steps:
     ) -> dict[str, Any]:
         """Simulate a step, and return its plan, time, interval, throughput and parts by column.
 
-        Parameters
-        ----------
-        fields : mapping
-            Fields of a plan; the others are completed.
-        disturbed : Disturbance, optional
-            Jitter and stragglers of the step; by default none.
-        allow_oversized : bool
-            Whether the step may need more memory than the chips have.
+        ``fields``: fields of a plan; the others are completed. ``disturbed``: jitter and stragglers
+        of the step; by default none. ``allow_oversized``: whether the step may need more memory
+        than the chips have.
         """
         from experiments.scripts.support.intervals import step_ends
         from workloads.training.execution.jitter import Disturbance
