@@ -42,8 +42,7 @@ def models(catalogue: Catalogue) -> Rows:
 def clusters(catalogue: Catalogue) -> Rows:
     """Named machines, one scale-up domain each, and the forms of plain shapes."""
     from topologies.clusters.machines import machines
-    from topologies.clusters.names import RAINIER, cluster
-    from topologies.clusters.plain import PLAIN
+    from topologies.clusters.names import PLAIN, RAINIER, cluster
 
     named = (*machines(catalogue), RAINIER)
     rows = [

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.memory import usable_hbm_bytes
+from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share, whole
