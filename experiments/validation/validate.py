@@ -34,6 +34,7 @@ AT_ONCE = 16
 """Rows given to a process at once: neighbours in a file share collectives, which are cached."""
 
 
+@display.by_facts("Validation")
 @dataclass(frozen=True)
 class Result:
     """Predictions beside one set of measurements, and their errors.
@@ -72,12 +73,6 @@ class Result:
             if self.summary[name] is not None
         }
         return {"table": self.name, "rows": len(self.rows), "ok": self.summary["ok"], **errors}
-
-    def __repr__(self) -> str:
-        return display.line("Result", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Validation", self._facts)
 
 
 def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:

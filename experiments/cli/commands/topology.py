@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
-from topologies.options import setting
+from topologies.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,8 +70,12 @@ _NOTICE_AFTER_S = 2.0
 class GraphInputs:
     """Option to build the graph of the cluster."""
 
-    graph: bool | None = setting(
-        None, "Build the networkx graph and time it", default=f"up to {LARGEST_GRAPH:,} edges"
+    graph: bool | None = field(
+        default=None,
+        metadata=option(
+            "Build the networkx graph and time it",
+            default=f"up to {LARGEST_GRAPH:,} edges",
+        ),
     )
 
 
@@ -106,7 +110,10 @@ def topology(
 def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
     """Return whether to build the graph: as the option says, or by default if it is small.
 
-    Raises InputError for ``--graph`` with a graph that does not fit in memory.
+    Raises
+    ------
+    InputError
+        For ``--graph`` with a graph that does not fit in memory.
     """
     from topologies.memory_limit import check_memory, machine_bytes
 
