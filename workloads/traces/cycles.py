@@ -54,7 +54,7 @@ def check_acyclic(
     ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
     of joins. ``meets``: nodes of each join, in which the members of a collective meet.
 
-    Raises InputError: the message has the nodes of one cycle.
+    Raises InputError with the nodes of one cycle.
     """
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))

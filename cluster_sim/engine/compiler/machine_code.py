@@ -42,7 +42,7 @@ class Code(NamedTuple):
     """The machine code of one function for arguments of some types.
 
     ``symbol``: name of the function in the object file.
-    ``result``: numba's name of the type that the function returns.
+    ``result``: Numba's name of the type that the function returns.
     ``binary``: the object file.
     """
 

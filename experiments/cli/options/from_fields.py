@@ -207,7 +207,7 @@ def by_option_names(
     ``values``: values by the names of parameters. One that is None was not stated, so that an error
     about its field is about a file's.
 
-    Raises InputError: the error of the library, whose subject is an option instead of a field.
+    Raises the error of the library, whose subject is an option instead of a field.
     """
     try:
         yield

@@ -285,7 +285,7 @@ def check_memory(
 ) -> None:
     """Refuse a plan that does not fit in memory even at the least that a stack may need.
 
-    Raises InputError: the message has the size of every part, what is lacking at the least and
+    Raises InputError with the size of every part, what is lacking at the least and
     likely, and changes each of which makes the plan fit.
     """
     if memory.fits:
