@@ -6,10 +6,10 @@ large is imported here, so that the command line starts quickly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topologies.errors import InputError, suggestion
-from topologies.options import setting
+from topologies.options import option, setting
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
@@ -23,10 +23,12 @@ class JobInputs:
     days: float | None = setting(
         None, "Length of the run", unit="d", default="90, or as long as --tokens take"
     )
-    tokens: str | None = setting(
-        None,
-        "Tokens that the job trains on, such as 15T or 300B, in place of a length",
-        default="as many as the length allows",
+    tokens: str | None = field(
+        default=None,
+        metadata=option(
+            "Tokens that the job trains on, such as 15T or 300B, in place of a length",
+            default="as many as the length allows",
+        ),
     )
     checkpoint_interval: str = setting(
         AUTO,
