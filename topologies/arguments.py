@@ -152,13 +152,8 @@ def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None
 def fitting(label: str) -> Callable[[T], T]:
     """Return a decorator of a function or class that refuses unknown arguments as it is called.
 
-    Parameters
-    ----------
-    label : str
-        Name of the function or class in messages.
+    ``label``: name of the function or class in messages.
 
-    Examples
-    --------
     >>> from dataclasses import dataclass
     >>> @fitting("Window")
     ... @dataclass

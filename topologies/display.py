@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind", bound=type)
 
 LONGEST_VALUE = 120
 """Most characters of a value in a table or a line; a longer one is cut."""
@@ -22,8 +24,6 @@ def line(noun: str, facts: Mapping[str, object]) -> str:
 def table(noun: str, facts: Mapping[str, object]) -> str:
     """Write facts about an object as an HTML table, for notebooks.
 
-    Examples
-    --------
     >>> table("Group", {"ranks": 64})
     '<table><caption>Group</caption><tr><th>ranks</th><td>64</td></tr></table>'
     """
@@ -34,6 +34,17 @@ def table(noun: str, facts: Mapping[str, object]) -> str:
         for name, value in facts.items()
     )
     return f"<table><caption>{escape(noun)}</caption>{''.join(rows)}</table>"
+
+
+def by_facts(title: str) -> Callable[[Kind], Kind]:
+    """Return a decorator for a class whose ``_facts`` are its line, and its table under a title."""
+
+    def decorate(kind: Any) -> Any:
+        kind.__repr__ = lambda self: line(kind.__name__, self._facts)
+        kind._repr_html_ = lambda self: table(title, self._facts)
+        return kind
+
+    return decorate
 
 
 def stated_fields(instance: Any) -> dict[str, object]:

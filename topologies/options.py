@@ -2,7 +2,7 @@
 
 A field is described where it is declared, and nowhere else::
 
-    tp: int = field(default=1, metadata=option("Tensor-parallel degree"))
+    tp: int = setting(1, "Tensor-parallel degree")
 
 ``experiments.cli.options`` turns described fields into options. Nothing is imported here, so that
 any dataclass may describe its fields.
@@ -11,7 +11,7 @@ any dataclass may describe its fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -76,24 +76,28 @@ class Option:
 
 
 def option(help: str, **details: Any) -> Mapping[str, Option]:  # noqa: A002
-    """Return the metadata of a field that is an option; see :class:`Option` for the details.
+    """Return the metadata of a field that is an option; see :class:`Option` for the details."""
+    return {KEY: Option(help, **details)}
 
-    Examples
-    --------
-    >>> from dataclasses import field
+
+def setting(value: Any, help: str, /, **details: Any) -> Any:  # noqa: A002
+    """Return a field that is an option, with its default; see :class:`Option` for the details.
+
+    A field that must be stated is ``field(metadata=option("…"))``.
+
     >>> @dataclass(frozen=True)
     ... class Request:
-    ...     ranks: int = field(default=8, metadata=option("Number of ranks", least=1))
+    ...     ranks: int = setting(8, "Number of ranks", least=1)
     >>> described(Request)["ranks"].sentence()
     'Number of ranks.'
     """
-    return {KEY: Option(help, **details)}
+    return field(default=value, metadata=option(help, **details))
 
 
 def described(kind: type) -> dict[str, Option]:
     """Return the options among the fields of a dataclass, by field name, in their order."""
     declared: tuple[Field[Any], ...] = fields(kind)
-    return {field.name: field.metadata[KEY] for field in declared if KEY in field.metadata}
+    return {each.name: each.metadata[KEY] for each in declared if KEY in each.metadata}
 
 
 def observed(options: T) -> tuple[T, set[str]]:

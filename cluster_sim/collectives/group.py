@@ -18,6 +18,7 @@ from topologies.shapes.links import coordinates
 from topologies.shapes.tiered import Tiered
 
 
+@display.by_facts("Group")
 @fitting("Group")
 @dataclass(frozen=True, eq=False)
 class Group:
@@ -82,12 +83,6 @@ class Group:
     @property
     def _facts(self) -> dict[str, object]:
         return {"ranks": f"{self.ranks:,}", "cluster": self.cluster.name}
-
-    def __repr__(self) -> str:
-        return display.line("Group", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Group", self._facts)
 
     @property
     def ranks(self) -> int:

@@ -60,13 +60,9 @@ class Faults:
     ) -> Faults:
         """Make a checked, ordered table; one value in place of a column holds for all rows.
 
-        Raises
-        ------
-        FaultError
-            For a negative time, a fraction out of range, or two rows for one resource and instant.
+        Raises FaultError for a negative time, a fraction out of range, or two rows for one resource
+        and instant.
 
-        Examples
-        --------
         Resource 3 dies at 5 ps and comes back at half its speed at 9 ps:
 
         >>> Faults.table([5, 9], 3, [0, 1], [1, 2]).numerator.tolist()

@@ -94,8 +94,6 @@ def plain_varint(value: int) -> bytes:
 def message(*parts: tuple[int, int | bytes | str]) -> bytes:
     """Return a message of fields, each a number, a text or a message.
 
-    Examples
-    --------
     >>> message((1, 150), (2, "ab")).hex()
     '08960112026162'
     """

@@ -72,18 +72,11 @@ app = LazyGroup(
 def run(arguments: Sequence[str], program: click.Command = app) -> int:
     """Run one command line.
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        Arguments after the program's name.
-    program : Command
-        By default ``cluster-sim`` itself.
+    ``arguments``: arguments after the program's name. ``program``: by default ``cluster-sim``
+    itself.
 
-    Returns
-    -------
-    int
-        Exit status: 0; 1 for a failed validation; 2 for a user's mistake, which is explained in one
-        line on stderr without a traceback.
+    Returns the exit status: 0; 1 for a failed validation; 2 for a user's mistake, which is
+    explained in one line on stderr without a traceback.
     """
     try:
         status = program.main(list(arguments), prog_name="cluster-sim", standalone_mode=False)

@@ -16,18 +16,11 @@ from typing import Any
 class Command:
     """A command that is loaded when it is used.
 
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    module : str
-        Module of ``experiments.cli.commands`` with the function of that name.
-    summary : str
-        Line of ``cluster-sim --help``, and first line of the function's docstring.
-    function : str
-        Name of the function where it differs from the command's with underscores.
-    resumes : bool
-        Whether ``--out`` may name the directory of an earlier run.
+    ``name``: name on the command line.
+    ``module``: module of ``experiments.cli.commands`` with the function of that name.
+    ``summary``: line of ``cluster-sim --help``, and first line of the function's docstring.
+    ``function``: name of the function where it differs from the command's with underscores.
+    ``resumes``: whether ``--out`` may name the directory of an earlier run.
     """
 
     name: str

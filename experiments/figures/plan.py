@@ -258,12 +258,8 @@ SCHEDULES = {
 def scaling(frame: pd.DataFrame, title: str) -> Figure:
     """Draw the parts of the step over chips for each overlap, and the throughput of a chip below.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        One row for each overlap and size, sizes ascending, with columns ``overlap``, ``chips``,
-        ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
-    title : str
+    ``frame``: one row for each overlap and size, sizes ascending, with columns ``overlap``,
+    ``chips``, ``dp``, ``iteration_s``, ``tokens_per_s_per_chip``, ``efficiency``, ``<part>_s`` [s].
     """
     from matplotlib.figure import Figure
 

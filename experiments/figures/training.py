@@ -82,8 +82,6 @@ def _draw_interval(axes: Axes, ends: Interval) -> None:
 def finding(parts: Mapping[str, float], most: int = 3) -> str:
     """Return the length of an iteration and its largest parts, in one line.
 
-    Examples
-    --------
     >>> finding({"compute": 3.0, "exposed_tp": 0.9, "bubble": 0.1}, most=2)
     '4 s a step: 75% compute; 22% tensor parallel, exposed'
     """

@@ -41,18 +41,9 @@ def table(
 ) -> Block:
     """Return a table.
 
-    Parameters
-    ----------
-    columns, rows
-        Headings and cells, as text.
-    text : collection of int
-        Columns that align left.
-    shares : sequence of float, optional
-        Share of each row, drawn as a bar behind it.
-    values : sequence of rows, optional
-        Values of the cells, by which the page sorts.
-    more : str
-        Name of the file with further rows.
+    ``columns, rows``: headings and cells, as text. ``text``: columns that align left. ``shares``:
+    share of each row, drawn as a bar behind it. ``values``: values of the cells, by which the page
+    sorts. ``more``: name of the file with further rows.
     """
     raw = values or [[None] * len(row) for row in rows]
     behind: Sequence[float | None] = shares or [None] * len(rows)
@@ -158,15 +149,9 @@ def plain_text(name: str, value: Any) -> str:
 def stack(name: str, parts: Mapping[str, float], whole: float = 0.0, rest: str = "") -> Block:
     """Return a bar of several parts, each with its share of their sum or of a larger whole.
 
-    Parameters
-    ----------
-    name : str
-        Name of the whole, whose unit the parts have.
-    parts : mapping of str to number
-    whole : float
-        Total that the parts fill, such as a memory's capacity; by default their sum.
-    rest : str
-        Name of the part of the whole that they leave free.
+    ``name``: name of the whole, whose unit the parts have. ``whole``: total that the parts fill,
+    such as a memory's capacity; by default their sum. ``rest``: name of the part of the whole that
+    they leave free.
     """
     held = {part: value for part, value in parts.items() if value > 0}
     shade = colors(held)

@@ -59,14 +59,8 @@ class Answer(NamedTuple):
 def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:
     """Sentence with the finding of a run; empty if the results have none.
 
-    Parameters
-    ----------
-    command : str
-        Command of the run.
-    results : mapping
-        All documents of the run, merged.
-    table : DataFrame, optional
-        First table of the run.
+    ``command``: command of the run. ``results``: all documents of the run, merged. ``table``: first
+    table of the run.
     """
     try:
         if command in SENTENCES:

@@ -69,11 +69,8 @@ def run(
 def brief(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise each day in one row; the run directory has the table of every minute.
 
-    Returns
-    -------
-    DataFrame
-        ``day``; the means ``serving_units``, ``training_units`` and ``load_units``;
-        ``slo_attainment`` of the day's requests; ``served_tokens`` and ``energy_mwh``.
+    Returns ``day``; the means ``serving_units``, ``training_units`` and ``load_units``;
+    ``slo_attainment`` of the day's requests; ``served_tokens`` and ``energy_mwh``.
     """
     weighted = frame.assign(
         kept=frame["slo_attainment"] * frame["offered_requests"],

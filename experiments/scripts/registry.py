@@ -11,12 +11,8 @@ from types import ModuleType
 class Experiment:
     """A module of this package with ``run(...) -> DataFrame`` and ``plot(frame) -> Figure``.
 
-    Attributes
-    ----------
-    name : str
-        Name of the module, and of the experiment on the command line.
-    question : str
-        Line that ``cluster-sim list experiments`` shows.
+    ``name``: name of the module, and of the experiment on the command line.
+    ``question``: line that ``cluster-sim list experiments`` shows.
     """
 
     name: str

@@ -107,7 +107,7 @@ def arguments(program: Program, command: str, values: Mapping[str, Value]) -> li
 def check_harmless(program: Program, command: str, values: Mapping[str, Value]) -> None:
     """Check that no value runs code or writes a file, as in a study of unknown origin it might.
 
-    Raises InputError: names the parameter, its value and the remedy.
+    Raises InputError that names the parameter, its value and the remedy.
     """
     parameters = program.checked(command)
     for name, value in values.items():

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from cluster_sim.processes import process_pool
 from experiments.validation.comparison.compare import baseline, compare, compare_row, summary, told
 from experiments.validation.comparison.residuals import coverage, with_intervals
+from experiments.validation.predictions import collectives, jobs, kernels, layers, memory, serving
 from experiments.validation.predictions.as_user import LEVELS, as_told
-from experiments.validation.predictions.memory import predict as fits
 from experiments.validation.predictions.outcome import Outcome
+from experiments.validation.predictions.training import Steps
 from experiments.validation.reading.rows import Row, Rows
 from experiments.validation.reading.schema import TRAINING, Kind, Value
 from topologies import display
@@ -33,6 +34,7 @@ AT_ONCE = 16
 """Rows given to a process at once: neighbours in a file share collectives, which are cached."""
 
 
+@display.by_facts("Validation")
 @dataclass(frozen=True)
 class Result:
     """Predictions beside one set of measurements, and their errors.
@@ -72,12 +74,6 @@ class Result:
         }
         return {"table": self.name, "rows": len(self.rows), "ok": self.summary["ok"], **errors}
 
-    def __repr__(self) -> str:
-        return display.line("Result", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Validation", self._facts)
-
 
 def _unwatched(rows: Sequence[Row], name: str) -> Sequence[Row]:
     del name
@@ -96,17 +92,9 @@ def validate(
 
     The intervals of a shipped table come from the residuals of all other tables.
 
-    Parameters
-    ----------
-    rows : Rows
-    name : str
-        Name of the table or file.
-    watch : function of (rows, name)
-        Returns the rows one by one; for progress on a terminal.
-    workers : int
-        Processes at most; results and their order are the same for any number.
-    catalogue : Catalogue, optional
-        Numbers to predict with; by default the shipped ones.
+    ``name``: name of the table or file. ``watch``: returns the rows one by one; for progress on a
+    terminal. ``workers``: processes at most; results and their order are the same for any number.
+    ``catalogue``: numbers to predict with; by default the shipped ones.
     """
     return validate_each([(rows, name)], watch=watch, workers=workers, catalogue=catalogue)[0]
 
@@ -179,7 +167,7 @@ def _result(
     with_ends = with_intervals(compared, name, residuals, catalogue)
     errors = {**summary(compared), **coverage(with_ends)}
     if rows.kind is TRAINING:
-        plans = compare(rows, lambda values: fits(values, catalogue))
+        plans = compare(rows, lambda values: memory.predict(values, catalogue))
         errors["fits"] = told(plans, unstated="1")
     return Result(name, rows.kind.name, with_ends, errors, baseline(rows, compared))
 
@@ -205,34 +193,19 @@ Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
 
 
 def predictor(kind: Kind) -> Predictor:
-    """Return the predictor of a kind of rows; its imports are delayed until then.
+    """Return the predictor of a kind of rows.
 
     It keeps the simulated steps of training rows, so take a new one for each table.
     """
-    if kind.name == "kernel":
-        from experiments.validation.predictions.kernels import predict as predict_kernel
+    return Steps().predict if kind is TRAINING else PREDICTORS[kind.name]
 
-        return predict_kernel
-    if kind.name == "collective":
-        from experiments.validation.predictions.collectives import predict as predict_collective
 
-        return predict_collective
-    if kind.name == "serving":
-        from experiments.validation.predictions.serving import predict as predict_serving
-
-        return predict_serving
-    if kind.name == "layer":
-        from experiments.validation.predictions.layers import predict as predict_layer
-
-        return predict_layer
-    if kind.name == "memory":
-        from experiments.validation.predictions.memory import predict as predict_memory
-
-        return predict_memory
-    if kind.name == "job":
-        from experiments.validation.predictions.jobs import predict as predict_job
-
-        return predict_job
-    from experiments.validation.predictions.training import Steps
-
-    return Steps().predict
+PREDICTORS: Mapping[str, Predictor] = {
+    "collective": collectives.predict,
+    "job": jobs.predict,
+    "kernel": kernels.predict,
+    "layer": layers.predict,
+    "memory": memory.predict,
+    "serving": serving.predict,
+}
+"""Predictors of kinds whose rows share no steps."""

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from tests.support.small_shapes import GB, torus
-from topologies.clusters.plain import plain_shape
+from topologies.clusters.names import plain_shape
 from topologies.errors import InputError
 from topologies.shapes.basic import Axis, FullMesh, Switch, Torus
 from topologies.shapes.clos import Clos

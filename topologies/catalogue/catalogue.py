@@ -415,3 +415,16 @@ def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] 
         value = row.written if row.unit == NAME else row.exact
         whole.update(repr((row.part, row.quantity, row.variant, value, row.unit)).encode())
     return whole.hexdigest()
+
+
+def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
+    """Return the memory that the driver reports or, if unknown, that of the data sheet [B].
+
+    A GB on NVIDIA's data sheets is nearly a GiB.
+
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> usable_hbm_bytes("b200", shipped_catalogue())
+    192265846784
+    """
+    usable = "hbm_usable_bytes" if catalogue.has(chip, "hbm_usable_bytes") else "hbm_bytes"
+    return catalogue.integer(chip, usable)

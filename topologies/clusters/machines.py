@@ -104,8 +104,6 @@ def machine_of(cluster: Cluster) -> str:
 def host_bytes_per_server(cluster: Cluster, catalogue: Catalogue) -> float | None:
     """Return the host memory of one server of a cluster [B]; None if no row states it.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> from topologies.clusters.names import cluster
     >>> host_bytes_per_server(cluster("rainier"), shipped_catalogue()) / 2**30

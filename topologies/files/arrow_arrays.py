@@ -18,14 +18,8 @@ from topologies.files.table import Table, is_missing
 def numbers(values: Any, present: Any = True) -> pa.Array:
     """Return a numpy array as Arrow's, without copying it unless it holds truth values.
 
-    Parameters
-    ----------
-    values : array (n,)
-    present : bool array (n,), optional
-        Values that are not null.
+    ``values`` (n,). ``present`` (n,): values that are not null.
 
-    Examples
-    --------
     >>> numbers(np.array([3, 5]), np.array([True, False])).to_pylist()
     [3, None]
     """

@@ -46,11 +46,7 @@ def folders() -> tuple[Path, ...]:
 def read(name: str, within: Sequence[Path] = ()) -> bytes | None:
     """Return the content of a kept file; None where there is none, or it is damaged.
 
-    Parameters
-    ----------
-    name : str
-    within : sequence of path
-        Folders in which to look, by default those of :func:`folders`.
+    ``within``: folders in which to look, by default those of :func:`folders`.
     """
     for folder in within or folders():
         with suppress(OSError), (folder / name).open("rb") as file:

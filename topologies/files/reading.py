@@ -80,7 +80,7 @@ def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None =
 def open_regular(path: str, flags: int) -> int:
     """Open a regular file, as an ``opener`` for :func:`open` that never waits for a writer.
 
-    Raises OSError: also for a pipe, a device or a socket, which the message names.
+    Raises OSError for a pipe, a device or a socket, which the message names.
     """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     kind = KINDS.get(stat.S_IFMT(os.fstat(descriptor).st_mode))

@@ -102,20 +102,11 @@ def shared_links(cluster: Cluster) -> SharedLinks:
 def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) -> SharedPaths:
     """Find the shared links from each source chip to its destination.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    src, dst : int array (pairs,)
-        Global chip numbers. Chips of the same domain use their adapters, too; a pair of the same
-        chip has no links.
+    ``src, dst`` (pairs,): global chip numbers. Chips of the same domain use their adapters, too; a
+    pair of the same chip has no links.
 
-    Raises
-    ------
-    InputError
-        When the cluster has no scale-out fabric, or a chip is not in it.
+    Raises InputError when the cluster has no scale-out fabric, or a chip is not in it.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> paths = scale_out_paths(cluster("trn2.48xlarge:64"), [0, 0], [16, 999])
     >>> np.diff(paths.ptr).tolist(), (paths.latency_ps / 10**6).tolist()

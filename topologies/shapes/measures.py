@@ -91,8 +91,6 @@ def _switched(tier: Tier) -> Line:
 def diameter_hops(shape: Shape) -> int:
     """Return the largest number of links on a route between two chips.
 
-    Examples
-    --------
     >>> axes = tuple(Axis(name, 4, 10**9, 0) for name in "ZYX")
     >>> diameter_hops(Torus(axes)), diameter_hops(Torus(axes[1:]))
     (6, 4)
@@ -216,8 +214,6 @@ def switch_hops(shape: Shape) -> dict[str, int]:
     On a tiered shape the neighbourhoods are a plane of its slowest switched tier, a group of that
     tier (a rack), and a group of each slower tier.
 
-    Examples
-    --------
     >>> racks, rack = Tier("cross-rack", 2, 128, 0), Tier("rack", 18, 512, 0, switches=10)
     >>> switch_hops(Tiered((racks, rack, Tier("sled", 4, 512, 0, switches=8))))
     {'plane': 1, 'rack': 3, 'cross-rack': 4}

@@ -87,8 +87,6 @@ class Measures:
 def measure(cluster: Cluster) -> Measures:
     """Measure a cluster without making its graph.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> server = measure(cluster("trn2.48xlarge"))
     >>> server.links, server.diameter_hops, round(server.mean_hops, 2)

@@ -40,7 +40,7 @@ from topologies.arrays import BoolArray, FloatArray
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.frame import read_table
 from workloads.demand.request_logs import is_json_log, read_json_log
-from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand
+from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand, beside
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -337,15 +337,7 @@ def read_demand(
             f"{each.services[0]} {each.minutes} min from {each.start}" for each in series
         )
         raise InputError(f"{file}: services cover different spans ({spans}); name one service.")
-    return Demand(
-        tuple(each.services[0] for each in series),
-        series[0].start,
-        np.concatenate([each.requests for each in series]),
-        np.concatenate([each.prompt_tokens for each in series]),
-        np.concatenate([each.output_tokens for each in series]),
-        absolute=series[0].absolute,
-        notes=tuple(note for each in series for note in each.notes),
-    )
+    return beside(series, [each.services[0] for each in series])
 
 
 def _table(file: Path, rows: int | None = None) -> pd.DataFrame:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +73,8 @@ class Demand:
                 "choose fewer days or an earlier start."
             )
         begin = pd.Timestamp(self.start) + pd.Timedelta(minutes=first)
-        window = slice(first, last)
-        return replace(
-            self,
-            start=_iso(begin),
-            requests=self.requests[:, window],
-            prompt_tokens=self.prompt_tokens[:, window],
-            output_tokens=self.output_tokens[:, window],
-        )
+        start = begin.strftime("%Y-%m-%dT%H:%M")
+        return replace(self, start=start, **_tables(lambda table: table[:, first:last], self))
 
     def only(self, service: str) -> Demand:
         """Return the demand of one service."""
@@ -90,13 +84,7 @@ class Demand:
                 + suggestion(service, self.services)
             )
         row = [self.services.index(service)]
-        return replace(
-            self,
-            services=(service,),
-            requests=self.requests[row],
-            prompt_tokens=self.prompt_tokens[row],
-            output_tokens=self.output_tokens[row],
-        )
+        return replace(self, services=(service,), **_tables(lambda table: table[row], self))
 
     def times(self, factor: npt.ArrayLike) -> Demand:
         """Multiply requests; the factor broadcasts over (services, minutes)."""
@@ -128,13 +116,14 @@ class Demand:
     def repeated(self, minutes: int) -> Demand:
         """Repeat the demand end to end, to a length of ``minutes``."""
         rounds = -(-minutes // self.minutes)
-        requests, prompt_tokens, output_tokens = (
-            np.tile(column, (1, rounds))[:, :minutes]
-            for column in (self.requests, self.prompt_tokens, self.output_tokens)
-        )
-        return replace(
-            self, requests=requests, prompt_tokens=prompt_tokens, output_tokens=output_tokens
-        )
+        tiled = _tables(lambda table: np.tile(table, (1, rounds))[:, :minutes], self)
+        return replace(self, **tiled)
+
+
+def _tables(make: Callable[..., FloatArray], *demands: Demand) -> dict[str, Any]:
+    """Return requests and tokens, each made from that table of all demands."""
+    names = ("requests", "prompt_tokens", "output_tokens")
+    return {name: make(*(getattr(demand, name) for demand in demands)) for name in names}
 
 
 def period_means(values: FloatArray, minutes: int) -> FloatArray:
@@ -181,26 +170,23 @@ def mix(demands: Sequence[Demand]) -> Demand:
     minutes = min(demand.minutes for demand in demands)
     parts = [_rolled_to(demand, first.start).between(0, minutes) for demand in demands]
     names = _distinct([name for part in parts for name in part.services])
-    return Demand(
-        tuple(names),
-        first.start,
-        np.concatenate([part.requests for part in parts]),
-        np.concatenate([part.prompt_tokens for part in parts]),
-        np.concatenate([part.output_tokens for part in parts]),
+    return replace(beside(parts, names), start=first.start)
+
+
+def beside(parts: Sequence[Demand], services: Sequence[str]) -> Demand:
+    """Put services of the same minutes side by side, under these names."""
+    return replace(
+        parts[0],
+        services=tuple(services),
         absolute=all(part.absolute for part in parts),
         notes=tuple(note for part in parts for note in part.notes),
+        **_tables(lambda *tables: np.concatenate(tables), *parts),
     )
 
 
 def joined(parts: Sequence[Demand]) -> Demand:
     """Put demands of the same services one after the other in time."""
-    first = parts[0]
-    return replace(
-        first,
-        requests=np.concatenate([part.requests for part in parts], axis=1),
-        prompt_tokens=np.concatenate([part.prompt_tokens for part in parts], axis=1),
-        output_tokens=np.concatenate([part.output_tokens for part in parts], axis=1),
-    )
+    return replace(parts[0], **_tables(lambda *tables: np.concatenate(tables, axis=1), *parts))
 
 
 def whole_requests(demand: Demand) -> npt.NDArray[np.int64]:
@@ -219,17 +205,8 @@ def _rolled_to(demand: Demand, start: str) -> Demand:
             f"cannot align {'+'.join(demand.services)}, which starts {demand.start}, with {start}: "
             "only demands of whole weeks can be rolled; cut it to 10,080 minutes."
         )
-    requests, prompt_tokens, output_tokens = (
-        np.roll(column, -shift, axis=1)
-        for column in (demand.requests, demand.prompt_tokens, demand.output_tokens)
-    )
-    return replace(
-        demand,
-        start=start,
-        requests=requests,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-    )
+    rolled = _tables(lambda table: np.roll(table, -shift, axis=1), demand)
+    return replace(demand, start=start, **rolled)
 
 
 def _minute_of_week(start: str) -> int:
@@ -247,7 +224,3 @@ def _distinct(names: list[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         result.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return result
-
-
-def _iso(moment: pd.Timestamp) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M")

@@ -48,11 +48,7 @@ class Expectation:
 def lendable_share(scenario: Scenario, capacity: float = 1.0) -> float:
     """Share of the chip-hours that serving can lend.
 
-    Parameters
-    ----------
-    scenario : Scenario
-    capacity : float
-        Factor on the rate of a unit; the demand keeps its size.
+    ``capacity``: factor on the rate of a unit; the demand keeps its size.
     """
     fleet, units = scenario.fleet, scenario.cluster.domains
     working = units * (1 - broken_share(fleet.failures))

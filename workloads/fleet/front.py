@@ -42,6 +42,7 @@ GROUPS = (FleetInputs, DemandInputs, PolicyInputs, LimitInputs, MoneyInputs)
 """Options of a fleet that are keywords."""
 
 
+@display.by_facts("Fleet")
 @dataclass(frozen=True, eq=False)
 class FleetResult:
     """A fleet's run through a demand.
@@ -90,12 +91,6 @@ class FleetResult:
             "training": f"{numbers['training_chip_hours'] / hours:.1%}",
             "role changes": f"{numbers['role_changes']:,}",
         }
-
-    def __repr__(self) -> str:
-        return display.line("FleetResult", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Fleet", self._facts)
 
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)

@@ -34,6 +34,7 @@ LOW, HIGH = 0.1, 0.9
 """Quantiles of the runs between which 80 % of them lie."""
 
 
+@display.by_facts("Training job")
 @dataclass(frozen=True, eq=False)
 class JobResult:
     """A simulated job of weeks.
@@ -294,12 +295,6 @@ class JobResult:
             "failures": f"{sum(self.failures_by_cause.values()):,.1f}",
             "tokens": f"{self.tokens:.4g}",
         }
-
-    def __repr__(self) -> str:
-        return display.line("JobResult", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Training job", self._facts)
 
 
 LARGEST_UNIT_CHIPS = 144

@@ -85,8 +85,6 @@ def _mlp_vectors(model: Model, *, moe: bool) -> int:
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     """FLOPs of the whole model for the forward pass of one token, with the output layer.
 
-    Examples
-    --------
     There are about two for each parameter, and attention besides:
 
     >>> from workloads.models.huggingface import named

@@ -10,11 +10,9 @@ from typing import Any
 from topologies.arguments import fitting
 from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.files.reading import check_regular
-from workloads.models.attention_fields import attention, sizes
 from workloads.models.families import FAMILIES, Family
-from workloads.models.feed_forward_fields import feed_forward
 from workloads.models.fields import Fields, Reader
-from workloads.models.layer_fields import layers
+from workloads.models.layer_fields import attention, feed_forward, layers, sizes
 from workloads.models.model import Model
 from workloads.models.quantization import precision, stated_quantization
 

@@ -6,10 +6,8 @@ import math
 from typing import Any
 
 from topologies.errors import InputError
-from workloads.models.attention_fields import HEAD_DIM, HEADS, HIDDEN, depth
-from workloads.models.feed_forward_fields import COUNT, dense_layers, first_count, has_experts
 from workloads.models.fields import Reader
-from workloads.models.parts import Layer, Mixer, Recurrence
+from workloads.models.parts import Experts, LatentAttention, Layer, Mixer, Recurrence
 
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
@@ -198,3 +196,250 @@ def _short_convolution(read: Reader) -> Recurrence:
     hidden, kernel = read.count(*HIDDEN), read.count("conv_L_cache")
     other = hidden * kernel + 5 * hidden * read.flag("conv_bias")
     return Recurrence("short-convolution", 3 * hidden, hidden, 0, other, hidden * kernel)
+
+
+FFN = ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "ffn_config.ffn_hidden_size")
+ACTIVATION = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
+GATED = ("silu", "swish", "swiglu", "geglu", "reglu")
+"""Activations that have a gate unless a family says otherwise."""
+COUNT = (
+    "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts",
+    "ffn_config.moe_num_experts", "num_routed_experts",
+)  # fmt: skip
+PER_TOKEN = (
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk",
+    "moe_k", "ffn_config.moe_top_k", "num_selected_experts",
+)  # fmt: skip
+EXPERT_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", *FFN)
+SHARED_FFN = ("shared_intermediate_size", "moe_shared_expert_intermediate_size")
+SHARED_GATED = "shared_expert_intermediate_size"
+"""Field of the width of Qwen's shared expert, whose output is weighted by a learned gate."""
+SHARED_COUNT = (
+    "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert",
+)  # fmt: skip
+
+
+def feed_forward(read: Reader) -> dict[str, Any]:
+    """Read the inner width, gate and biases, and the experts of a mixture."""
+    activation = str(read.value(*ACTIVATION) or "").lower()
+    gated = any(word in activation for word in GATED) or read.flag("use_glu")
+    bias = not read.flag("no_bias") if read.has("no_bias") else read.flag("mlp_bias", *BIAS)
+    mixture = experts(read)
+    return {
+        "ffn": _inner(read, sparse=mixture is not None),
+        "gated_mlp": gated,
+        "mlp_bias": bias,
+        "experts": mixture,
+    }
+
+
+def _inner(read: Reader, *, sparse: bool) -> int:
+    """Inner width of the dense feed-forward part; 0 for a model that has none."""
+    if read.has("mamba_version") and not read.has("num_attention_heads"):
+        return 0
+    hidden = read.count(*HIDDEN)
+    ratio = read.number("expansion_ratio", 4.0)
+    widths = ("intermediate_size_mlp", *FFN) if sparse else FFN
+    shared = read.count(*SHARED_FFN, default=0, least=0)
+    if not sparse and shared and read.count(*COUNT, default=0, least=0) == 0:
+        return shared  # Granite's hybrids without experts have only their shared part
+    inner = first_count(read, widths, round(ratio * hidden))
+    if read.flag("block_auto_adjust_ff_dim"):  # LFM2 rounds two thirds of it up
+        multiple = read.count("block_multiple_of", default=256)
+        inner = int(read.number("block_ffn_dim_multiplier", 1.0) * int(2 * inner / 3))
+        inner = -(-inner // multiple) * multiple
+    return inner
+
+
+def experts(read: Reader) -> Experts | None:
+    """Return the experts of the layers that have some; None for a model with one or none."""
+    count = first_count(read, COUNT, 0)
+    if count <= 1:
+        return None
+    ffn = first_count(read, EXPERT_FFN, None)
+    shared = read.count(*SHARED_FFN, default=0, least=0)
+    gated = read.count(SHARED_GATED, default=0, least=0)
+    if not shared and not gated:
+        shared = ffn * first_count(read, SHARED_COUNT, 0)
+    return Experts(
+        count=count,
+        per_token=first_count(read, PER_TOKEN, None),
+        ffn=ffn,
+        shared_ffn=shared or gated,
+        shared_gate=gated > 0,
+        dense_layers=dense_layers(read),
+        router_bias=read.value("topk_method") == "noaux_tc"
+        or read.flag("use_routing_bias", "moe_router_enable_expert_bias", "router_bias"),
+        bias=read.flag("expert_bias"),
+    )
+
+
+def first_count(read: Reader, names: tuple[str, ...], default: int | None) -> int:
+    """Return a count, which some families list for each layer: then that of the first layer."""
+    value = read.value(*names)
+    if isinstance(value, list) and value:
+        name = next(field for field in names if read.has(field))
+        return Reader({name: value[0]}, read.name).count(name)
+    return read.count(*names, default=default, least=0)
+
+
+def dense_layers(read: Reader) -> int:
+    """Count the leading layers without experts."""
+    names = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
+    return min(read.count(*names, default=0, least=0), depth(read))
+
+
+def has_experts(read: Reader, layer: int) -> bool:
+    """Return whether a layer of a mixture has experts, by a list of layers or a period."""
+    listed = read.value("mlp_layer_types")
+    if isinstance(listed, list):
+        return layer < len(listed) and listed[layer] == "sparse"
+    if layer < dense_layers(read) or layer in read.items("mlp_only_layers"):
+        return False
+    chosen = read.value("moe_layers")
+    if isinstance(chosen, list):
+        return layer in chosen
+    frequency = read.value("moe_layer_freq")
+    if isinstance(frequency, list):
+        return layer < len(frequency) and bool(frequency[layer])
+    period = read.count("expert_layer_period", default=1)
+    if layer % period != read.count("expert_layer_offset", default=0, least=0) % period:
+        return False
+    step = read.count("decoder_sparse_step", "interleave_moe_layer_step", default=1)
+    if (layer + 1) % step:
+        return False
+    return layer % read.count("moe_layer_freq", "moe_layer_interval", default=1) == 0
+
+
+HIDDEN = ("hidden_size", "n_embd", "d_model")
+MOST_LAYERS = 10_000
+"""Largest number of layers of a model."""
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+KV_HEADS = (
+    "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num",
+    "attn_config.kv_n_heads", "n_kv_heads", "num_attention_groups",
+)  # fmt: skip
+HEAD_DIM = ("head_dim", "attention_head_dim", "kv_channels")
+BIAS = ("use_bias", "add_bias_linear", "enable_bias", "bias")
+"""Fields that give or deny all products of a layer a bias."""
+RMS = ("rms_norm_eps", "rms_norm_epsilon", "rmsnorm")
+"""Fields that only configs of models with RMSNorm have."""
+
+
+def sizes(read: Reader) -> dict[str, Any]:
+    """Read depth, widths, vocabulary, norms, and the embedding and output layers."""
+    hidden = read.count(*HIDDEN)
+    learned = read.flag("learned_positions")
+    narrow = read.count("word_embed_proj_dim", default=hidden)
+    fields: dict[str, Any] = {
+        "layers": depth(read),
+        "hidden": hidden,
+        "vocab": read.count("padded_vocab_size", "vocab_size"),
+        "norm": "rms" if read.has(*RMS) else "layer",
+        "tied_embeddings": read.flag(
+            "shared_input_output_embedding", "tie_word_embeddings", "tie_embeddings"
+        ),
+        "head_bias": read.flag("lm_head_bias"),
+        "embedding_width": narrow if narrow != hidden else 0,
+        "positions": _positions(read) if learned else 0,
+        "final_norm": read.flag("do_layer_norm_before", default=True),
+        "dropout": read.dropout(
+            "attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout"
+        ),
+    }
+    return {**fields, **_halves(read)}
+
+
+def depth(read: Reader) -> int:
+    """Count the layers, from the list of their kinds if the config has no number."""
+    letters = read.value("hybrid_override_pattern")
+    listed = letters if isinstance(letters, str) else read.items("layers_block_type")
+    layers = read.count(*LAYERS, default=len(listed) or None)
+    if layers > MOST_LAYERS:
+        raise InputError(
+            f"model {read.name}: {layers:,} layers, and at most {MOST_LAYERS:,} are simulated. "
+            "Correct the config."
+        )
+    return layers
+
+
+def _positions(read: Reader) -> int:
+    """Number of learned positions, with those that a family reserves."""
+    names = ("n_positions", "max_position_embeddings", "n_ctx")
+    return read.count(*names) + read.count("position_offset", default=0)
+
+
+def _halves(read: Reader) -> dict[str, Any]:
+    """Fields of layers whose attention and feed-forward part work in parallel, and their norms."""
+    if read.flag("new_decoder_architecture"):
+        return {"parallel": True, "norms": read.count("num_ln_in_parallel_attn", default=2)}
+    if read.flag("parallel_attn", "use_parallel_residual"):
+        return {"parallel": True, "norms": read.count("parallel_norms", default=1)}
+    return {}
+
+
+def attention(read: Reader) -> dict[str, Any]:
+    """Read heads, their width, biases and norms; latent attention where keys are compressed."""
+    if not read.has(*HEADS) or (read.has("mamba_version") and not read.has(HEADS[0])):
+        return _recurrent_heads(read)
+    hidden, heads = read.count(*HIDDEN), read.count(*HEADS)
+    if not read.has(*HEAD_DIM) and hidden % heads and not read.has("kv_lora_rank"):
+        raise InputError(
+            f"model {read.name}: hidden_size {hidden} is not a multiple of "
+            f"num_attention_heads {heads}. Correct the config or add head_dim."
+        )
+    normalised = read.flag("use_qk_norm", "qk_layernorm", "qk_norm")
+    wide = read.value("qk_norm_shape") == "wide"
+    fields: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": _kv_heads(read, heads),
+        "head_dim": read.count(*HEAD_DIM, default=max(1, hidden // heads)),
+        "qk_norm": normalised and not wide,
+        "qk_norm_wide": normalised and wide,
+        "qkv_bias": _bias(
+            read, "attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias",
+        ),
+        "output_bias": _bias(read, "attention_out_bias", "attention_bias"),
+    }  # fmt: skip
+    if read.has("kv_lora_rank"):
+        fields |= _latent(read)
+    return fields
+
+
+def _recurrent_heads(read: Reader) -> dict[str, Any]:
+    """Heads of a model without attention, which tensor parallelism divides."""
+    inner = read.count("intermediate_size", default=2 * read.count(*HIDDEN))
+    heads = read.count("num_heads", default=inner)
+    return {"heads": heads, "kv_heads": heads, "head_dim": max(1, inner // heads)}
+
+
+def _bias(read: Reader, *names: str) -> bool:
+    """Return whether products have biases, by fields of their own or of the whole layer."""
+    if read.has("no_bias"):
+        return not read.flag("no_bias")
+    return read.flag(*names, *BIAS)
+
+
+def _kv_heads(read: Reader, heads: int) -> int:
+    """Number of key-value heads: one for multi-query attention, by default as many as heads."""
+    if read.flag("multi_query") and not read.flag("new_decoder_architecture"):
+        return 1
+    if read.has("multi_query_attention") and not read.flag("multi_query_attention"):
+        return heads
+    return read.count(*KV_HEADS, default=heads)
+
+
+def _latent(read: Reader) -> dict[str, Any]:
+    """Fields of latent attention, whose heads have keys and values of their own."""
+    latent = LatentAttention(
+        query_rank=read.count("q_lora_rank", default=0, least=0),
+        kv_rank=read.count("kv_lora_rank"),
+        nope_dim=read.count("qk_nope_head_dim"),
+        rope_dim=read.count("qk_rope_head_dim"),
+        value_dim=read.count("v_head_dim", default=read.count("qk_nope_head_dim")),
+        index_heads=read.count("index_n_heads", default=0, least=0),
+        index_dim=read.count("index_head_dim", default=0, least=0),
+    )
+    width = latent.nope_dim + latent.rope_dim
+    return {"latent": latent, "head_dim": width, "kv_heads": read.count(*HEADS)}

@@ -45,20 +45,12 @@ def precision(stated: Any, model: str) -> str:
 
     Matrix products are costed at this precision, even if a config quantizes only the weights.
 
-    Parameters
-    ----------
-    stated : dict, optional
-        The ``quantization_config`` of a config; None if it has none.
-    model : str
-        Name of the model, for messages.
+    ``stated``: the ``quantization_config`` of a config; None if it has none. ``model``: name of the
+    model, for messages.
 
-    Raises
-    ------
-    InputError
-        For weights in integers, mixed or sparse weights, and methods that are unknown.
+    Raises InputError for weights in integers, mixed or sparse weights, and methods that are
+    unknown.
 
-    Examples
-    --------
     >>> precision({"quant_method": "fp8"}, "mine"), precision(None, "mine")
     ('fp8', 'bf16')
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from topologies.errors import InputError
-from topologies.options import option
+from topologies.options import option, setting
 from topologies.units import parse_seconds
 from workloads.options.speculation import SPECULATION
 
@@ -32,38 +32,29 @@ def seconds(text: str, option: str) -> float:
 class FleetInputs:
     """The fleet, the model that it serves, and the jobs that it trains."""
 
-    cluster: str = field(
-        default="rainier",
-        metadata=option("Cluster whose scale-up domains change between serving and training"),
+    cluster: str = setting(
+        "rainier", "Cluster whose scale-up domains change between serving and training"
     )
-    model: str = field(
-        default="llama-3.1-405b",
-        metadata=option(
-            "Model that is served, and trained by the default jobs; several are written with "
-            "their shares of the requests: llama-3.1-405b=20%,llama-3.1-8b=80%"
-        ),
+    model: str = setting(
+        "llama-3.1-405b",
+        "Model that is served, and trained by the default jobs; several are written with "
+        "their shares of the requests: llama-3.1-405b=20%,llama-3.1-8b=80%",
     )
-    tp: int | None = field(
-        default=None,
-        metadata=option(
-            "Tensor-parallel degree of a replica",
-            least=1,
-            default="the chips of a server, or more where the model does not fit",
-        ),
+    tp: int | None = setting(
+        None,
+        "Tensor-parallel degree of a replica",
+        least=1,
+        default="the chips of a server, or more where the model does not fit",
     )
-    precision: str = field(
-        default="auto",
-        metadata=option(
-            "Precision of serving: auto is bf16, or fp8 where the weights do not fit",
-            choices=("auto", "bf16", "fp8", "mxfp8", "fp4", "mxfp4"),
-        ),
+    precision: str = setting(
+        "auto",
+        "Precision of serving: auto is bf16, or fp8 where the weights do not fit",
+        choices=("auto", "bf16", "fp8", "mxfp8", "fp4", "mxfp4"),
     )
-    slo: str = field(
-        default="ttft=6s,tpot=175ms",
-        metadata=option(
-            "Limits of time to first token and time per output token, and the share of requests "
-            "that must keep them, such as ttft=2s,tpot=50ms,share=99.9%"
-        ),
+    slo: str = setting(
+        "ttft=6s,tpot=175ms",
+        "Limits of time to first token and time per output token, and the share of requests "
+        "that must keep them, such as ttft=2s,tpot=50ms,share=99.9%",
     )
     prefill: str = field(
         default="auto",
@@ -74,79 +65,57 @@ class FleetInputs:
             choices=("auto", "separate", "chunked"),
         ),
     )
-    chunk: int | None = field(
-        default=None,
-        metadata=option(
-            "Tokens of an iteration with chunked prefill; 0 is --prefill separate",
-            least=0,
-            most=MOST,
-            default="512, for mixtures of experts 8192",
-        ),
+    chunk: int | None = setting(
+        None,
+        "Tokens of an iteration with chunked prefill; 0 is --prefill separate",
+        least=0,
+        most=MOST,
+        default="512, for mixtures of experts 8192",
     )
-    prefix_cache: str | None = field(
-        default=None,
-        metadata=option(
-            "Share of the prompt tokens that a replica's prefix cache holds once it is full, such "
-            "as 50%; the cache is empty after a change of role",
-            metavar="SHARE",
-            default="none",
-        ),
+    prefix_cache: str | None = setting(
+        None,
+        "Share of the prompt tokens that a replica's prefix cache holds once it is full, such "
+        "as 50%; the cache is empty after a change of role",
+        metavar="SHARE",
+        default="none",
     )
-    speculate: str | None = field(
-        default=None,
-        metadata=option(
-            SPECULATION,
-            metavar="TOKENS:ACCEPTANCE[:DRAFT]",
-            default="none",
-        ),
+    speculate: str | None = setting(
+        None, SPECULATION, metavar="TOKENS:ACCEPTANCE[:DRAFT]", default="none"
     )
-    disaggregate: str | None = field(
-        default=None,
-        metadata=option(
-            "Disaggregated serving: prefill and decode replicas of a group, such as 1:3; groups "
-            "fill a unit or take several",
-            metavar="P:D",
-            default="by --prefill",
-        ),
+    disaggregate: str | None = setting(
+        None,
+        "Disaggregated serving: prefill and decode replicas of a group, such as 1:3; groups "
+        "fill a unit or take several",
+        metavar="P:D",
+        default="by --prefill",
     )
-    unit_rate: float | None = field(
-        default=None,
-        metadata=option(
-            "Requests that a unit serves, in place of the model's capacity",
-            unit="requests/s",
-            most=MOST,
-        ),
+    unit_rate: float | None = setting(
+        None,
+        "Requests that a unit serves, in place of the model's capacity",
+        unit="requests/s",
+        most=MOST,
     )
-    training: Path | None = field(
-        default=None,
-        metadata=option(
-            "Training jobs",
-            metavar="FILE.csv",
-            default="pre-training runs, post-training gangs and evaluation",
-        ),
+    training: Path | None = setting(
+        None,
+        "Training jobs",
+        metavar="FILE.csv",
+        default="pre-training runs, post-training gangs and evaluation",
     )
-    post_training: str | None = field(
-        default=None,
-        metadata=option(
-            "Run the default post-training jobs as reinforcement learning, whose rollouts wait for "
-            "the newest weights, or use those of the step before",
-            choices=("lockstep", "one-behind"),
-            default="plain training",
-        ),
+    post_training: str | None = setting(
+        None,
+        "Run the default post-training jobs as reinforcement learning, whose rollouts wait for "
+        "the newest weights, or use those of the step before",
+        choices=("lockstep", "one-behind"),
+        default="plain training",
     )
-    failures: str = field(
-        default="on",
-        metadata=option(
-            "Failures of single servers; with domains also of racks, scale-up domains and power "
-            "feeds, and of links, switches and software that stop training",
-            choices=("on", "off", "domains"),
-        ),
+    failures: str = setting(
+        "on",
+        "Failures of single servers; with domains also of racks, scale-up domains and power "
+        "feeds, and of links, switches and software that stop training",
+        choices=("on", "off", "domains"),
     )
-    cache: Path | None = field(
-        default=None,
-        metadata=option(
-            "Folder for capacity tables, in place of the cache of the package", metavar="DIR"
-        ),
+    cache: Path | None = setting(
+        None, "Folder for capacity tables, in place of the cache of the package", metavar="DIR"
     )
 
 
@@ -154,82 +123,59 @@ class FleetInputs:
 class DemandInputs:
     """Requests that arrive, and when."""
 
-    demand: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Demand by name (`cluster-sim list demands`) or file; may be repeated",
-            metavar="FILE.csv|NAME",
-            default="azure-code",
-        ),
+    demand: tuple[str, ...] = setting(
+        (),
+        "Demand by name (`cluster-sim list demands`) or file; may be repeated",
+        metavar="FILE.csv|NAME",
+        default="azure-code",
     )
-    days: float | None = field(
-        default=None,
-        metadata=option("Length of the run [days]", least=0, most=MOST_DAYS, default="up to 7"),
+    days: float | None = setting(
+        None, "Length of the run [days]", least=0, most=MOST_DAYS, default="up to 7"
     )
-    start_day: float = field(
-        default=0.0,
-        metadata=option(
-            "Day of the demand on which the run begins; policies know the days before it",
-            least=0,
-            most=MOST_DAYS,
-        ),
+    start_day: float = setting(
+        0.0,
+        "Day of the demand on which the run begins; policies know the days before it",
+        least=0,
+        most=MOST_DAYS,
     )
-    service: str | None = field(
-        default=None, metadata=option("Only service to keep, where a demand has several")
+    service: str | None = setting(None, "Only service to keep, where a demand has several")
+    weight: tuple[float, ...] = setting(
+        (), "Share of the requests for each --demand, in order", least=0, most=MOST
     )
-    weight: tuple[float, ...] = field(
-        default=(),
-        metadata=option("Share of the requests for each --demand, in order", least=0, most=MOST),
+    average: str = setting(
+        "1min", "Spread the demand evenly over periods of this length, such as 1h", plain="s"
     )
-    average: str = field(
-        default="1min",
-        metadata=option(
-            "Spread the demand evenly over periods of this length, such as 1h", plain="s"
-        ),
+    noise: str = setting(
+        "none", "Noise of arrivals: none, measured, or a relative spread such as 0.1"
     )
-    noise: str = field(
+    what_if: tuple[str, ...] = setting(
+        (),
+        "Change of the scaled demand: growth=30%, spike@2d02:00x3/30min, "
+        "failover@3d12:00+12h, launch@2d09:00=30% or monday; may be repeated for several "
+        "scenarios side by side",
+        metavar="CHANGE",
+    )
+    scale_to_peak: float | None = setting(
+        None,
+        "Scale the demand so that its busiest hour needs this share of the fleet",
+        default="0.9 for bundled demands; a file with counts is not scaled",
+    )
+    peak: float | None = setting(None, "Older name of --scale-to-peak")
+    batch_share: str | None = setting(
+        None,
+        "Share of the requests that may wait, such as 20%; they form a batch tier on units "
+        "that serving does not need",
+        metavar="SHARE",
         default="none",
-        metadata=option("Noise of arrivals: none, measured, or a relative spread such as 0.1"),
     )
-    what_if: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Change of the scaled demand: growth=30%, spike@2d02:00x3/30min, "
-            "failover@3d12:00+12h, launch@2d09:00=30% or monday; may be repeated for several "
-            "scenarios side by side",
-            metavar="CHANGE",
-        ),
+    batch_demand: str | None = setting(
+        None,
+        "Further requests that may wait, in place of a share of --demand",
+        metavar="FILE.csv|NAME",
+        default="none",
     )
-    scale_to_peak: float | None = field(
-        default=None,
-        metadata=option(
-            "Scale the demand so that its busiest hour needs this share of the fleet",
-            default="0.9 for bundled demands; a file with counts is not scaled",
-        ),
-    )
-    peak: float | None = field(default=None, metadata=option("Older name of --scale-to-peak"))
-    batch_share: str | None = field(
-        default=None,
-        metadata=option(
-            "Share of the requests that may wait, such as 20%; they form a batch tier on units "
-            "that serving does not need",
-            metavar="SHARE",
-            default="none",
-        ),
-    )
-    batch_demand: str | None = field(
-        default=None,
-        metadata=option(
-            "Further requests that may wait, in place of a share of --demand",
-            metavar="FILE.csv|NAME",
-            default="none",
-        ),
-    )
-    batch_deadline: str = field(
-        default="24h",
-        metadata=option(
-            "Time after which a batch request that was not answered expires", plain="s"
-        ),
+    batch_deadline: str = setting(
+        "24h", "Time after which a batch request that was not answered expires", plain="s"
     )
 
     def __post_init__(self) -> None:
@@ -249,105 +195,77 @@ class DemandInputs:
 class PolicyInputs:
     """The policy that decides which units serve, its settings, and its limits."""
 
-    policy: str = field(
-        default="forecast",
-        metadata=option(
-            "Policy by name (`cluster-sim list policies`), or FILE.py with policy()",
-            metavar="NAME|FILE.py",
-        ),
+    policy: str = setting(
+        "forecast",
+        "Policy by name (`cluster-sim list policies`), or FILE.py with policy()",
+        metavar="NAME|FILE.py",
     )
-    headroom: float | None = field(
-        default=None,
-        metadata=option(
-            "Capacity above the need, as a share of the need",
-            least=0,
-            most=MOST,
-            default="that of the policy",
-        ),
+    headroom: float | None = setting(
+        None,
+        "Capacity above the need, as a share of the need",
+        least=0,
+        most=MOST,
+        default="that of the policy",
     )
-    hysteresis: float | None = field(
-        default=None,
-        metadata=option(
-            "Share of the serving units that must be idle before policy threshold gives any up",
-            least=0,
-            most=MOST,
-            default="0.05",
-        ),
+    hysteresis: float | None = setting(
+        None,
+        "Share of the serving units that must be idle before policy threshold gives any up",
+        least=0,
+        most=MOST,
+        default="0.05",
     )
-    hold: str | None = field(
-        default=None,
-        metadata=option(
-            "Time for which units must be idle before policy threshold gives them up",
-            default="15min",
-            plain="s",
-        ),
+    hold: str | None = setting(
+        None,
+        "Time for which units must be idle before policy threshold gives them up",
+        default="15min",
+        plain="s",
     )
-    quantile: float = field(
-        default=0.999,
-        metadata=option(
-            "Quantile of past forecast errors that policies forecast and mpc cover",
-            least=0,
-            most=1,
-        ),
+    quantile: float = setting(
+        0.999,
+        "Quantile of past forecast errors that policies forecast and mpc cover",
+        least=0,
+        most=1,
     )
-    night: str = field(default="0-8", metadata=option("Hours (UTC) of the night of policy clock"))
-    night_share: float = field(
-        default=0.5,
-        metadata=option(
-            "Share of the day's units that policy clock keeps at night", least=0, most=1
-        ),
+    night: str = setting("0-8", "Hours (UTC) of the night of policy clock")
+    night_share: float = setting(
+        0.5, "Share of the day's units that policy clock keeps at night", least=0, most=1
     )
-    static_units: float | None = field(
-        default=None,
-        metadata=option(
-            "Units that serve under policy static",
-            least=0,
-            most=MOST,
-            default="the need of the busiest hour",
-        ),
+    static_units: float | None = setting(
+        None,
+        "Units that serve under policy static",
+        least=0,
+        most=MOST,
+        default="the need of the busiest hour",
     )
-    price_share: float = field(
-        default=0.5,
-        metadata=option(
-            "Cheapest share of the coming day in which policy price trains; for mpc a share of the "
-            "unit-time that serving leaves",
-            least=0,
-            most=1,
-        ),
+    price_share: float = setting(
+        0.5,
+        "Cheapest share of the coming day in which policy price trains; for mpc a share of the "
+        "unit-time that serving leaves",
+        least=0,
+        most=1,
     )
-    power_cap: float | None = field(
-        default=None,
-        metadata=option(
-            "Most power that the site may draw, for policies power-cap and mpc",
-            unit="MW",
-            least=0,
-            most=MOST,
-        ),
+    power_cap: float | None = setting(
+        None,
+        "Most power that the site may draw, for policies power-cap and mpc",
+        unit="MW",
+        least=0,
+        most=MOST,
     )
-    cap: int = field(
-        default=0, metadata=option("Most units that serve; 0 for all", least=0, most=MOST)
+    cap: int = setting(0, "Most units that serve; 0 for all", least=0, most=MOST)
+    changes_per_minute: int = setting(
+        0,
+        "Most role changes that the control plane orders in a minute; 0 for any number",
+        least=0,
+        most=MOST,
     )
-    changes_per_minute: int = field(
-        default=0,
-        metadata=option(
-            "Most role changes that the control plane orders in a minute; 0 for any number",
-            least=0,
-            most=MOST,
-        ),
+    lease: str = setting("0s", "Least time for which units are lent to training", plain="s")
+    notice: str = setting(
+        "inf",
+        "Notice that a training job gets before it loses units; inf waits for its checkpoint",
+        plain="s",
     )
-    lease: str = field(
-        default="0s", metadata=option("Least time for which units are lent to training", plain="s")
-    )
-    notice: str = field(
-        default="inf",
-        metadata=option(
-            "Notice that a training job gets before it loses units; inf waits for its checkpoint",
-            plain="s",
-        ),
-    )
-    compare: bool = field(
-        default=True,
-        metadata=option("Run the policy with foresight and static as well, for comparison"),
+    compare: bool = setting(
+        True, "Run the policy with foresight and static as well, for comparison"
     )
 
     def __post_init__(self) -> None:
@@ -379,65 +297,48 @@ class PolicyInputs:
 class LimitInputs:
     """Limits of role changes, and the time that one takes."""
 
-    change_time: str | None = field(
-        default=None,
-        metadata=option(
-            "Time that every role change takes, such as 5min, 0s or inf",
-            default="the sum of the catalogue's times of its phases",
-            plain="s",
-        ),
+    change_time: str | None = setting(
+        None,
+        "Time that every role change takes, such as 5min, 0s or inf",
+        default="the sum of the catalogue's times of its phases",
+        plain="s",
     )
-    weights: str = field(
-        default="nvme",
-        metadata=option(
-            "Source of weights: the shared store, local NVMe, host memory or other units",
-            choices=("store", "nvme", "host", "peer"),
-        ),
+    weights: str = setting(
+        "nvme",
+        "Source of weights: the shared store, local NVMe, host memory or other units",
+        choices=("store", "nvme", "host", "peer"),
     )
-    floor: int = field(default=0, metadata=option("Fewest units that serve", least=0, most=MOST))
-    block: int = field(default=1, metadata=option("Units that change together", least=1, most=MOST))
-    reserve: int = field(
-        default=0, metadata=option("Spare units that are never lent", least=0, most=MOST)
-    )
+    floor: int = setting(0, "Fewest units that serve", least=0, most=MOST)
+    block: int = setting(1, "Units that change together", least=1, most=MOST)
+    reserve: int = setting(0, "Spare units that are never lent", least=0, most=MOST)
 
 
 @dataclass(frozen=True)
 class MoneyInputs:
     """Prices of electricity and the carbon of the grid."""
 
-    price: Path | None = field(
-        default=None,
-        metadata=option(
-            "Prices of electricity: columns hour or time, and usd_per_mwh", metavar="FILE.csv"
-        ),
+    price: Path | None = setting(
+        None, "Prices of electricity: columns hour or time, and usd_per_mwh", metavar="FILE.csv"
     )
-    price_cap: float | None = field(
-        default=None,
-        metadata=option("Price above which nothing trains", unit="USD/MWh", most=MOST),
+    price_cap: float | None = setting(
+        None, "Price above which nothing trains", unit="USD/MWh", most=MOST
     )
-    token_price: float = field(
-        default=0.0,
-        metadata=option(
-            "Price at which served tokens are sold; 0 for none",
-            unit="USD per million",
-            least=0,
-            most=MOST,
-        ),
+    token_price: float = setting(
+        0.0,
+        "Price at which served tokens are sold; 0 for none",
+        unit="USD per million",
+        least=0,
+        most=MOST,
     )
-    batch_discount: float | None = field(
-        default=None,
-        metadata=option(
-            "Discount of batch requests, as a share of the price",
-            least=0,
-            most=1,
-            default="the catalogue's, 0.5",
-        ),
+    batch_discount: float | None = setting(
+        None,
+        "Discount of batch requests, as a share of the price",
+        least=0,
+        most=1,
+        default="the catalogue's, 0.5",
     )
-    carbon: float = field(
-        default=0.0,
-        metadata=option(
-            "Carbon intensity of the grid; 0 for none", unit="g/kWh", least=0, most=MOST
-        ),
+    carbon: float = setting(
+        0.0, "Carbon intensity of the grid; 0 for none", unit="g/kWh", least=0, most=MOST
     )
 
 
@@ -456,15 +357,11 @@ class FleetOptions:
 class HistoryInputs(DemandInputs):
     """Demand as a history that ends now, for ``lend``."""
 
-    days: float | None = field(
-        default=None,
-        metadata=option(
-            "Length of the history [days]", least=0, most=MOST_DAYS, default="all of it"
-        ),
+    days: float | None = setting(
+        None, "Length of the history [days]", least=0, most=MOST_DAYS, default="all of it"
     )
-    start_day: float = field(
-        default=0.0,
-        metadata=option("Day of the demand on which the history begins", least=0, most=MOST_DAYS),
+    start_day: float = setting(
+        0.0, "Day of the demand on which the history begins", least=0, most=MOST_DAYS
     )
     # No option: a what-if changes the run after the history, which ``lend`` does not have.
     what_if: tuple[str, ...] = ()
@@ -474,23 +371,15 @@ class HistoryInputs(DemandInputs):
 class NightInputs:
     """End, beginning and confidence of the night for which units are lent."""
 
-    until: str = field(
-        default="06:00",
-        metadata=option("Time of day (UTC) at which all units serve again", metavar="HH:MM"),
+    until: str = setting(
+        "06:00", "Time of day (UTC) at which all units serve again", metavar="HH:MM"
     )
-    begin: str | None = field(
-        default=None,
-        metadata=option(
-            "Time of day (UTC) at which lending begins",
-            name="from",
-            metavar="HH:MM",
-            default="the end of the history",
-        ),
+    begin: str | None = setting(
+        None,
+        "Time of day (UTC) at which lending begins",
+        name="from",
+        metavar="HH:MM",
+        default="the end of the history",
     )
-    confidence: str = field(
-        default="95%", metadata=option("Share of nights on which the service level must be met")
-    )
-    window: str = field(
-        default="1h",
-        metadata=option("Time between two changes of the number of lent units", plain="s"),
-    )
+    confidence: str = setting("95%", "Share of nights on which the service level must be met")
+    window: str = setting("1h", "Time between two changes of the number of lent units", plain="s")

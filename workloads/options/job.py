@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from topologies.errors import InputError, suggestion
-from topologies.options import option
+from topologies.options import option, setting
 
 AUTO = "auto"
 CHECKPOINTS = ("async", "blocking", "peer")
@@ -20,9 +20,8 @@ STANDBYS = ("cold", "warm")
 class JobInputs:
     """Length of the job, its checkpoints, spares and failures."""
 
-    days: float | None = field(
-        default=None,
-        metadata=option("Length of the run", unit="d", default="90, or as long as --tokens take"),
+    days: float | None = setting(
+        None, "Length of the run", unit="d", default="90, or as long as --tokens take"
     )
     tokens: str | None = field(
         default=None,
@@ -31,68 +30,52 @@ class JobInputs:
             default="as many as the length allows",
         ),
     )
-    checkpoint_interval: str = field(
-        default=AUTO,
-        metadata=option(
-            "Computing time between checkpoints, such as 30min; auto searches for the best",
-            metavar="auto|TIME",
-        ),
+    checkpoint_interval: str = setting(
+        AUTO,
+        "Computing time between checkpoints, such as 30min; auto searches for the best",
+        metavar="auto|TIME",
     )
-    checkpoint: str = field(
-        default="async",
-        metadata=option(
-            "Checkpoints: the job stops until the state is copied to host memory (async) or "
-            "written to the store (blocking), or units keep copies of each other's state (peer)",
-            choices=CHECKPOINTS,
-        ),
+    checkpoint: str = setting(
+        "async",
+        "Checkpoints: the job stops until the state is copied to host memory (async) or "
+        "written to the store (blocking), or units keep copies of each other's state (peer)",
+        choices=CHECKPOINTS,
     )
-    spares: str = field(
-        default=AUTO,
-        metadata=option(
-            "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
-            "of the time",
-            metavar="auto|N",
-        ),
+    spares: str = setting(
+        AUTO,
+        "Spare units (scale-up domains, or servers of large ones); auto for enough in 99.9 % "
+        "of the time",
+        metavar="auto|N",
     )
-    standby: str = field(
-        default="cold",
-        metadata=option(
-            "Whether spares start their processes when needed (cold), or have started them (warm)",
-            choices=STANDBYS,
-        ),
+    standby: str = setting(
+        "cold",
+        "Whether spares start their processes when needed (cold), or have started them (warm)",
+        choices=STANDBYS,
     )
-    failures: str | None = field(
-        default=None,
-        metadata=option(
-            "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
-            "replaces",
-            metavar="NUMBER|FILE.csv",
-            default="the catalogue's causes",
-        ),
+    failures: str | None = setting(
+        None,
+        "Failures of a chip in a year by all causes, or a file with columns cause, per, mtbf, "
+        "replaces",
+        metavar="NUMBER|FILE.csv",
+        default="the catalogue's causes",
     )
-    repair: str | None = field(
-        default=None,
-        metadata=option("Mean time of a repair, such as 4h", default="the catalogue's"),
+    repair: str | None = setting(
+        None, "Mean time of a repair, such as 4h", default="the catalogue's"
     )
-    restart: str | None = field(
-        default=None,
-        metadata=option(
-            "Time from a detected failure to the first step, such as 10min",
-            default="the catalogue's start and the time to read the checkpoint",
-        ),
+    restart: str | None = setting(
+        None,
+        "Time from a detected failure to the first step, such as 10min",
+        default="the catalogue's start and the time to read the checkpoint",
     )
-    stragglers: bool = field(
-        default=True,
-        metadata=option("Simulate servers that turn slow and stay so until they are replaced"),
+    stragglers: bool = setting(
+        True, "Simulate servers that turn slow and stay so until they are replaced"
     )
-    runs: int = field(
-        default=8,
-        metadata=option(
-            "Number of runs with different seeds; as many more with drawn failure rates join them "
-            "for the interval",
-            least=1,
-            most=1000,
-        ),
+    runs: int = setting(
+        8,
+        "Number of runs with different seeds; as many more with drawn failure rates join them "
+        "for the interval",
+        least=1,
+        most=1000,
     )
 
     def __post_init__(self) -> None:

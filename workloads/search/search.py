@@ -49,6 +49,7 @@ class Agreement:
     worst_abs_error: float
 
 
+@display.by_facts("Plan search")
 @dataclass(frozen=True, eq=False)
 class Search:
     """Result of a search.
@@ -150,12 +151,6 @@ class Search:
             "best": f"{best.iteration_s:.4g} s, MFU {best.mfu:.1%}",
             **display.stated_fields(best.plan),
         }
-
-    def __repr__(self) -> str:
-        return display.line("Search", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Plan search", self._facts)
 
 
 def search(

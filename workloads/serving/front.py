@@ -36,6 +36,7 @@ BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
 """Keywords about the batching of a replica."""
 
 
+@display.by_facts("Serving")
 @dataclass(frozen=True, eq=False)
 class ServingResult:
     """Requests that a deployment served.
@@ -136,12 +137,6 @@ class ServingResult:
             "tokens/s": f"{summary['tokens_per_s']:,.1f}",
             "within the SLO": f"{summary['slo_attainment']:.2%}",
         }
-
-    def __repr__(self) -> str:
-        return display.line("ServingResult", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Serving", self._facts)
 
 
 @checked(

@@ -23,13 +23,8 @@ def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
     If several nodes may come next, the one with the smallest number does. Nodes of a cycle, and
     nodes that wait for them, are left out.
 
-    Parameters
-    ----------
-    waits : mapping of int to sequence of int
-        Numbers of the nodes that each node waits for. All of them are keys as well.
+    ``waits``: numbers of the nodes that each node waits for. All of them are keys as well.
 
-    Examples
-    --------
     >>> in_order({3: [2], 2: [1], 1: [], 4: []})
     [1, 2, 3, 4]
     """
@@ -59,7 +54,7 @@ def check_acyclic(
     ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
     of joins. ``meets``: nodes of each join, in which the members of a collective meet.
 
-    Raises InputError: the message has the nodes of one cycle.
+    Raises InputError with the nodes of one cycle.
     """
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))

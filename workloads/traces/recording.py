@@ -29,12 +29,8 @@ LARGEST = 2**62
 class Group:
     """Ranks that communicate.
 
-    Attributes
-    ----------
-    name : str
-        Name of the group in the trace.
-    ranks : tuple of int
-        Global ranks of the members; empty if the trace does not list them.
+    ``name``: name of the group in the trace.
+    ``ranks``: global ranks of the members; empty if the trace does not list them.
     """
 
     name: str

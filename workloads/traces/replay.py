@@ -53,6 +53,7 @@ STEP_SPREAD = 0.02
 kernels are as recorded and hide the communication."""
 
 
+@display.by_facts("Replay")
 @dataclass(frozen=True, eq=False)
 class Replay:
     """Result of the replay of a trace on a cluster.
@@ -96,12 +97,6 @@ class Replay:
             **{name: time for name, time in parts.items() if self.breakdown_s[name]},
             "kernel times": self.how,
         }
-
-    def __repr__(self) -> str:
-        return display.line("Replay", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Replay", self._facts)
 
     @property
     def iterations(self) -> int:

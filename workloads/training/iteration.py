@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from workloads.confidence.interval import Interval
 
 
+@display.by_facts("Training step")
 @dataclass(frozen=True, eq=False)
 class Iteration:
     """One simulated optimizer step.
@@ -128,12 +129,6 @@ class Iteration:
             "tokens/s": f"{self.tokens_per_s:,.0f}",
             **parts,
         }
-
-    def __repr__(self) -> str:
-        return display.line("Iteration", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Training step", self._facts)
 
     @property
     def interval(self) -> Interval:

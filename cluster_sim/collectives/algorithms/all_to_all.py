@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm, suits_every_group
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    each_byte_arrives_once,
+    suits_every_group,
+)
 from cluster_sim.collectives.algorithms.domains import rank_table
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.one_to_many import permute
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.chunks import Chunks, cut

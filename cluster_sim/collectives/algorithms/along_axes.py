@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.algorithm import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.stages import staged_rounds
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Box, box

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.message_table import Table
 from cluster_sim.collectives.chunks import Chunks, cut
 from cluster_sim.collectives.group import Box, Group
-from cluster_sim.collectives.messages import Channels, Messages, no_messages
+from cluster_sim.collectives.messages import Channels, Messages, Table, no_messages
 from topologies.arrays import IntArray
 
 LISTED_RANKS = 256

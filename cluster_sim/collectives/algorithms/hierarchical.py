@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    each_byte_arrives_once,
+    pairs_share,
+    stage_slices,
+)
 from cluster_sim.collectives.algorithms.domains import (
     cycles_inside,
     drives_pairs_inside,
@@ -27,8 +32,6 @@ from cluster_sim.collectives.algorithms.domains import (
     timed_radices,
 )
 from cluster_sim.collectives.algorithms.kangaring import fuse_pairs
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once, pairs_share
-from cluster_sim.collectives.algorithms.slices import stage_slices
 from cluster_sim.collectives.algorithms.stages import (
     Leg,
     Part,

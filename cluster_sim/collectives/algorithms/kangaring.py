@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.algorithm import Algorithm, pairs_share
 from cluster_sim.collectives.algorithms.cycles import all_rings
-from cluster_sim.collectives.algorithms.memory_accesses import pairs_share
 from cluster_sim.collectives.algorithms.neuron_runtime import has_pairs, waits_for_receivers
 from cluster_sim.collectives.algorithms.stages import (
     Part,

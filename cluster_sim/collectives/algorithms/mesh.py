@@ -6,8 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm, suits_every_group
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    each_byte_arrives_once,
+    suits_every_group,
+)
 from cluster_sim.collectives.algorithms.one_to_many import mesh_broadcast
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut

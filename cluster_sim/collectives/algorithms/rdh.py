@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
+from cluster_sim.collectives.algorithms.algorithm import Algorithm, each_byte_arrives_once
 from cluster_sim.collectives.algorithms.neuron_runtime import waits_for_receivers
 from cluster_sim.collectives.algorithms.one_to_many import tree_broadcast
 from cluster_sim.collectives.algorithms.stages import (

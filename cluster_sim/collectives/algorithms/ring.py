@@ -15,15 +15,15 @@ import numpy as np
 
 from cluster_sim.collectives.algorithms.algorithm import (
     Algorithm,
+    broadcast_slices,
+    each_byte_arrives_once,
     runs_all_ranks,
     suits_every_group,
 )
 from cluster_sim.collectives.algorithms.cycles import Cycles, all_rings, cycles, one_ring
-from cluster_sim.collectives.algorithms.memory_accesses import each_byte_arrives_once
 from cluster_sim.collectives.algorithms.neuron_runtime import waits_for_receivers
 from cluster_sim.collectives.algorithms.one_to_many import chain_broadcast
 from cluster_sim.collectives.algorithms.ring_clocks import rings_alone_ps
-from cluster_sim.collectives.algorithms.slices import broadcast_slices
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import EVERY, Chunks, cut, shards
 from cluster_sim.collectives.few_ranks import (

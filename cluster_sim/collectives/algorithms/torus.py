@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from cluster_sim.collectives.algorithms import along_axes
-from cluster_sim.collectives.algorithms.algorithm import Algorithm
+from cluster_sim.collectives.algorithms.algorithm import Algorithm, stage_slices
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
-from cluster_sim.collectives.algorithms.slices import stage_slices
 from cluster_sim.collectives.algorithms.stages import (
     Part,
     staged,

@@ -31,17 +31,10 @@ def traffic(
 ) -> Schedule:
     """Schedule messages between chips of different domains, each as a flow and its arrival.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        Cluster with a scale-out fabric.
-    src, dst : int array (messages,)
-        Sending and receiving chip of each message, numbered through the cluster.
-    size_bytes : int array (messages,)
-        Size of each message, at least 1 [B].
+    ``cluster``: cluster with a scale-out fabric. ``src, dst`` (messages,): sending and receiving
+    chip of each message, numbered through the cluster. ``size_bytes`` (messages,): size of each
+    message, at least 1 [B].
 
-    Examples
-    --------
     Eight senders to one receiver take eight times as long as one:
 
     >>> from topologies.clusters.names import cluster
@@ -62,15 +55,9 @@ def exchange(call: CollectiveCall) -> Schedule:
     the same links, so one flow that carries all their bytes over all their adapters stands for
     them.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-        All-to-all whose part for each rank is rounded up to whole bytes.
+    ``call``: all-to-all whose part for each rank is rounded up to whole bytes.
 
-    Raises
-    ------
-    InputError
-        If there are more flows than this machine has memory for.
+    Raises InputError if there are more flows than this machine has memory for.
     """
     group, cluster = call.group, call.group.cluster
     _, layers = clos(cluster)

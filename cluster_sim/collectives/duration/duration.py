@@ -51,6 +51,7 @@ FLOWS, FEW_RANKS, SIMULATED = "flows", "few-ranks", "simulated"
 METHODS = (NCCL, FLOWS, FEW_RANKS, SIMULATED)
 
 
+@display.by_facts("Collective")
 @dataclass(frozen=True)
 class CollectiveTime:
     """Time of a collective on an otherwise idle fabric.
@@ -78,12 +79,6 @@ class CollectiveTime:
     def _facts(self) -> dict[str, object]:
         seconds = format_seconds(self.time_s)
         return {"time": seconds, "algorithm": self.algorithm, "method": self.method}
-
-    def __repr__(self) -> str:
-        return display.line("CollectiveTime", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Collective", self._facts)
 
 
 @checked()

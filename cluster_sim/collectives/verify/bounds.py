@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms.memory_accesses import fewest_accesses
+from cluster_sim.collectives.algorithms.algorithm import fewest_accesses
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group
 from cluster_sim.hardware.communication_costs import CommunicationCosts, communication_costs

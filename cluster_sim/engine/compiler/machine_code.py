@@ -42,7 +42,7 @@ class Code(NamedTuple):
     """The machine code of one function for arguments of some types.
 
     ``symbol``: name of the function in the object file.
-    ``result``: numba's name of the type that the function returns.
+    ``result``: Numba's name of the type that the function returns.
     ``binary``: the object file.
     """
 
@@ -54,13 +54,8 @@ class Code(NamedTuple):
 def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]]) -> Code:
     """Read the machine code of a function from disk; compile and keep it where there is none.
 
-    Parameters
-    ----------
-    source : Source
-    types : str
-        Marks of the types of the arguments.
-    make : function
-        Compiles the function; returns symbol, type of the result, and object file.
+    ``types``: marks of the types of the arguments. ``make``: compiles the function; returns symbol,
+    type of the result, and object file.
     """
     title = f"{source.function.__module__}.{source.function.__qualname__}"
     group = f"{title}-{digest(types, *_environment())}"

@@ -26,7 +26,7 @@ types: Any = numba_types
 def compile_whole(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[str, str, int, bytes]:
     """Compile a function for arguments of some types.
 
-    Returns ``symbol``: name of the function in the object file. ``result``: numba's name of the
+    Returns ``symbol``: name of the function in the object file. ``result``: Numba's name of the
     type that it returns. ``words``: number of its parameters in machine code. ``binary``: the
     object file.
     """

@@ -67,14 +67,9 @@ NONE: FloatArray = np.zeros(0)
 class Group:
     """The fit of one kind of measurement.
 
-    Attributes
-    ----------
-    name : str
-        ``kernels``, ``collectives`` or ``training``.
-    fit : ConstantsFit
-    apart, apart_before : float array (rows,)
-        Errors of rows that were left out of the fit, with the fitted constants and with the
-        catalogue's.
+    ``name``: ``kernels``, ``collectives`` or ``training``.
+    ``apart, apart_before`` (rows,): errors of rows that were left out of the fit, with the fitted
+        constants and with the catalogue's.
     """
 
     name: str

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.reports.idle import idle_entry, idle_sentences
-from topologies.options import option
+from topologies.options import option, setting
 
 if TYPE_CHECKING:
     from experiments.calibration.overlay.combined import Group
@@ -34,29 +34,20 @@ class MeasurementInputs:
             argument=True,
         )
     )
-    cluster: str | None = field(
-        default=None,
-        metadata=option(
-            "Machine of the measurements, without a count", metavar="NAME", default="the kit's"
-        ),
+    cluster: str | None = setting(
+        None, "Machine of the measurements, without a count", metavar="NAME", default="the kit's"
     )
-    collective: str | None = field(
-        default=None,
-        metadata=option("Collective operation, where the measurements do not name it"),
+    collective: str | None = setting(
+        None, "Collective operation, where the measurements do not name it"
     )
-    ranks: int | None = field(
-        default=None,
-        metadata=option("Number of ranks, where the measurements do not state it", least=2),
+    ranks: int | None = setting(
+        None, "Number of ranks, where the measurements do not state it", least=2
     )
-    chips: int | None = field(
-        default=None,
-        metadata=option(
-            "Chips that the ranks run on", least=1, default="as the kit states, or one a rank"
-        ),
+    chips: int | None = setting(
+        None, "Chips that the ranks run on", least=1, default="as the kit states, or one a rank"
     )
-    overlay: Path | None = field(
-        default=None,
-        metadata=option("Write the fitted rows to this file", metavar="OUT.csv", recorded=False),
+    overlay: Path | None = setting(
+        None, "Write the fitted rows to this file", metavar="OUT.csv", recorded=False
     )
 
 

@@ -27,15 +27,9 @@ LEAST_MEMORY_BYTES = 4 * 10**9
 class Step:
     """A timed part of the work that every command does.
 
-    Attributes
-    ----------
-    name : str
-    time_s : float
-        Wall-clock time [s].
-    usual_s : float
-        Time above which the step counts as slow [s].
-    remedy : str
-        Advice if the step is slow.
+    ``time_s``: wall-clock time [s].
+    ``usual_s``: time above which the step counts as slow [s].
+    ``remedy``: advice if the step is slow.
     """
 
     name: str

@@ -149,8 +149,6 @@ def _fields(default: Any) -> _Argument:
 def parameter_texts(docstring: str) -> dict[str, str]:
     """Descriptions in the ``Parameters`` section of a numpydoc docstring, by name.
 
-    Examples
-    --------
     >>> parameter_texts('''Run.
     ...
     ... Parameters
@@ -265,14 +263,9 @@ CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 class Explained:
     """Question of an experiment, its answer in a sentence, and a paragraph on how it was obtained.
 
-    Attributes
-    ----------
-    question : str
-        Line that ``cluster-sim list experiments`` shows.
-    answer : str
-        Title of the experiment's figure.
-    method : str
-        Paragraph of :func:`about`.
+    ``question``: line that ``cluster-sim list experiments`` shows.
+    ``answer``: title of the experiment's figure.
+    ``method``: paragraph of :func:`about`.
     """
 
     question: str

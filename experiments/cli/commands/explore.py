@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.cli.options.invocation import Invocation
-from topologies.options import option
+from topologies.options import option, setting
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")
@@ -25,16 +25,12 @@ class ExploreInputs:
             "Run directories of train, collective or sweep", metavar="RUN…", argument=True
         )
     )
-    port: int = field(
-        default=5006, metadata=option("Port of the page on this machine", least=1, most=65535)
-    )
-    knobs: int = field(
-        default=6,
-        metadata=option(
-            "Number of sliders, for the catalogue's numbers with the largest effect",
-            least=0,
-            most=30,
-        ),
+    port: int = setting(5006, "Port of the page on this machine", least=1, most=65535)
+    knobs: int = setting(
+        6,
+        "Number of sliders, for the catalogue's numbers with the largest effect",
+        least=0,
+        most=30,
     )
 
 
@@ -75,12 +71,7 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
 
 
 def check_free(port: int) -> None:
-    """Refuse a port on which another program serves, before anything is computed.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a port on which another program serves, before anything is computed."""
     from topologies.errors import InputError
 
     with socket.socket() as probe:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
-from topologies.options import option
+from topologies.options import option, setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -42,8 +42,7 @@ def models(catalogue: Catalogue) -> Rows:
 def clusters(catalogue: Catalogue) -> Rows:
     """Named machines, one scale-up domain each, and the forms of plain shapes."""
     from topologies.clusters.machines import machines
-    from topologies.clusters.names import RAINIER, cluster
-    from topologies.clusters.plain import PLAIN
+    from topologies.clusters.names import PLAIN, RAINIER, cluster
 
     named = (*machines(catalogue), RAINIER)
     rows = [
@@ -202,11 +201,8 @@ class ListInputs:
     kind: str = field(
         metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
     )
-    text: str = field(
-        default="",
-        metadata=option(
-            "Only names that contain this text, such as trn2", metavar="[TEXT]", argument=True
-        ),
+    text: str = setting(
+        "", "Only names that contain this text, such as trn2", metavar="[TEXT]", argument=True
     )
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import click
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
-from topologies.options import option
+from topologies.options import option, setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -37,38 +37,25 @@ class TraceInputs:
     cluster: str = field(
         metadata=option("Named machine, plain shape (ring:8) or YAML file; rank r runs on chip r")
     )
-    bandwidth: str | None = field(
-        default=None,
-        metadata=option("Bandwidth of each directed link of a plain shape, such as 100GB/s"),
+    bandwidth: str | None = setting(
+        None, "Bandwidth of each directed link of a plain shape, such as 100GB/s"
     )
-    latency: str | None = field(
-        default=None, metadata=option("Latency of each link of a plain shape, such as 1us")
+    latency: str | None = setting(None, "Latency of each link of a plain shape, such as 1us")
+    recorded_on: str | None = setting(
+        None, "Chip on which the trace was recorded", default="the one that the trace names"
     )
-    recorded_on: str | None = field(
-        default=None,
-        metadata=option(
-            "Chip on which the trace was recorded", default="the one that the trace names"
-        ),
+    compute: str = setting(
+        "auto",
+        "Times of kernels: as recorded, or scaled by the rooflines of both chips; auto scales "
+        "if both chips are known and differ",
+        choices=COMPUTE,
     )
-    compute: str = field(
-        default="auto",
-        metadata=option(
-            "Times of kernels: as recorded, or scaled by the rooflines of both chips; auto scales "
-            "if both chips are known and differ",
-            choices=COMPUTE,
-        ),
-    )
-    communication: str = field(
-        default="simulated",
-        metadata=option("Times of communication", choices=COMMUNICATION),
-    )
-    chakra: Path | None = field(
-        default=None,
-        metadata=option(
-            "Write the trace as Chakra .et files, for other simulators",
-            metavar="DIR",
-            recorded=False,
-        ),
+    communication: str = setting("simulated", "Times of communication", choices=COMMUNICATION)
+    chakra: Path | None = setting(
+        None,
+        "Write the trace as Chakra .et files, for other simulators",
+        metavar="DIR",
+        recorded=False,
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from cluster_sim.progress import progress_bars
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.result_checks import check_results
-from topologies.options import option
+from topologies.options import option, setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,19 +29,14 @@ class SweepInputs:
             "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
         )
     )
-    workers: int | None = field(
-        default=None, metadata=option("Number of processes", least=1, default="one a processor")
+    workers: int | None = setting(None, "Number of processes", least=1, default="one a processor")
+    dask: str | None = setting(
+        None,
+        "Dask scheduler in place of local processes, such as tcp://host:8786",
+        metavar="ADDRESS",
     )
-    dask: str | None = field(
-        default=None,
-        metadata=option(
-            "Dask scheduler in place of local processes, such as tcp://host:8786",
-            metavar="ADDRESS",
-        ),
-    )
-    trust: bool = field(
-        default=False,
-        metadata=option("Allow the study to run Python files and to write files that it names"),
+    trust: bool = setting(
+        False, "Allow the study to run Python files and to write files that it names"
     )
 
 

@@ -128,7 +128,7 @@ def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:
     """Return the default rates that a plain shape without stated ones gets."""
-    from topologies.clusters.plain import PLAIN
+    from topologies.clusters.names import PLAIN
 
     if machine.cluster.partition(":")[0] not in PLAIN:
         return {}

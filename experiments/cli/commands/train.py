@@ -18,7 +18,7 @@ from experiments.cli.output.printing import print_paragraphs, print_table, print
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
-from topologies.options import option
+from topologies.options import option, setting
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import ParallelPlan
 
@@ -36,24 +36,16 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 class PlanInputs(Conditions):
     """File with fields of a plan, the chips it has, and conditions that a plan does not say."""
 
-    chips: int | None = field(
-        default=None,
-        metadata=option(
-            "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
-        ),
+    chips: int | None = setting(
+        None, "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
     )
 
-    lnc: int | None = field(
-        default=None,
-        metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
-    )
-    plan: Path | None = field(
-        default=None,
-        metadata=option(
-            "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo or NxD "
-            "Training, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
-            metavar="FILE",
-        ),
+    lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
+    plan: Path | None = setting(
+        None,
+        "Plan from a file: fields one a line, or arguments of Megatron-LM, YAML of NeMo or NxD "
+        "Training, TOML of torchtitan, JSON of DeepSpeed. Options take precedence",
+        metavar="FILE",
     )
 
     def fields(self, stated: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
@@ -73,26 +65,16 @@ class PlanInputs(Conditions):
 class RunInputs:
     """Level of detail at which a step is simulated, and its disturbances."""
 
-    level: str = field(
-        default="auto", metadata=option("Level of detail of the simulation", choices=LEVELS)
+    level: str = setting("auto", "Level of detail of the simulation", choices=LEVELS)
+    unfolded: bool = setting(
+        False, "Simulate every rank, instead of one of each set of equal ranks"
     )
-    unfolded: bool = field(
-        default=False,
-        metadata=option("Simulate every rank, instead of one of each set of equal ranks"),
-    )
-    allow_oversized: bool = field(
-        default=False, metadata=option("Simulate even a plan that does not fit in memory")
-    )
-    jitter: float = field(
-        default=0.0,
-        metadata=option("Standard deviation of kernel times, relative to their mean"),
-    )
-    straggler: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
-            metavar="RANK:FACTOR",
-        ),
+    allow_oversized: bool = setting(False, "Simulate even a plan that does not fit in memory")
+    jitter: float = setting(0.0, "Standard deviation of kernel times, relative to their mean")
+    straggler: tuple[str, ...] = setting(
+        (),
+        "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
+        metavar="RANK:FACTOR",
     )
     fault: tuple[str, ...] = field(
         default=(),
@@ -102,23 +84,17 @@ class RunInputs:
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )
-    iterations: int = field(
-        default=1,
-        metadata=option(
-            "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
-        ),
+    iterations: int = setting(
+        1, "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
     )
-    chakra: Path | None = field(
-        default=None,
-        metadata=option(
-            "Write the work of every rank as Chakra .et files, with --unfolded",
-            metavar="DIR",
-            recorded=False,
-        ),
+    chakra: Path | None = setting(
+        None,
+        "Write the work of every rank as Chakra .et files, with --unfolded",
+        metavar="DIR",
+        recorded=False,
     )
-    explain: bool = field(
-        default=False,
-        metadata=option("Show the steps of a rank and the source of every number", recorded=False),
+    explain: bool = setting(
+        False, "Show the steps of a rank and the source of every number", recorded=False
     )
 
     def __post_init__(self) -> None:

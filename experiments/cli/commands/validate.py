@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from cluster_sim.progress import progress
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table, print_text
-from topologies.options import option
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -39,34 +39,25 @@ LEGEND = (
 class ValidationInputs:
     """Measurements to compare with."""
 
-    table: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Shipped table of measurements; may be repeated", metavar="NAME", default="all of them"
-        ),
+    table: tuple[str, ...] = setting(
+        (), "Shipped table of measurements; may be repeated", metavar="NAME", default="all of them"
     )
-    file: Path | None = field(
-        default=None,
-        metadata=option("Your own measurements, in place of shipped tables", metavar="ROWS.csv"),
+    file: Path | None = setting(
+        None, "Your own measurements, in place of shipped tables", metavar="ROWS.csv"
     )
-    as_user: bool = field(
-        default=False,
-        metadata=option(
-            "Show the errors of training steps as a user of train gets them, who states less than "
-            "a row does: framework and plan, the plan, or its degrees alone"
-        ),
+    as_user: bool = setting(
+        False,
+        "Show the errors of training steps as a user of train gets them, who states less than "
+        "a row does: framework and plan, the plan, or its degrees alone",
     )
-    residuals: Path | None = field(
-        default=None,
-        metadata=option(
-            "Write the residuals, from which intervals are computed, to this file",
-            metavar="FILE.csv",
-            recorded=False,
-        ),
+    residuals: Path | None = setting(
+        None,
+        "Write the residuals, from which intervals are computed, to this file",
+        metavar="FILE.csv",
+        recorded=False,
     )
-    workers: int | None = field(
-        default=None,
-        metadata=option("Number of processes", least=1, default="one a processor", recorded=False),
+    workers: int | None = setting(
+        None, "Number of processes", least=1, default="one a processor", recorded=False
     )
 
 

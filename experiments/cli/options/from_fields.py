@@ -42,13 +42,9 @@ PLAIN = (bool, int, float, str, Path)
 class Stated:
     """Mark of a mapping parameter that receives the stated fields of a dataclass.
 
-    Attributes
-    ----------
-    kind : type
-        Dataclass with described fields.
-    required, without, searched : tuple of str
-        Fields that must be stated, fields that the command does not take, and fields whose values
-        the command searches, so that they have no default.
+    ``kind``: dataclass with described fields.
+    ``required, without, searched``: fields that must be stated, fields that the command does not
+        take, and fields whose values the command searches, so that they have no default.
     """
 
     kind: type
@@ -211,7 +207,7 @@ def by_option_names(
     ``values``: values by the names of parameters. One that is None was not stated, so that an error
     about its field is about a file's.
 
-    Raises InputError: the error of the library, whose subject is an option instead of a field.
+    Raises the error of the library, whose subject is an option instead of a field.
     """
     try:
         yield

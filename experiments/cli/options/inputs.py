@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.options import option
+from topologies.options import option, setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,32 +21,24 @@ if TYPE_CHECKING:
 class CatalogueInputs:
     """Changes to the hardware catalogue."""
 
-    variant: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Use a named alternative of a contested value; may be repeated "
-            "(`cluster-sim list variants` shows them)",
-            metavar="PART.QUANTITY=NAME",
-        ),
+    variant: tuple[str, ...] = setting(
+        (),
+        "Use a named alternative of a contested value; may be repeated "
+        "(`cluster-sim list variants` shows them)",
+        metavar="PART.QUANTITY=NAME",
     )
-    catalogue: Path | None = field(
-        default=None,
-        metadata=option("Catalogue rows that replace the shipped ones", metavar="FILE.csv"),
+    catalogue: Path | None = setting(
+        None, "Catalogue rows that replace the shipped ones", metavar="FILE.csv"
     )
 
     def read(self, *clusters: str) -> Catalogue:
         """Read the catalogue with these changes.
 
-        Parameters
-        ----------
-        *clusters : str
-            Names of all clusters that the answer is about; none if it is about all machines.
+        ``*clusters``: names of all clusters that the answer is about; none if it is about all
+        machines.
 
-        Raises
-        ------
-        InputError
-            For an unknown variant, a variant of a part that only other machines have, and a file
-            that is no catalogue.
+        Raises InputError for an unknown variant, a variant of a part that only other machines have,
+        and a file that is no catalogue.
         """
         from topologies.catalogue.catalogue import choose
 
@@ -124,21 +116,15 @@ class MachineInputs:
             argument=True,
         )
     )
-    bandwidth: str | None = field(
-        default=None,
-        metadata=option("Bandwidth of each directed link of a plain shape, such as 100GB/s"),
+    bandwidth: str | None = setting(
+        None, "Bandwidth of each directed link of a plain shape, such as 100GB/s"
     )
-    latency: str | None = field(
-        default=None, metadata=option("Latency of each link of a plain shape, such as 1us")
-    )
+    latency: str | None = setting(None, "Latency of each link of a plain shape, such as 1us")
 
     def read(self, catalogue: Catalogue) -> Cluster:
         """Build the cluster.
 
-        Raises
-        ------
-        InputError
-            For an unknown name, and for rates that are not a plain shape's.
+        Raises InputError for an unknown name, and for rates that are not a plain shape's.
         """
         from topologies.clusters.names import cluster
 
@@ -151,20 +137,15 @@ class MachineInputs:
 class SeveralMachines(MachineInputs):
     """One cluster of any form, or several, by position or by name."""
 
-    cluster: str = field(
-        default="",
-        metadata=option(
-            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file; several, "
-            "written A,B,C, are compared side by side",
-            metavar="CLUSTER",
-            argument=True,
-        ),
+    cluster: str = setting(
+        "",
+        "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file; several, "
+        "written A,B,C, are compared side by side",
+        metavar="CLUSTER",
+        argument=True,
     )
-    clusters: str | None = field(
-        default=None,
-        metadata=option(
-            "Clusters as an option, in place of the argument", name="cluster", metavar="A,B,C"
-        ),
+    clusters: str | None = setting(
+        None, "Clusters as an option, in place of the argument", name="cluster", metavar="A,B,C"
     )
 
     def __post_init__(self) -> None:

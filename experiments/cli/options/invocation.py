@@ -15,7 +15,7 @@ from experiments.cli.output.printing import print_json
 from experiments.cli.process import load_matplotlib
 from experiments.reports.result_checks import check_results
 from topologies.errors import InputError, printable, suggestion
-from topologies.options import option
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from experiments.cli.options.sensitivity import Ranking
@@ -45,30 +45,18 @@ class Invocation:
         For an unknown engine.
     """
 
-    json: bool = field(
-        default=False,
-        metadata=option("Print one JSON document, in SI units", recorded=False),
+    json: bool = setting(False, "Print one JSON document, in SI units", recorded=False)
+    out: Path | None = setting(
+        None,
+        "Write a run directory with a record, tables, figures and a report",
+        metavar="DIR",
+        recorded=False,
     )
-    out: Path | None = field(
-        default=None,
-        metadata=option(
-            "Write a run directory with a record, tables, figures and a report",
-            metavar="DIR",
-            recorded=False,
-        ),
+    seed: int = setting(0, "Seed of all random draws", least=0, recorded=False)
+    engine: str = setting(
+        "fast", "Simulation engine, compiled or SimPy, with equal results", choices=ENGINES
     )
-    seed: int = field(
-        default=0, metadata=option("Seed of all random draws", least=0, recorded=False)
-    )
-    engine: str = field(
-        default="fast",
-        metadata=option(
-            "Simulation engine, compiled or SimPy, with equal results", choices=ENGINES
-        ),
-    )
-    quiet: bool = field(
-        default=False, metadata=option("Show no progress on stderr", recorded=False)
-    )
+    quiet: bool = setting(False, "Show no progress on stderr", recorded=False)
     command: str = ""
     inputs: Mapping[str, Any] = field(default_factory=dict)
 

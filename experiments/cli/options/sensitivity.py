@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.output.printing import print_table
-from topologies.options import option
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -22,10 +22,7 @@ SHOWN = 15
 class SensitivityInputs:
     """Option that ranks the catalogue's numbers by their effect."""
 
-    sensitivity: bool = field(
-        default=False,
-        metadata=option("Rank the catalogue's numbers by their effect on the answer"),
-    )
+    sensitivity: bool = setting(False, "Rank the catalogue's numbers by their effect on the answer")
 
     def rank(
         self,

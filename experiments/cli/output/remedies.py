@@ -17,7 +17,7 @@ def remedied(
 ) -> Iterator[None]:
     """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
 
-    Raises InputError: the refusal with that plan added; unchanged where it names the plan already,
+    Raises the refusal with that plan added; unchanged where it names the plan already,
     or where something other than the plan is wrong.
     """
     try:

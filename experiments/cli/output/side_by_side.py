@@ -71,7 +71,7 @@ def cluster_names(text: str) -> list[str]:
 def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
     """Return the rows of every cluster; a cluster that is refused has a row with the reason.
 
-    Raises InputError: the error of the first cluster, if all are refused.
+    Raises the error of the first cluster, if all are refused.
     """
     rows: Rows = []
     first: InputError | None = None

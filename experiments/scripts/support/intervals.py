@@ -22,13 +22,8 @@ def with_collective_ends(
 ) -> pd.DataFrame:
     """Add ``low_s`` and ``high_s`` to rows of :func:`cluster_sim.collectives.rows` [s].
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Rows of one cluster, with ``ranks``, ``size_bytes`` and ``time_s``.
-    cluster : Cluster
-    ideal : bool
-        Whether the times are those of the α–β model, whose interval is a point.
+    ``frame``: rows of one cluster, with ``ranks``, ``size_bytes`` and ``time_s``. ``ideal``:
+    whether the times are those of the α–β model, whose interval is a point.
     """
     from workloads.confidence.collectives import collective_interval
 

@@ -22,21 +22,11 @@ def each(
 ) -> list[Result]:
     """Return what a function gives for every point, in the order of the points.
 
-    Parameters
-    ----------
-    function : function of a point
-        Its results must be picklable, and must not depend on earlier points.
-    points : sequence
-    watch : function of (sequence, str), optional
-        Shows the progress, such as a bar; nothing by default.
-    task : str
-        Word for the points beside the bar.
-    workers : int, optional
-        Number of processes, by default one for each core, where processes can be forked
-        (:func:`cluster_sim.processes.can_fork`). Results do not depend on it.
+    ``function``: its results must be picklable, and must not depend on earlier points. ``watch``:
+    shows the progress, such as a bar; nothing by default. ``task``: word for the points beside the
+    bar. ``workers``: number of processes, by default one for each core, where processes can be
+    forked (:func:`cluster_sim.processes.can_fork`). Results do not depend on it.
 
-    Examples
-    --------
     >>> each(abs, [1, -2, 3], workers=1)
     [1, 2, 3]
     """

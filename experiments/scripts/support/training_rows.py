@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from topologies.options import option
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 class Replica:
     """Plan of one replica of a model, the same at every scale."""
 
-    tp: int = field(default=8, metadata=option("Tensor-parallel degree of a replica"))
-    pp: int = field(default=1, metadata=option("Pipeline stages of a replica"))
-    microbatches: int = field(default=4, metadata=option("Microbatches of a replica in a step"))
-    microbatch: int = field(default=1, metadata=option("Sequences of a microbatch"))
-    seq: int = field(default=8192, metadata=option("Tokens of a sequence"))
-    framework: str = field(
-        default="", metadata=option("Training framework", default="the usual one of the chip")
-    )
+    tp: int = setting(8, "Tensor-parallel degree of a replica")
+    pp: int = setting(1, "Pipeline stages of a replica")
+    microbatches: int = setting(4, "Microbatches of a replica in a step")
+    microbatch: int = setting(1, "Sequences of a microbatch")
+    seq: int = setting(8192, "Tokens of a sequence")
+    framework: str = setting("", "Training framework", default="the usual one of the chip")
 
 
 class Steps:
@@ -71,14 +69,9 @@ class Steps:
     ) -> dict[str, Any]:
         """Simulate a step, and return its plan, time, interval, throughput and parts by column.
 
-        Parameters
-        ----------
-        fields : mapping
-            Fields of a plan; the others are completed.
-        disturbed : Disturbance, optional
-            Jitter and stragglers of the step; by default none.
-        allow_oversized : bool
-            Whether the step may need more memory than the chips have.
+        ``fields``: fields of a plan; the others are completed. ``disturbed``: jitter and stragglers
+        of the step; by default none. ``allow_oversized``: whether the step may need more memory
+        than the chips have.
         """
         from experiments.scripts.support.intervals import step_ends
         from workloads.training.execution.jitter import Disturbance

@@ -15,21 +15,12 @@ if TYPE_CHECKING:
 class Claim:
     """A vendor's claim about two chips.
 
-    Attributes
-    ----------
-    text : str
-    quantity : str
-        Column that is compared.
-    new, old : str
-        Catalogue parts of the two chips.
-    low, high : float
-        Ends of the claimed ratio, new over old.
-    precision : str
-        Precision of the claim; empty for the faster one of each chip.
-    source : str
-        Document that states the claim.
-    apart : str
-        Reason for which our ratio differs.
+    ``quantity``: column that is compared.
+    ``new, old``: catalogue parts of the two chips.
+    ``low, high``: ends of the claimed ratio, new over old.
+    ``precision``: precision of the claim; empty for the faster one of each chip.
+    ``source``: document that states the claim.
+    ``apart``: reason for which our ratio differs.
     """
 
     text: str
@@ -89,13 +80,10 @@ NEAR = 0.15
 def claims(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare vendors' claims with our ratios, in the faster precision of each chip.
 
-    Returns
-    -------
-    DataFrame
-        One row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
-        (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of
-        tokens a second) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is
-        ``ours``, ``apart`` (reason of the difference) and ``source``.
+    Returns one row a claim: ``claim``, ``claimed_low``, ``claimed_high``, ``ours``, ``verdict``
+    (``agrees``, ``ours is lower``, ``ours is higher``, ``not known``), ``faster`` (ratio of tokens
+    a second) and ``dearer`` (ratio of watts or dollars of a chip), whose quotient is ``ours``,
+    ``apart`` (reason of the difference) and ``source``.
     """
     rows = []
     for claim in CLAIMS:

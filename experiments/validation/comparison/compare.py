@@ -103,15 +103,12 @@ def error(predicted: float | None, published: float | None) -> float | None:
 def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Count the rows and condense their errors.
 
-    Returns
-    -------
-    dict
-        ``rows, ok, unsupported, infeasible``, and ``oversized``, rows that ran although the memory
-        model refuses their plan; over the rows with an error ``median_abs_error,
-        mean_abs_error, p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation
-        of predicted and published); None where there are too few rows. Where rows state further
-        quantities, such as memory beside the time: ``quantities``, the same errors of each. Where
-        they state whether a plan ``fits``: ``fits``, counts of right and wrong predictions.
+    Returns ``rows, ok, unsupported, infeasible``, and ``oversized``, rows that ran although the
+    memory model refuses their plan; over the rows with an error ``median_abs_error, mean_abs_error,
+    p90_abs_error``, ``bias`` (mean error) and ``kendall_tau`` (rank correlation of predicted and
+    published); None where there are too few rows. Where rows state further quantities, such as
+    memory beside the time: ``quantities``, the same errors of each. Where they state whether a plan
+    ``fits``: ``fits``, counts of right and wrong predictions.
     """
     statuses = [row["status"] for row in compared]
     good = [row for row in compared if row["error"] is not None]

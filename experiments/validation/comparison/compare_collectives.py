@@ -114,8 +114,6 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
 def agreement(compared: pd.DataFrame) -> dict[str, Any]:
     """Rows compared, and the median, mean and 90th percentile of their absolute errors, and bias.
 
-    Examples
-    --------
     >>> import pandas as pd
     >>> agreement(pd.DataFrame({"error": [0.1, -0.3, None]}))["rows"]
     2

@@ -237,11 +237,8 @@ def with_intervals(
 def coverage(rows: Sequence[Row]) -> dict[str, float | None]:
     """Share of published values inside their intervals, and the intervals' median half-width.
 
-    Returns
-    -------
-    dict
-        ``coverage`` and ``median_half_width``; the latter is half of (high − low) / predicted. None
-        where no row has both.
+    Returns ``coverage`` and ``median_half_width``; the latter is half of (high − low) / predicted.
+    None where no row has both.
     """
     judged = [row for row in rows if row.get("low") is not None and row["error"] is not None]
     if not judged:

@@ -36,11 +36,7 @@ WHOLE_COLUMNS = 256
 class Stated:
     """A row with its empty cells filled in.
 
-    Attributes
-    ----------
-    values : mapping
-    assumed : tuple of str
-        Columns that were empty, or that could not be taken as they were.
+    ``assumed``: columns that were empty, or that could not be taken as they were.
     """
 
     values: Cells

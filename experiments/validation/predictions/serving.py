@@ -204,8 +204,6 @@ NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
 def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
     """Return the catalogue variants of the serving software of a row's month and engine.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> engine({"date": "2025-10"}, "trn2", shipped_catalogue())
     {'serving.trn2.expert_block_rate': 'sdk-2.26'}

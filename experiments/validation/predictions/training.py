@@ -86,16 +86,9 @@ def question(
 ) -> tuple[Model, Cluster, ParallelPlan]:
     """Return the model, cluster and plan that a row asks ``train`` about.
 
-    Parameters
-    ----------
-    row : mapping
-        Cells, those of the model and its sizes filled.
-    catalogue : Catalogue, optional
+    ``row``: cells, those of the model and its sizes filled.
 
-    Raises
-    ------
-    InputError
-        For what the plan or its framework refuses.
+    Raises InputError for what the plan or its framework refuses.
     """
     model = model_of(row)
     variants = variants_of(row)

@@ -35,14 +35,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one file.
-
-    Attributes
-    ----------
-    kind : Kind
-    header : tuple of str
-    rows : tuple of Row
-    """
+    """The rows of one file."""
 
     kind: Kind
     header: tuple[str, ...]
@@ -149,7 +142,7 @@ FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "ye
 def read_cell(column: Column, text: str) -> Value:
     """Value of a cell; None when it is empty.
 
-    Raises InputError: column, value and remedy in one line.
+    Raises InputError with column, value and remedy in one line.
     """
     text = text.strip()
     if not text:

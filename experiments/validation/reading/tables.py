@@ -69,10 +69,7 @@ def tables() -> dict[str, Table]:
 def table(name: str) -> Table:
     """Return the table of a name.
 
-    Raises
-    ------
-    InputError
-        For an unknown name.
+    Raises InputError for an unknown name.
     """
     known_table = tables().get(name)
     if known_table is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import cluster_sim as cs
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.memory import usable_hbm_bytes
+from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.serving import profile
 

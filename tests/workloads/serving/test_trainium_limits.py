@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from topologies.catalogue.catalogue import shipped_catalogue
-from topologies.catalogue.memory import usable_hbm_bytes
+from topologies.catalogue.catalogue import shipped_catalogue, usable_hbm_bytes
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.serving import Profile, profile

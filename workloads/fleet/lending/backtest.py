@@ -288,13 +288,8 @@ def backtest(nights_errors: NightErrors, confidence: float, fewest: float, most:
     night by whether its answer was exceeded. The excess itself is added to the next margins, half
     as much every night, because demand that has risen once often goes on rising.
 
-    Parameters
-    ----------
-    nights_errors : NightErrors
-    confidence : float
-        Share of nights in which demand has to stay within the capacity.
-    fewest, most : float
-        Fewest units that are kept, and most: the fleet without its reserve.
+    ``confidence``: share of nights in which demand has to stay within the capacity. ``fewest,
+    most``: fewest units that are kept, and most: the fleet without its reserve.
     """
     nights, wanted_risk = nights_errors.nights, 1 - confidence
     risk, loss, excess = AIM * wanted_risk, np.zeros(len(FORMS)), np.zeros(len(FORMS))

@@ -89,6 +89,7 @@ GROUPS = (FleetInputs, HistoryInputs, LimitInputs, NightInputs)
 """Options of lending that are keywords."""
 
 
+@display.by_facts("Lend")
 @dataclass(frozen=True, eq=False)
 class LendResult:
     """Answer to the night question, with its inputs.
@@ -128,12 +129,6 @@ class LendResult:
             "of them exceeded": tested["violated"],
             "time to reclaim": f"{self.loan.terms.reclaim_s:,.0f} s",
         }
-
-    def __repr__(self) -> str:
-        return display.line("LendResult", self._facts)
-
-    def _repr_html_(self) -> str:
-        return display.table("Lend", self._facts)
 
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)

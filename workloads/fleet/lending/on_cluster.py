@@ -48,21 +48,12 @@ def lead_times(
 ) -> pd.DataFrame:
     """Answer every night of the history several hours before it begins, at several confidences.
 
-    Parameters
-    ----------
-    need, start, question, terms
-        As in :func:`workloads.fleet.lending.answer.lend`.
-    hours : sequence of int
-        Hours from the decision to the beginning of the night.
-    levels : sequence of float
-        Confidences.
+    ``need, start, question, terms``: as in :func:`workloads.fleet.lending.answer.lend`. ``hours``:
+    hours from the decision to the beginning of the night. ``levels``: confidences.
 
-    Returns
-    -------
-    DataFrame
-        ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over the
-        night, and over the nights that every lead time could answer. Lead times for which the
-        history is too short are left out.
+    Returns ``lead_hours, confidence, chips, violated_share, nights``. ``chips`` is the mean over
+    the night, and over the nights that every lead time could answer. Lead times for which the
+    history is too short are left out.
     """
     history = np.asarray(need, float)
     moment = pd.Timestamp(start)

@@ -18,21 +18,35 @@ from workloads.serving.disaggregated import Pools
 class Service:
     """One service of the fleet: a model that answers one kind of request.
 
-    ``capacity``: capacity of one unit.
-    ``weights_bytes``: bytes that a unit loads before it can serve, all its replicas together [B].
-    ``patience_s``: most work in the queue [s]; requests beyond it are shed.
-    ``replicas``: replicas in a unit.
-    ``weights``: name of the weights. Services with the same weights share their units; by default a
-        service has weights of its own.
-    ``precision``: precision of the weights; empty where a stated rate replaces the model.
-    ``replica_chips``: chips of a replica; 0 where a stated rate replaces the model.
-    ``expert_groups``: groups of ranks among which the experts of a mixture are divided while
-        prompts run.
-    ``chunk_tokens``: tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
-    ``prediction``: features of the prediction of the capacity, from which its interval follows.
-    ``cold_s``: time that a unit loses while its prefix cache fills after a change of role [s].
-    ``apart``: prefill and decode replicas of a group that serves together; by default every replica
-        does both.
+    Attributes
+    ----------
+    name : str
+    capacity : Capacity
+        Capacity of one unit.
+    weights_bytes : float
+        Bytes that a unit loads before it can serve, all its replicas together [B].
+    patience_s : float
+        Most work in the queue [s]; requests beyond it are shed.
+    replicas : int
+        Replicas in a unit.
+    weights : str
+        Name of the weights. Services with the same weights share their units; by default a service
+        has weights of its own.
+    precision : str
+        Precision of the weights; empty where a stated rate replaces the model.
+    replica_chips : int
+        Chips of a replica; 0 where a stated rate replaces the model.
+    expert_groups : int
+        Groups of ranks among which the experts of a mixture are divided while prompts run.
+    chunk_tokens : int
+        Tokens of the pieces into which a replica cuts prompts; 0 for whole prompts.
+    prediction : Prediction, optional
+        Features of the prediction of the capacity, from which its interval follows.
+    cold_s : float
+        Time that a unit loses while its prefix cache fills after a change of role [s].
+    apart : Pools, optional
+        Prefill and decode replicas of a group that serves together; by default every replica does
+        both.
     """
 
     name: str

@@ -94,16 +94,8 @@ def tile(
 ) -> None:
     """Write into a column, for every row, the values that all ranks of its stage share.
 
-    Parameters
-    ----------
-    program : Program
-    layout : Layout
-    column : int array (ops and joins,)
-        Column that is written.
-    of_stage : list of int array (ops of the stage,)
-        Values for each stage.
-    more : int array (rows,), optional
-        Number that is added to the values of each row.
+    ``column`` (ops and joins,): column that is written. ``of_stage`` (ops of the stage,): values
+    for each stage. ``more`` (rows,): number that is added to the values of each row.
     """
     # Consecutive rows of one stage are written at once, as indices of all ops would take longer to
     # compute, and more memory, than the column itself.

@@ -96,7 +96,7 @@ def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
 def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
     """Refuse a run that this process has no room for.
 
-    Raises InputError: the message has ops, bytes, the limit, and a remedy.
+    Raises InputError with ops, bytes, the limit, and a remedy.
     """
     limit = machine_bytes()
     needed = size.memory_bytes(level, engine, ranks)

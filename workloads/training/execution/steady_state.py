@@ -79,7 +79,7 @@ def microbatch_ps(
     ``program``: one optimizer step of the plan, folded or not. ``trace``: its run without faults
     and jitter. ``longest``: most microbatches of a step whose time follows.
 
-    Returns none if the step does not repeat itself exactly, or has no trace of every op.
+    Returns None if the step does not repeat itself exactly, or has no trace of every op.
     """
     stretches = _stretches(plan, longest)
     if not stretches or not isinstance(trace, Trace):

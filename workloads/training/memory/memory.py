@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from topologies.catalogue.catalogue import Catalogue
-from topologies.catalogue.memory import usable_hbm_bytes
+from topologies.catalogue.catalogue import Catalogue, usable_hbm_bytes
 from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import trained_share, whole
@@ -286,7 +285,7 @@ def check_memory(
 ) -> None:
     """Refuse a plan that does not fit in memory even at the least that a stack may need.
 
-    Raises InputError: the message has the size of every part, what is lacking at the least and
+    Raises InputError with the size of every part, what is lacking at the least and
     likely, and changes each of which makes the plan fit.
     """
     if memory.fits:

@@ -20,7 +20,7 @@ CHUNKS_WITHOUT_LAYERS = 2
 def check_model(plan: ParallelPlan, model: Model) -> None:
     """Refuse a plan whose degrees do not divide the sizes of the model.
 
-    Raises InputError: the message has the size, the degree, and the nearest degree that works.
+    Raises InputError with the size, the degree, and the nearest degree that works.
     """
     _check_tp(plan, model)
     _check_cp(plan, model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from topologies import display
 from topologies.arguments import fitting
-from topologies.options import option
+from topologies.options import setting
 from workloads.training.plan.agreement import (
     check_batch,
     check_expert_degrees,
@@ -140,148 +140,96 @@ class ParallelPlan:
     (Plan(tp=8, pp=2, dp=4, global_batch=64), 64)
     """
 
-    tp: int = field(default=1, metadata=option("Tensor-parallel degree"))
-    pp: int = field(default=1, metadata=option("Pipeline-parallel degree: number of stages"))
-    dp: int = field(
-        default=1,
-        metadata=option("Data-parallel degree", default="fills the cluster"),
+    tp: int = setting(1, "Tensor-parallel degree")
+    pp: int = setting(1, "Pipeline-parallel degree: number of stages")
+    dp: int = setting(1, "Data-parallel degree", default="fills the cluster")
+    cp: int = setting(1, "Context-parallel degree")
+    ep: int = setting(1, "Expert-parallel degree")
+    etp: int = setting(0, "Tensor-parallel degree of experts", default="that of --tp")
+    vpp: int = setting(1, "Model chunks of a pipeline stage")
+    microbatch: int = setting(1, "Sequences that a rank processes at once")
+    global_batch: int = setting(
+        1, "Sequences of one optimizer step", default="16 microbatches a rank"
     )
-    cp: int = field(default=1, metadata=option("Context-parallel degree"))
-    ep: int = field(default=1, metadata=option("Expert-parallel degree"))
-    etp: int = field(
-        default=0, metadata=option("Tensor-parallel degree of experts", default="that of --tp")
+    seq: int = setting(4096, "Tokens of a sequence", default="4096, or all of the model's")
+    zero: int = setting(
+        1,
+        "ZeRO stage: 1 shards the optimizer state, 2 gradients as well, 3 parameters as well",
+        choices=CHOICES["zero"],
     )
-    vpp: int = field(default=1, metadata=option("Model chunks of a pipeline stage"))
-    microbatch: int = field(default=1, metadata=option("Sequences that a rank processes at once"))
-    global_batch: int = field(
-        default=1,
-        metadata=option("Sequences of one optimizer step", default="16 microbatches a rank"),
+    reshard: bool = setting(
+        True, "Shard parameters and gradients again after each pass (ZeRO-2 and 3)"
     )
-    seq: int = field(
-        default=4096, metadata=option("Tokens of a sequence", default="4096, or all of the model's")
+    sequence_parallel: bool = setting(
+        True,
+        "Split norms and residuals along the sequence over --tp",
+        default="on where --tp divides the sequence",
     )
-    zero: int = field(
-        default=1,
-        metadata=option(
-            "ZeRO stage: 1 shards the optimizer state, 2 gradients as well, 3 parameters as well",
-            choices=CHOICES["zero"],
-        ),
+    schedule: str = setting(DEFAULT, "Pipeline schedule", choices=schedule_names)
+    recompute: Recompute = setting(
+        "selective", "Activations to recompute", choices=CHOICES["recompute"]
     )
-    reshard: bool = field(
-        default=True,
-        metadata=option("Shard parameters and gradients again after each pass (ZeRO-2 and 3)"),
+    recompute_every: int = setting(1, "Under full recomputation, recompute only every N-th layer")
+    precision: str = setting("bf16", "Precision of matrix products", choices=CHOICES["precision"])
+    fp8_recipe: str = setting(
+        "tensorwise", "Granularity of scales in fp8", choices=CHOICES["fp8_recipe"]
     )
-    sequence_parallel: bool = field(
-        default=True,
-        metadata=option(
-            "Split norms and residuals along the sequence over --tp",
-            default="on where --tp divides the sequence",
-        ),
+    overlap: Overlap = setting(
+        "dp", "Communication that overlaps compute", choices=CHOICES["overlap"]
     )
-    schedule: str = field(
-        default=DEFAULT, metadata=option("Pipeline schedule", choices=schedule_names)
+    attention: str = setting("fused", "Attention kernel", choices=CHOICES["attention"])
+    ranks_per_chip: int = setting(1, "Ranks on a chip", default="1, on Trainium1 2")
+    order: tuple[str, ...] = setting(
+        ORDER, "Axes from the fastest-changing rank number to the slowest", kind=str
     )
-    recompute: Recompute = field(
-        default="selective",
-        metadata=option("Activations to recompute", choices=CHOICES["recompute"]),
+    cp_exchange: CpExchange = setting(
+        "ring", "Exchange of keys and values", choices=CHOICES["cp_exchange"]
     )
-    recompute_every: int = field(
-        default=1, metadata=option("Under full recomputation, recompute only every N-th layer")
+    routing_skew: float = setting(1.0, "Tokens of the busiest expert-parallel rank over the mean")
+    capacity_factor: float = setting(
+        0.0,
+        "Capacity of each expert over its mean number of tokens; empty slots are computed too",
+        default="0: no limit",
     )
-    precision: str = field(
-        default="bf16",
-        metadata=option("Precision of matrix products", choices=CHOICES["precision"]),
+    routed_nodes: int = setting(
+        0,
+        "Most servers with experts of one token; each of them receives the token once",
+        default="0: no limit, a copy for each expert",
     )
-    fp8_recipe: str = field(
-        default="tensorwise",
-        metadata=option("Granularity of scales in fp8", choices=CHOICES["fp8_recipe"]),
+    fp8_exchange: bool = setting(False, "Send tokens to experts in fp8; results return in bf16")
+    stage_layers: tuple[int, ...] = setting(
+        (), "Layers of each model chunk", kind=str, metavar="N-N-…", default="as even as possible"
     )
-    overlap: Overlap = field(
-        default="dp",
-        metadata=option("Communication that overlaps compute", choices=CHOICES["overlap"]),
+    bucket_bytes: int = setting(
+        0,
+        "Bytes of gradients that are reduced together during the backward pass, such as 160MB",
+        name="bucket",
+        kind=str,
+        default="that of the training library",
     )
-    attention: str = field(
-        default="fused", metadata=option("Attention kernel", choices=CHOICES["attention"])
+    lora_rank: int = setting(
+        0, "Rank of trained adapters; weights are frozen", default="0, no adapters"
     )
-    ranks_per_chip: int = field(
-        default=1, metadata=option("Ranks on a chip", default="1, on Trainium1 2")
+    lora_on: str = setting("all", "Matrix products that have adapters", choices=CHOICES["lora_on"])
+    train_only: str = setting(
+        "",
+        "The only part of the model that is trained",
+        kind=str,
+        choices=CHOICES["train_only"][1:],
+        default="all of it",
     )
-    order: tuple[str, ...] = field(
-        default=ORDER,
-        metadata=option("Axes from the fastest-changing rank number to the slowest", kind=str),
+    optimizer: str = setting(
+        "adamw", "Optimizer, by its state and arithmetic", choices=CHOICES["optimizer"]
     )
-    cp_exchange: CpExchange = field(
-        default="ring",
-        metadata=option("Exchange of keys and values", choices=CHOICES["cp_exchange"]),
+    runtime: str = setting(
+        "compiled", "Way in which work is issued to Trainium", choices=CHOICES["runtime"]
     )
-    routing_skew: float = field(
-        default=1.0, metadata=option("Tokens of the busiest expert-parallel rank over the mean")
-    )
-    capacity_factor: float = field(
-        default=0.0,
-        metadata=option(
-            "Capacity of each expert over its mean number of tokens; empty slots are computed too",
-            default="0: no limit",
-        ),
-    )
-    routed_nodes: int = field(
-        default=0,
-        metadata=option(
-            "Most servers with experts of one token; each of them receives the token once",
-            default="0: no limit, a copy for each expert",
-        ),
-    )
-    fp8_exchange: bool = field(
-        default=False, metadata=option("Send tokens to experts in fp8; results return in bf16")
-    )
-    stage_layers: tuple[int, ...] = field(
-        default=(),
-        metadata=option(
-            "Layers of each model chunk", kind=str, metavar="N-N-…", default="as even as possible"
-        ),
-    )
-    bucket_bytes: int = field(
-        default=0,
-        metadata=option(
-            "Bytes of gradients that are reduced together during the backward pass, such as 160MB",
-            name="bucket",
-            kind=str,
-            default="that of the training library",
-        ),
-    )
-    lora_rank: int = field(
-        default=0,
-        metadata=option("Rank of trained adapters; weights are frozen", default="0, no adapters"),
-    )
-    lora_on: str = field(
-        default="all",
-        metadata=option("Matrix products that have adapters", choices=CHOICES["lora_on"]),
-    )
-    train_only: str = field(
-        default="",
-        metadata=option(
-            "The only part of the model that is trained",
-            kind=str,
-            choices=CHOICES["train_only"][1:],
-            default="all of it",
-        ),
-    )
-    optimizer: str = field(
-        default="adamw",
-        metadata=option("Optimizer, by its state and arithmetic", choices=CHOICES["optimizer"]),
-    )
-    runtime: str = field(
-        default="compiled",
-        metadata=option("Way in which work is issued to Trainium", choices=CHOICES["runtime"]),
-    )
-    framework: str = field(
-        default="",
-        metadata=option(
-            "Training stack that runs the plan, with settings as in megatron-lm:2020, or FILE.yaml",
-            metavar="NAME",
-            choices=framework_names,
-            default="the usual one of the chip and the kind of plan",
-        ),
+    framework: str = setting(
+        "",
+        "Training stack that runs the plan, with settings as in megatron-lm:2020, or FILE.yaml",
+        metavar="NAME",
+        choices=framework_names,
+        default="the usual one of the chip and the kind of plan",
     )
     assumed: tuple[str, ...] = field(default=(), compare=False, repr=False)
 

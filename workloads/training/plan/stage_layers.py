@@ -101,7 +101,7 @@ def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]
 def kinds_of_chunks(model: Model, plan: ParallelPlan) -> tuple[tuple[int, ...], ...]:
     """Count the layers of each chunk by kind, and by whether their activations are kept.
 
-    Returns the for each chunk in order of the model: the number of layers of each of
+    Returns, for each chunk in order of the model: the number of layers of each of
     ``model.kinds`` that are recomputed as the plan says, then the number of layers of each kind
     whose activations are kept, as full recomputation of only every N-th layer leaves them.
     """

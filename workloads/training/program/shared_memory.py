@@ -104,7 +104,7 @@ def contending(
     ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate that the
     memory gives [B/s].
 
-    Returns false for ops that are never slowed and never slow another; (ops,).
+    Returns False for ops that are never slowed and never slow another; (ops,).
     """
     contends = np.zeros(len(stream), np.bool_)
     communications, low, high = _windows(stream, src, dst)

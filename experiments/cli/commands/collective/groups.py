@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
     """Return the groups of the options, by default one of all chips.
 
-    Raises
-    ------
-    InputError
-        For options that contradict each other, and for chips outside the cluster.
+    Raises InputError for options that contradict each other, and for chips outside the cluster.
     """
     from cluster_sim.collectives.group_parsing import ordered, parse_groups
     from cluster_sim.collectives.results import first_ranks

@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_issued(cluster: Cluster, runtime: str) -> None:
-    """Refuse a runtime of Trainium on a machine of another chip, which has none of them.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a runtime of Trainium on a machine of another chip, which has none of them."""
     from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
 
     if runtime in ("eager", "xla") and not is_trainium(cluster):
@@ -34,8 +29,6 @@ def idle_options(
 ) -> dict[str, str]:
     """Return each stated option that changes nothing, with the reason.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import Group
     >>> from experiments.cli.commands.collective.inputs import CollectiveInputs, RankInputs
     >>> from topologies.clusters.names import cluster

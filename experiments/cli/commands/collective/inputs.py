@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.options import option
+from topologies.options import option, setting
 
 
 def _algorithms() -> tuple[str, ...]:
@@ -27,48 +27,34 @@ class CollectiveInputs:
             argument=True,
         )
     )
-    size: str | None = field(
-        default=None,
-        metadata=option(
-            "Bytes of the buffer as nccl-tests counts them: 1GiB, a list, or a geometric range "
-            "such as 1KiB:1GiB:4",
-            metavar="SIZE[,SIZE…]",
-        ),
+    size: str | None = setting(
+        None,
+        "Bytes of the buffer as nccl-tests counts them: 1GiB, a list, or a geometric range "
+        "such as 1KiB:1GiB:4",
+        metavar="SIZE[,SIZE…]",
     )
-    algorithm: str = field(
-        default="auto",
-        metadata=option(
-            "Algorithm by name; auto for the runtime's choice, best for the fastest of all",
-            choices=_algorithms,
-        ),
+    algorithm: str = setting(
+        "auto",
+        "Algorithm by name; auto for the runtime's choice, best for the fastest of all",
+        choices=_algorithms,
     )
-    runtime: str = field(
-        default="compiled",
-        metadata=option(
-            "Way in which Trainium's host issues the collective: inside a compiled graph, by "
-            "itself, or through torch-xla",
-            choices=("compiled", "eager", "xla"),
-        ),
+    runtime: str = setting(
+        "compiled",
+        "Way in which Trainium's host issues the collective: inside a compiled graph, by "
+        "itself, or through torch-xla",
+        choices=("compiled", "eager", "xla"),
     )
-    matrix: Path | None = field(
-        default=None,
-        metadata=option(
-            "Bytes that each rank (row) sends to each other (column) in an all-to-all-v",
-            name="bytes",
-            metavar="FILE.csv",
-        ),
+    matrix: Path | None = setting(
+        None,
+        "Bytes that each rank (row) sends to each other (column) in an all-to-all-v",
+        name="bytes",
+        metavar="FILE.csv",
     )
-    skew: float | None = field(
-        default=None,
-        metadata=option(
-            "Skew of an all-to-all-v: rank j receives bytes in proportion to (j + 1)^-SKEW; 0 is "
-            "even"
-        ),
+    skew: float | None = setting(
+        None,
+        "Skew of an all-to-all-v: rank j receives bytes in proportion to (j + 1)^-SKEW; 0 is even",
     )
-    ideal: bool = field(
-        default=False,
-        metadata=option("Use the rates and latencies of links alone, without efficiencies"),
-    )
+    ideal: bool = setting(False, "Use the rates and latencies of links alone, without efficiencies")
     fault: tuple[str, ...] = field(
         default=(),
         metadata=option(
@@ -77,47 +63,29 @@ class CollectiveInputs:
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )
-    sbuf: bool = field(
-        default=False,
-        metadata=option("Keep buffers in the cores' scratchpads (SBUF) instead of in HBM"),
-    )
+    sbuf: bool = setting(False, "Keep buffers in the cores' scratchpads (SBUF) instead of in HBM")
 
 
 @dataclass(frozen=True)
 class RankInputs:
     """Ranks that take part."""
 
-    ranks: int | None = field(
-        default=None, metadata=option("Number of ranks, on the first chips", default="all chips")
+    ranks: int | None = setting(None, "Number of ranks, on the first chips", default="all chips")
+    ranks_per_chip: int = setting(1, "Logical cores of a chip that take part as ranks")
+    group: str | None = setting(
+        None,
+        "Chips that take part, such as 0-15,32-47; semicolons separate groups that run at the "
+        "same time: 0-3;4-7",
+        metavar="CHIPS",
     )
-    ranks_per_chip: int = field(
-        default=1, metadata=option("Logical cores of a chip that take part as ranks")
-    )
-    group: str | None = field(
-        default=None,
-        metadata=option(
-            "Chips that take part, such as 0-15,32-47; semicolons separate groups that run at the "
-            "same time: 0-3;4-7",
-            metavar="CHIPS",
-        ),
-    )
-    order: str | None = field(
-        default=None,
-        metadata=option("Chips in the order of their ranks", metavar="FILE|LIST"),
-    )
-    unrestricted: bool = field(
-        default=False,
-        metadata=option("Also run groups that the Neuron runtime refuses"),
-    )
+    order: str | None = setting(None, "Chips in the order of their ranks", metavar="FILE|LIST")
+    unrestricted: bool = setting(False, "Also run groups that the Neuron runtime refuses")
 
 
 @dataclass(frozen=True)
 class CompareInputs:
     """Measured times beside the simulated ones."""
 
-    compare: Path | None = field(
-        default=None,
-        metadata=option(
-            "Output of nccom-test or nccl-tests to compare the simulation with", metavar="FILE"
-        ),
+    compare: Path | None = setting(
+        None, "Output of nccom-test or nccl-tests to compare the simulation with", metavar="FILE"
     )

@@ -36,10 +36,7 @@ def rank_fleet(
 ) -> list[Ranking]:
     """Rank numbers by their effect on lending and on the cost; none without ``--sensitivity``.
 
-    Raises
-    ------
-    InputError
-        For a fleet that lends nothing.
+    Raises InputError for a fleet that lends nothing.
     """
     if not sure.sensitivity:
         return []
