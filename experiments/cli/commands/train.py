@@ -34,7 +34,7 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 @dataclass(frozen=True)
 class PlanInputs(Conditions):
-    """File with fields of a plan, the chips it has, and conditions that a plan does not say."""
+    """File of a plan, its chips, and conditions of the run."""
 
     chips: int | None = setting(
         None, "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
