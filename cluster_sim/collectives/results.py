@@ -29,7 +29,7 @@ from cluster_sim.collectives.lowering.timed import one_op_a_rank
 from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.fault_text import Fault, fault_table
+from cluster_sim.hardware.fault_text import Fault, fault_table, spelled_out
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -215,7 +215,8 @@ def measure_built(
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
-    changes = fault_table(built.schedule, faults, frame.group.cluster) if faults else None
+    stated = spelled_out(faults, frame.group.cluster)
+    changes = fault_table(built.schedule, stated, frame.group.cluster) if stated else None
     trace = run(built.schedule, engine=frame.engine, faults=changes)
     row = result_row(frame, trace, (begun, ready, time.perf_counter()))
     by_default = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS
