@@ -94,6 +94,21 @@ def bigger(key: str, factor: int) -> Change:
     return change
 
 
+def on_torus(rng: Random) -> Line:
+    """A collective on all chips of a torus whose last axis has four of them."""
+    line = draws.collective(rng)
+    links = {} if rng.random() < 0.5 else line.options
+    shape = rng.choice(("torus:4x4", "torus:2x3x4")) if links else "trn2.48xlarge"
+    return Line((*line.words[:2], shape), {**links, "size": line.options["size"]})
+
+
+def shifted_columns(line: Line, rng: Random) -> Line:
+    """Move all ranks the same way round the last axis; by an even step where routes have ties."""
+    step = 2 if line.words[1] in ("all-to-all", "broadcast") else rng.choice((1, 2, 3))
+    chips = range(24 if "3" in line.words[2] else 16)
+    return line.but(order=",".join(str(chip // 4 * 4 + (chip + step) % 4) for chip in chips))
+
+
 def own(draw: Callable[..., Line], **stated: Any) -> Draw:
     """Draw of lines on machines from files."""
     return lambda rng: draw(rng, from_file=True, **stated)
@@ -216,6 +231,7 @@ COLLECTIVES = (
         TIME,
     ),
     Law("a seed changes no collective", own(draws.collective), to(seed=9), "==", TIME),
+    Law("a torus shifted onto itself times alike", on_torus, shifted_columns, "==", TIME),
     Law(
         "an all-to-all-v of equal parts is an all-to-all",
         lambda rng: Line(
