@@ -16,6 +16,7 @@ from experiments.reports.idle import idle_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
 from topologies.units import format_bytes, format_memory, format_seconds
+from workloads.training.execution.shared_durations import APART
 from workloads.training.memory.in_use import memory_in_use
 from workloads.training.plan.without_effect import idle_fields
 
@@ -217,6 +218,8 @@ def _without_choice(basis: str) -> str:
 def folding(run: Iteration) -> str:
     """Text with the number of ranks that were simulated, and stand for all equal ones."""
     ops = f"{run.ops:,} ops"
+    if run.level == "rank-vector" and run.shares_memory:
+        ops += f"; memory is shared by mean durations, within {APART:.0%} of --level collective"
     if not run.folded:
         return f"all {run.plan.ranks:,} ranks, {ops}"
     some = len(run.program)

@@ -287,7 +287,7 @@ LEVELS = tuple(
         STEP,
         apart,
     )
-    for level, apart in (("rank-vector", 0.07), ("flow", 0.1), ("chunk", 0.25))
+    for level, apart in (("rank-vector", 0.02), ("flow", 0.1), ("chunk", 0.25))
 )
 """What the levels share differs (memory, links), and so do their times, within bounds."""
 TRAINING = (

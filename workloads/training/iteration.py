@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 COMPOSES = ("auto", "collective")
 """Levels at which collectives are timed one by one, with the faults that they cross."""
 
+SHARING = ("collective", "rank-vector")
+"""Levels at which kernels and collectives share memory, the second by mean durations."""
+
 
 @dataclass(frozen=True, eq=False)
 class Iteration:
@@ -184,7 +187,7 @@ class Iteration:
     @property
     def shares_memory(self) -> bool:
         """Return whether kernels and collectives that overlap slow each other in memory."""
-        return self.level == "collective" and self.program.memory_bytes_per_s > 0
+        return self.level in SHARING and self.program.memory_bytes_per_s > 0
 
     @property
     def tokens_per_s(self) -> float:

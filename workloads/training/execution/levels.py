@@ -20,6 +20,7 @@ from workloads.training.execution.chunk_level import Expanded, expand, project, 
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
+from workloads.training.execution.shared_durations import with_shared_memory
 from workloads.training.program.by_value import ByValue
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.program import Program, fits_in_memory_rate
@@ -117,7 +118,7 @@ def ready(
             "adapters that fail after the start."
         )
     if level == "rank-vector":
-        return Ready(program, disturbed)
+        return Ready(with_shared_memory(program), disturbed)
     usual = lower(program, memory=level == "collective", structures=structures)
     schedule = disturb(usual, program, disturbed) if disturbed else usual
     compared = bool(disturbed or faults or healthy)
