@@ -39,6 +39,8 @@ def with_detours(fabric: Fabric, down: Sequence[str]) -> Fabric:
     >>> ring.resources.names(instead)
     ['link:0-3', 'link:3-2', 'link:2-1']
     """
+    if not down:
+        return fabric
     import networkx as nx
 
     table = fabric.resources
