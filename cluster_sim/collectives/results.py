@@ -29,7 +29,7 @@ from cluster_sim.collectives.lowering.timed import one_op_a_rank
 from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.fault_text import Fault, fault_table, spelled_out
+from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -185,8 +185,9 @@ def measure(
         if alone and (streamed or not fits_by(many, picked)):
             refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
-        build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf)
-        return measure_built(build, frame, proof=proof, faults=faults)
+        down = gone_around(spelled_out(faults, first.group.cluster))[0]
+        build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf, down=down)
+        return measure_built(build, frame, proof=proof, faults=faults, down=down)
 
     is_best = algorithm == BEST
     candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
@@ -199,6 +200,7 @@ def measure_built(
     *,
     proof: bool | None = None,
     faults: Sequence[Fault] = (),
+    down: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a collective; returns its row and its trace.
 
@@ -210,13 +212,19 @@ def measure_built(
     proof : bool, optional
         As in :func:`rows`.
     faults : sequence of Fault
+    down : sequence of str
+        Links among them that the built schedule goes around.
     """
     check_engine(frame.engine)
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
-    stated = spelled_out(faults, frame.group.cluster)
-    changes = fault_table(built.schedule, stated, frame.group.cluster) if stated else None
+    cluster = frame.group.cluster
+    stated = spelled_out(faults, cluster)
+    if stated:
+        fault_table(built.schedule, stated, cluster)  # refuses unknown ones, names idle ones
+    slow = [fault for fault in stated if fault.resource not in down]
+    changes = fault_table(built.schedule, slow, cluster) if slow else None
     trace = run(built.schedule, engine=frame.engine, faults=changes)
     row = result_row(frame, trace, (begun, ready, time.perf_counter()))
     by_default = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS

@@ -51,7 +51,7 @@ from workloads.training.program.shared_memory import Draws, draws
 SIDES = ("tx", "rx")
 ON_THE_WAY = ("link", "cable", "adapter", *SIDES)
 """Kinds of parts that messages cross, as faults name them."""
-MOST_OPS = 2_000_000
+MOST_OPS = 200_000
 """Most ops of a collective that is simulated on all its domains with a fault, if it has several."""
 
 
@@ -336,7 +336,7 @@ class _Damage:
     def _simulated(self, group: Group, step: LayerOp, size: int, faults: Sequence[Fault]) -> int:
         """Return the delay of a call from runs of its messages with the faults and without [ps]."""
         usual = call_schedule(group, step.collective, size)
-        met = _used(usual).intersection(fault.resource for fault in faults)
+        met = _used(usual, faults)
         self.met |= met
         if not met:
             return 0
@@ -381,12 +381,14 @@ def _slowest(faults: Sequence[Fault], rate: int) -> int:
     return max(1, min(rate * each.numerator // each.denominator for each in faults))
 
 
-def _used(schedule: Schedule) -> set[str]:
-    """Return the names of the resources that a schedule uses."""
-    used = np.zeros(len(schedule.resources), np.bool_)
+def _used(schedule: Schedule, faults: Sequence[Fault]) -> set[str]:
+    """Return the names of the faulty resources that a schedule uses."""
+    table, used = schedule.resources, np.zeros(len(schedule.resources), np.bool_)
     used[schedule.resource[schedule.resource >= 0]] = True
     used[schedule.flows.resource] = True
-    return set(schedule.resources.names(np.flatnonzero(used)))
+    near = [_chip_near(fault) for fault in faults]
+    used &= np.isin(table.owner, near) | np.isin(table.peer, near)
+    return {fault.resource for fault in faults}.intersection(table.names(np.flatnonzero(used)))
 
 
 def _chip_near(fault: Fault) -> int:
