@@ -332,8 +332,11 @@ def _build(
     others = spelled_out(others, cluster, plan.ranks_per_chip)
     slowed = None
     if crossed:
-        per_token = shapes.model.experts.per_token if shapes.model.experts else 1
-        slowed = composed(step_program, plan, cluster, crossed, per_token)
+        slowed = composed(
+            *(step_program, plan, cluster, crossed),
+            per_token=shapes.model.experts.per_token if shapes.model.experts else 1,
+            iterations=detail.iterations,
+        )
         step_program = slowed.program
     healthy = None if slowed is None else slowed.usual
     if counts_equal_ranks(detail):

@@ -110,6 +110,11 @@ def test_what_was_hit_is_told() -> None:
     )  # fmt: skip
     added = sum(each.calls * (each.time_s - each.usual_s) for each in slow.crossed.struck)
     assert slow.iteration_s - (slow.undisturbed_s or 0) == pytest.approx(added, rel=1e-6)
+    stages = step("trn2.48xlarge", TOY, {"tp": 4, "pp": 2, "dp": 2}, ("cable:0-1@0s:slow=1/4",))
+    assert stages.crossed is not None
+    assert {each.of_groups for each in stages.crossed.struck if each.axis == "tp"} == {4}
+    twice = step("trn2.48xlarge", SHORT, how, ("cable:0-1@0s:slow=1/4",), iterations=2)
+    assert twice.crossed == slow.crossed
 
 
 def test_an_idle_part_changes_nothing_and_is_named() -> None:

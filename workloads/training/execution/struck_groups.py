@@ -126,7 +126,13 @@ def of_messages(faults: Iterable[Fault]) -> tuple[tuple[Fault, ...], tuple[Fault
 
 
 def composed(
-    program: Program, plan: ParallelPlan, cluster: Cluster, faults: Sequence[Fault], per_token: int
+    program: Program,
+    plan: ParallelPlan,
+    cluster: Cluster,
+    faults: Sequence[Fault],
+    *,
+    per_token: int,
+    iterations: int = 1,
 ) -> Composed:
     """Time the groups that cross faults of links and adapters with them.
 
@@ -140,6 +146,8 @@ def composed(
         Faults of cables and adapters, as stated.
     per_token : int
         Experts of a token.
+    iterations : int
+        Steps in a row that the program has.
 
     Raises
     ------
@@ -161,12 +169,13 @@ def composed(
         for slow, old in zip(worse, usual, strict=True)
     ]
     slow = replace(program, exchanges=tuple(worse))
+    hit = [each._replace(calls=each.calls // iterations) for each in struck.values() if each.groups]
     memory = program.memory_bytes_per_s
     return Composed(
-        sharing(slow, memory) if memory and struck else slow,
+        sharing(slow, memory) if memory and hit else slow,
         replace(program, exchanges=tuple(usual)),
         replace(program, exchanges=tuple(both)),
-        Crossed(tuple(struck.values()), damage.idle(faults, struck=bool(struck))),
+        Crossed(tuple(hit), damage.idle(faults, struck=bool(hit))),
     )
 
 
@@ -198,9 +207,9 @@ def _timed(
         call = int(np.flatnonzero(where == one)[0])
         usual = {old: int(exchange.duration_ps[old, call]) for old, _ in later_of}
         times = [(usual[old] + later[one], usual[old]) for old, later in later_of if later[one]]
-        if times:
-            each = int(calls[alike].sum())
-            _add(struck, key, Struck(*key, len(times), len(kind), each, *_seconds(max(times))))
+        slowest = _seconds(max(times, default=(0, 0)))
+        each = int(calls[alike].sum()) if times else 0
+        _add(struck, key, Struck(*key, len(times), len(kind), each, *slowest))
     return kind, np.vstack([exchange.duration_ps, *rows]), np.array(origin)
 
 
