@@ -15,7 +15,8 @@ from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
-from topologies.units import format_memory, format_seconds
+from topologies.units import format_bytes, format_memory, format_seconds
+from workloads.training.execution.shared_durations import APART
 from workloads.training.memory.in_use import memory_in_use
 from workloads.training.plan.without_effect import idle_fields
 
@@ -40,7 +41,7 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "chips": run.chips,
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
-        **idle_entry(idle_fields(plan, run.model)),
+        **idle_entry(without_effect(run)),
         "iteration_s": run.iteration_s,
         "interval": interval_document(run),
         "tokens": plan.tokens,
@@ -70,13 +71,36 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     }
 
 
-def _disturbed(run: Iteration) -> dict[str, float]:
+def _disturbed(run: Iteration) -> dict[str, Any]:
     """Time of the undisturbed step, and the change by disturbances; empty without any."""
     undisturbed_s = run.undisturbed_s
     if undisturbed_s is None:
         return {}
     change_s = run.iteration_s - undisturbed_s
-    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s}
+    struck = [each._asdict() for each in run.crossed.struck] if run.crossed else []
+    slowed = {"slowed_collectives": struck} if struck else {}
+    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **slowed}
+
+
+def without_effect(run: Iteration) -> dict[str, str]:
+    """Options of a step that change nothing, with the reasons."""
+    idle = run.crossed.idle if run.crossed else {}
+    faults = {f"fault {name}": reason for name, reason in idle.items()}
+    return {**idle_fields(run.plan, run.model), **faults}
+
+
+def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
+    """Collectives that cross a faulty link or adapter, for people: whose, how long, how often."""
+    return [
+        (
+            f"{each.axis} {each.collective} of {format_bytes(each.size_bytes)}",
+            f"{each.groups:,} of {each.of_groups:,}",
+            f"{each.calls:,}",
+            format_seconds(each.usual_s),
+            format_seconds(each.time_s),
+        )
+        for each in (run.crossed.struck if run.crossed else ())
+    ]
 
 
 def interval_document(run: Iteration) -> dict[str, Any]:
@@ -153,7 +177,8 @@ def _disturbance(run: Iteration) -> list[tuple[str, str]]:
     longer = run.iteration_s - usual
     change = f"{format_seconds(abs(longer))} {'longer' if longer >= 0 else 'shorter'}"
     waited = format_seconds(run.breakdown_s["straggler"])
-    return [("disturbance", f"{change} than undisturbed; a rank waits {waited} for it on average")]
+    more = f"{change} than {format_seconds(usual)} undisturbed"
+    return [("disturbance", f"{more}; a rank waits {waited} for it on average")]
 
 
 def _costs(run: Iteration) -> list[tuple[str, str]]:
@@ -191,6 +216,8 @@ def _without_choice(basis: str) -> str:
 def folding(run: Iteration) -> str:
     """Text with the number of ranks that were simulated, and stand for all equal ones."""
     ops = f"{run.ops:,} ops"
+    if run.level == "rank-vector" and run.shares_memory:
+        ops += f"; memory is shared by mean durations, within {APART:.0%} of --level collective"
     if not run.folded:
         return f"all {run.plan.ranks:,} ranks, {ops}"
     some = len(run.program)

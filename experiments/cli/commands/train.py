@@ -79,8 +79,8 @@ class RunInputs:
     fault: tuple[str, ...] = field(
         default=(),
         metadata=option(
-            "Resource, by its name in the trace, that dies or slows down, such as "
-            "engine:0@1ms:slow=1/2; may be repeated",
+            "Cable, adapter, chip, server, or resource by its name in the trace, that dies or "
+            "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )
@@ -246,15 +246,23 @@ def _run(
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.assumed import assumed_sentences
-    from experiments.reports.training import breakdown_rows, headline, results
-    from workloads.training.plan.without_effect import idle_fields
+    from experiments.reports.training import (
+        breakdown_rows,
+        headline,
+        results,
+        slowed_rows,
+        without_effect,
+    )
 
     _print_left_out(run, filed)
-    for line in idle_sentences(idle_fields(run.plan, run.model)):
+    for line in idle_sentences(without_effect(run)):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
     for line in assumed_sentences(run):
         print_text(line)
+    if slowed := slowed_rows(run):
+        of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
+        print_table("", of_faults, slowed)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
