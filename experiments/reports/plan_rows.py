@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workloads.confidence.answers import training_interval
-from workloads.confidence.features import training_features
 from workloads.confidence.interval import Interval
-from workloads.confidence.kinds import Prediction
-from workloads.confidence.ratio import margin
-from workloads.search import Finalist, Search
+from workloads.training.choice import tied
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from workloads.search import Finalist, Search
 
 
 FIELDS = (
@@ -47,17 +45,12 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     of a ratio.
     """
     best = search.finalists[0]
-
-    def features(finalist: Finalist) -> Prediction:
-        stack = framework_of(finalist.plan, search.cluster)
-        return training_features(search.model, finalist.plan, search.cluster, stack.name)
-
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):
         ends = plan_interval(search, finalist)
-        apart = math.log(finalist.iteration_s / best.iteration_s)
-        tied = apart <= margin(features(best), features(finalist))
-        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": tied})
+        ratio = finalist.iteration_s / best.iteration_s
+        ties = tied(search.model, search.cluster, best.plan, finalist.plan, ratio)
+        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": ties})
     return rows
 
 

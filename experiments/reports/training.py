@@ -13,11 +13,11 @@ from experiments.figures.training import NAMES, one_step
 from experiments.reports.assumed import assumed_document
 from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
+from experiments.reports.remarks import remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
 from topologies.units import format_memory, format_seconds
 from workloads.training.memory.in_use import memory_in_use
-from workloads.training.plan.without_effect import idle_fields
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -40,7 +40,8 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "chips": run.chips,
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
-        **idle_entry(idle_fields(plan, run.model)),
+        **idle_entry(run.without_effect),
+        **remarks_entry(run),
         "iteration_s": run.iteration_s,
         "interval": interval_document(run),
         "tokens": plan.tokens,
@@ -270,12 +271,18 @@ def _shown_ranks(run: Iteration) -> list[int]:
     return first[:: -(-len(first) // 8)]
 
 
+NO_METRICS = ("build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks")
+"""Keys of a document that are of one run of the program, or no numbers."""
+
+
 def metrics(results: Mapping[str, Any]) -> Table:
     """Return a document of nested numbers as rows of ``metric`` and ``value``."""
     rows: list[tuple[str, Any]] = []
     for key, value in results.items():
+        if key in NO_METRICS:
+            continue
         if isinstance(value, Mapping):
             rows += [(f"{key}.{inner}", item) for inner, item in value.items()]
-        elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):
+        else:
             rows.append((key, value))
     return Table({"metric": [name for name, _ in rows], "value": [value for _, value in rows]})

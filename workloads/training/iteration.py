@@ -35,6 +35,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.without_effect import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from cluster_sim.analysis.category_times import CategoryTimes
     from workloads.confidence.interval import Interval
+    from workloads.training.choice import Choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,8 @@ class Iteration:
     like : int64 array (rows,) or None
         Row of the undisturbed run that each row of the program equals; None where it is that of the
         same number.
+    choice : Choice or None
+        Search for the plan where no degree of parallelism was stated; None if there was none.
     """
 
     model: Model
@@ -106,6 +110,15 @@ class Iteration:
     level: str = "collective"
     ops: int = 0
     like: IntArray | None = None
+    choice: Choice | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        """Stated fields of the plan that change nothing, with the reason."""
+        idle = idle_fields(self.plan, self.model)
+        chosen = self.choice
+        stated = chosen.stated if chosen and chosen.default_ratio is None else idle
+        return {name: reason for name, reason in idle.items() if name in stated}
 
     @property
     def iteration_s(self) -> float:

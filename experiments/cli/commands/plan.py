@@ -18,18 +18,12 @@ from experiments.cli.output.printing import print_table
 from topologies.options import option
 from topologies.units import format_seconds
 from workloads.training.frameworks.conditions import Conditions
+from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from workloads.search import Search
-
-
-SEARCHED = (
-    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
-    "schedule", "recompute", "order",
-)  # fmt: skip
-"""Fields of a plan that are searched unless stated."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from cluster_sim.progress import progress_bars
+from cluster_sim.progress import progress, progress_bars
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
@@ -20,15 +21,19 @@ from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
 from workloads.training.frameworks.conditions import Conditions
+from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from topologies.files.table import Table
+    from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
+SIZES = ("stage_layers", "global_batch", "seq")
+"""Fields of a plan that a search leaves, and that follow from its degrees."""
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
@@ -140,8 +145,9 @@ def train(
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
 
-    Fields of the plan that are not stated have defaults; --dp fills the cluster. Several clusters,
-    written --cluster A,B,C, are compared side by side.
+    Fields of the plan that are not stated have defaults; --dp fills the cluster. Where no degree
+    is stated and that plan does not fit in memory, the plan is searched. Several clusters, written
+    --cluster A,B,C, are compared side by side.
     """
     from experiments.reports.training import write
     from topologies.units import format_seconds
@@ -150,10 +156,12 @@ def train(
     if len(cluster_names(inputs.cluster)) > 1:
         _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
         return
-    step = _run(inputs, stated, plan, how, catalogue, call)
+    step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
+    # Other numbers of the catalogue change the time of this plan, not which plan it is.
+    same = {**stated, **{name: getattr(step.plan, name) for name in (*SEARCHED, *SIZES)}}
     rankings = sure.rank(
-        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s,
+        lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
         catalogue,
         quiet=call.quiet,
         what=f"the step of {format_seconds(step.iteration_s)}",
@@ -189,7 +197,7 @@ def _side_by_side(
             raise InputError(f"{name} is for one cluster, not several. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
-        step = _run(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
+        step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
         return [{**document(step, call.engine), "cluster": name}]
 
     rows = beside.each(beside.cluster_names(inputs.cluster), answer)
@@ -228,17 +236,19 @@ def _document(step: Iteration, how: RunInputs, call: Invocation) -> dict[str, An
     return {**document(step, call.engine), **(_explained(step) if how.explain else {})}
 
 
-def _run(
+def run_step(
     inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
     how: RunInputs,
     catalogue: Catalogue,
     call: Invocation,
+    search: When = "compared",
 ) -> Iteration:
-    """Simulate the step of the options."""
+    """Simulate the step of the options; where these leave the plan open, it may be searched."""
     from cluster_sim.hardware.fault_text import parse_fault
     from experiments.cli.output.remedies import remedied
+    from workloads.training.choice import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.checks import check_chips
@@ -250,34 +260,42 @@ def _run(
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = plan.fields(stated, cluster)
-    hints = remedied(fields, model, cluster, lnc=plan.lnc)
-    with hints, progress_bars(quiet=call.quiet) as report:
-        return iteration(
-            model,
-            cluster,
-            complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips),
-            partial=plan.chips is not None,
-            engine=call.engine,
-            folded=not how.unfolded,
-            allow_oversized=how.allow_oversized,
-            iterations=how.iterations,
-            faults=faults,
-            disturbed=disturbed,
-            level=how.level,
-            progress=report,
-        )
+    with remedied(fields, model, cluster, lnc=plan.lnc):
+        if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
+            from workloads.search.choice import usual_or_searched  # costly, and seldom needed
+
+            watch = partial(progress, quiet=call.quiet)
+            chosen, choice = usual_or_searched(
+                fields, model, cluster, lnc=plan.lnc, search=search, watch=watch
+            )
+        else:
+            chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
+        with progress_bars(quiet=call.quiet) as report:
+            step = iteration(
+                *(model, cluster, chosen),
+                partial=plan.chips is not None,
+                engine=call.engine,
+                folded=not how.unfolded,
+                allow_oversized=how.allow_oversized,
+                iterations=how.iterations,
+                faults=faults,
+                disturbed=disturbed,
+                level=how.level,
+                progress=report,
+            )
+    return replace(step, choice=choice)
 
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.assumed import assumed_sentences
+    from experiments.reports.remarks import remarks
     from experiments.reports.training import breakdown_rows, headline, results
-    from workloads.training.plan.without_effect import idle_fields
 
     _print_left_out(run, filed)
-    for line in idle_sentences(idle_fields(run.plan, run.model)):
+    for line in idle_sentences(run.without_effect):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
-    for line in assumed_sentences(run):
+    for line in (*remarks(run), *assumed_sentences(run)):
         print_text(line)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.idle import idle_sentences
 from topologies.errors import InputError
 
@@ -153,10 +153,10 @@ def show_steps(title: str, rows: Rows) -> None:
 
 
 def _tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print the options that change nothing on each cluster."""
+    """Print the options that change nothing on each cluster, and the remarks on its answer."""
     for row in rows:
-        for line in idle_sentences(row.get("without_effect", {})):
-            click.echo(f"{row['cluster']}: {line}")
+        for line in (*idle_sentences(row.get("without_effect", {})), *row.get("remarks", ())):
+            print_text(f"{row['cluster']}: {line}")
 
 
 def _tell_refused(rows: Rows) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.idle import idle_sentences
 from topologies.units import format_bytes, format_seconds
 
@@ -36,6 +36,8 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     for line in idle_sentences(document.get("without_effect", {})):
         click.echo(line)
     print_table(title, ["result", "value"], _results(result, document), left=2)
+    for line in document.get("remarks", ()):
+        print_text(line)
     shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
     print_table("", ["where the time goes", "share"], shares)
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
