@@ -11,6 +11,7 @@ from experiments.reports.plan_rows import (
     estimates,
     fields_of,
     frame,
+    own_row,
     plan_interval,
     ranked,
 )
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
-    best = search.finalists[0].plan
+    best, own = search.finalists[0].plan, own_row(search)
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
@@ -43,6 +44,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "simulated": len(search.finalists),
         **idle_entry(search.without_effect),
         "rows": ranked(search, top),
+        **({"own": own} if own else {}),
         "agreement": {
             "plans": search.agreement.plans,
             "kendall_tau": search.agreement.kendall_tau,

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from experiments.reports.idle import option_name
-from experiments.reports.plan_rows import FIELDS, fields_of
+from experiments.reports.plan_rows import differing, fields_of, named
 from workloads.training.choice import BATCH_TOKENS, describe
 from workloads.training.iteration import Iteration
-from workloads.training.plan.plan import ParallelPlan
 
 
 def remarks(step: Iteration) -> list[str]:
@@ -38,15 +37,6 @@ def remarks_entry(step: Iteration) -> dict[str, Any]:
     return entry
 
 
-def differing(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
-    """Return the fields of a plan in which it differs from another one, with its values."""
-    mine, others = fields_of(plan), fields_of(other)
-    follows = ("etp",) if plan.ep == other.ep == 1 else ()
-    return {
-        name: mine[name] for name in FIELDS if mine[name] != others[name] if name not in follows
-    }
-
-
 def _searched(step: Iteration) -> Iterator[str]:
     """Name the plan that was searched, and what the next best would have cost."""
     choice = step.choice
@@ -58,7 +48,8 @@ def _searched(step: Iteration) -> Iterator[str]:
     )
     if choice.others:
         first, ties = choice.others[0], sum(other.tied for other in choice.others)
-        change = ", ".join(_named(name, value) for name, value in _first_few(first.plan, step.plan))
+        # The first fields tell most: those after them follow or matter less.
+        change = named(dict(list(differing(first.plan, step.plan).items())[:4]))
         after, many = f"The next best ({change}) takes {_more(first.ratio)}", len(choice.others)
         share = {0: "none", many: "all"}.get(ties, str(ties))
         yield f"{after}; {share} of the next {many} tie with this one, within the error of a ratio."
@@ -67,23 +58,6 @@ def _searched(step: Iteration) -> Iterator[str]:
             f"Global batch not stated: {step.plan.global_batch:,} sequences, one a chip up to "
             f"{BATCH_TOKENS / 1e6:.0f} M tokens."
         )
-
-
-def _first_few(plan: ParallelPlan, other: ParallelPlan) -> list[tuple[str, Any]]:
-    """Return the first fields in which plans differ; those after them follow or matter less."""
-    return list(differing(plan, other).items())[:4]
-
-
-def _named(name: str, value: Any) -> str:
-    """Return a field and its value in words.
-
-    Examples
-    --------
-    >>> _named("dp", 3906), _named("sequence_parallel", False)
-    ('dp 3,906', 'sequence parallel off')
-    """
-    text = ("off", "on")[value] if isinstance(value, bool) else value
-    return f"{name.replace('_', ' ')} {f'{text:,}' if isinstance(text, int) else text}"
 
 
 def _more(ratio: float) -> str:
