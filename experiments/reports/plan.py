@@ -16,6 +16,7 @@ from experiments.reports.plan_rows import (
     ranked,
 )
 from experiments.reports.plan_text import headline, remarks, sifted
+from experiments.reports.training import stated
 from topologies.units import format_seconds
 from workloads.search import Search
 from workloads.training.plan.plan_file import plan_yaml
@@ -66,12 +67,25 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     }
 
 
-def _first_interval(search: Search) -> dict[str, Any]:
+def first_step(search: Search, model: str) -> dict[str, Any]:
+    """Return the first plan of a search under the keys of a training step's document."""
+    whole, first = document(search, 1, model), search.finalists[0]
+    step = {**whole.pop("rows")[0], **whole}
+    rates = {"tokens_per_s": first.tokens_per_s}
+    return {
+        **step,
+        "tokens_per_s_per_chip": first.tokens_per_s / search.cluster.chips,
+        "interval": _first_interval(search, **rates),
+        "plan": stated(first.plan),
+    }
+
+
+def _first_interval(search: Search, **rates: float) -> dict[str, Any]:
     """Interval of the time of the best plan, and of the numbers proportional to it."""
     first = search.finalists[0]
     cost = first.cost
     return plan_interval(search, first).document(
-        rates={"mfu": first.mfu},
+        rates={**rates, "mfu": first.mfu},
         cost_usd=cost.cost_usd,
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,

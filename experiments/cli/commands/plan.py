@@ -16,6 +16,7 @@ from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.idle import option_name
 from topologies.options import option
 from topologies.units import format_seconds
@@ -98,8 +99,12 @@ def plan(
     """Search for the fastest parallel plans that fit in memory.
 
     Of the plans that fit, each that may be among the best is estimated; the best are simulated in
-    full and ranked. Stated fields of the plan are kept, and the others are searched.
+    full and ranked. Stated fields of the plan are kept, and the others are searched. Several
+    clusters, written --cluster A,B,C, are compared side by side by their first plans.
     """
+    if len(cluster_names(inputs.cluster)) > 1:
+        _side_by_side(inputs, stated, (how, sure), catalogue_inputs, call)
+        return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
 
@@ -119,6 +124,37 @@ def plan(
         show=lambda: _print(result, how.top, inputs.model),
         write=lambda run: write(run, result, how.top, inputs.model),
         rankings=rankings,
+    )
+
+
+def _side_by_side(
+    inputs: ModelOnCluster,
+    stated: Mapping[str, Any],
+    others: tuple[SearchInputs, SensitivityInputs],
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Search a plan on several clusters, and show the first of each in one table."""
+    from experiments.cli.output import side_by_side as beside
+    from experiments.reports.plan import first_step
+
+    how, sure = others
+    beside.check_single(
+        {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
+    )
+    names = beside.cluster_names(inputs.cluster)
+    catalogue, prices = catalogue_inputs.read_side_by_side(names)
+
+    def answer(name: str) -> list[dict[str, Any]]:
+        found = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
+        return [{**first_step(found, inputs.model), "cluster": name}]
+
+    both = beside.document(beside.each(names, answer), "train", prices)
+    title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
+    call.answer(
+        lambda: both,
+        lambda: beside.show_steps(title, both),
+        lambda run: beside.write_steps(run, title, both),
     )
 
 

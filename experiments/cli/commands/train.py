@@ -152,10 +152,10 @@ def train(
     from experiments.reports.training import write
     from topologies.units import format_seconds
 
-    catalogue = catalogue_inputs.read(*cluster_names(inputs.cluster))
     if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
+        _side_by_side(inputs, stated, plan, (how, sure), catalogue_inputs, call)
         return
+    catalogue = catalogue_inputs.read(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
@@ -182,30 +182,30 @@ def _side_by_side(
     stated: Mapping[str, Any],
     plan: PlanInputs,
     others: tuple[RunInputs, SensitivityInputs],
-    catalogue: Catalogue,
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Simulate the step on several clusters, and show them in one table."""
     from experiments.cli.output import side_by_side as beside
     from experiments.reports.training import document
-    from topologies.errors import InputError
 
     how, sure = others
-    single = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
-    for name, value in single.items():
-        if value:
-            raise InputError(f"{name} is for one cluster, not several. Name one.")
+    beside.check_single(
+        {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
+    )
+    names = beside.cluster_names(inputs.cluster)
+    catalogue, prices = catalogue_inputs.read_side_by_side(names)
 
     def answer(name: str) -> list[dict[str, Any]]:
         step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
         return [{**document(step, call.engine), "cluster": name}]
 
-    rows = beside.each(beside.cluster_names(inputs.cluster), answer)
-    title = f"{inputs.model}: one optimizer step on {len(rows)} clusters"
+    both = beside.document(beside.each(names, answer), "train", prices)
+    title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
     call.answer(
-        lambda: beside.document(rows),
-        lambda: beside.show_steps(title, rows),
-        lambda run: beside.write_steps(run, title, rows),
+        lambda: both,
+        lambda: beside.show_steps(title, both),
+        lambda run: beside.write_steps(run, title, both),
     )
 
 
