@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.idle import idle_entry, option_name
@@ -115,8 +116,8 @@ def train_command(search: Search, model: str = "") -> str:
     return shlex.join(words)
 
 
-def write(run: Run, search: Search, top: int, model: str) -> None:
-    """Add figures, tables and the best plan to a run directory."""
+def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> None:
+    """Add figures, tables, the best plan and the results to a run directory."""
     import pandas as pd
 
     from experiments.figures.plan import bars, pareto, worth
@@ -134,7 +135,7 @@ def write(run: Run, search: Search, top: int, model: str) -> None:
     run.file("estimates.csv", listed, title="Every plan that fits, with its estimate", table=True)
     first = search.finalists[0].plan
     run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
-    run.json("results", document(search, top, model), title="Results")
+    run.json("results", results, title="Results")
 
 
 def _titled(search: Search, top: int) -> str:

@@ -15,11 +15,13 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.idle import option_name
 from topologies.options import option
 from topologies.units import format_seconds
+from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
@@ -92,6 +94,7 @@ def plan(
         ),
     ],
     how: SearchInputs,
+    length: TokensInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
@@ -103,7 +106,7 @@ def plan(
     clusters, written --cluster A,B,C, are compared side by side by their first plans.
     """
     if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, (how, sure), catalogue_inputs, call)
+        _side_by_side(inputs, stated, (how, length, sure), catalogue_inputs, call)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
@@ -119,18 +122,36 @@ def plan(
         quiet=call.quiet,
         what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
+    results = {**document(result, how.top, inputs.model), **_whole_job(result, length, call)}
+
+    def show() -> None:
+        _print(result, how.top, inputs.model)
+        print_whole_job(results)
+
     call.answer(
-        lambda: document(result, how.top, inputs.model),
-        show=lambda: _print(result, how.top, inputs.model),
-        write=lambda run: write(run, result, how.top, inputs.model),
+        lambda: results,
+        show=show,
+        write=lambda run: write(run, result, how.top, results),
         rankings=rankings,
     )
+
+
+def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[str, Any]:
+    """Return length, price and energy of the job of the first plan; empty without its tokens."""
+    if length.tokens is None:
+        return {}
+    from workloads.job.front import whole_job
+    from workloads.training.iteration import iteration
+
+    plan = search.finalists[0].plan
+    step = iteration(search.model, search.cluster, plan, engine=call.engine, trace=False)
+    return whole_job(step, length.tokens, call.seed)
 
 
 def _side_by_side(
     inputs: ModelOnCluster,
     stated: Mapping[str, Any],
-    others: tuple[SearchInputs, SensitivityInputs],
+    others: tuple[SearchInputs, TokensInputs, SensitivityInputs],
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
@@ -138,7 +159,7 @@ def _side_by_side(
     from experiments.cli.output import side_by_side as beside
     from experiments.reports.plan import first_step
 
-    how, sure = others
+    how, length, sure = others
     beside.check_single(
         {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
     )
@@ -147,7 +168,8 @@ def _side_by_side(
 
     def answer(name: str) -> list[dict[str, Any]]:
         found = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
-        return [{**first_step(found, inputs.model), "cluster": name}]
+        first = {**first_step(found, inputs.model), "cluster": name}
+        return [{**first, **_whole_job(found, length, call)}]
 
     both = beside.document(beside.each(names, answer), "train", prices)
     title = f"{inputs.model}: the best plan on each of {len(names)} clusters"

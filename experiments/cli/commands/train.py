@@ -15,11 +15,13 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
 from topologies.options import option
+from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
@@ -139,6 +141,7 @@ def train(
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: RunInputs,
+    length: TokensInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
@@ -153,7 +156,7 @@ def train(
     from topologies.units import format_seconds
 
     if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, plan, (how, sure), catalogue_inputs, call)
+        _side_by_side(inputs, stated, plan, (how, length, sure), catalogue_inputs, call)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)
@@ -169,19 +172,34 @@ def train(
     filed = _filed(plan.plan)
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
+    job = _whole_job(step, length, call)
+
+    def show() -> None:
+        _print(step, how.explain, filed)
+        print_whole_job(job)
+
     call.answer(
-        lambda: {**_document(step, how, call), **(filed.document() if filed else {})},
-        show=lambda: _print(step, how.explain, filed),
-        write=lambda directory: write(directory, step, call.engine),
+        lambda: {**_document(step, how, call), **(filed.document() if filed else {}), **job},
+        show=show,
+        write=lambda directory: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
+
+
+def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str, Any]:
+    """Return length, price and energy of the job of the step; empty without its tokens."""
+    if length.tokens is None:
+        return {}
+    from workloads.job.front import whole_job
+
+    return whole_job(step, length.tokens, call.seed)
 
 
 def _side_by_side(
     inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
-    others: tuple[RunInputs, SensitivityInputs],
+    others: tuple[RunInputs, TokensInputs, SensitivityInputs],
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
@@ -189,7 +207,7 @@ def _side_by_side(
     from experiments.cli.output import side_by_side as beside
     from experiments.reports.training import document
 
-    how, sure = others
+    how, length, sure = others
     beside.check_single(
         {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
     )
@@ -198,7 +216,7 @@ def _side_by_side(
 
     def answer(name: str) -> list[dict[str, Any]]:
         step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
-        return [{**document(step, call.engine), "cluster": name}]
+        return [{**document(step, call.engine), "cluster": name, **_whole_job(step, length, call)}]
 
     both = beside.document(beside.each(names, answer), "train", prices)
     title = f"{inputs.model}: one optimizer step on {len(names)} clusters"

@@ -47,6 +47,8 @@ STEP = (
 """Lines of training steps side by side."""
 PLAN = ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "recompute", "global_batch")
 """Fields of a plan that have a line where they differ."""
+JOB = (("days", "days of the job"), ("cost_usd", "  USD"), ("energy_joules", "  energy"))
+"""Lines of the whole job, where its tokens are stated."""
 SERVING = (
     ("chips", "chips"),
     ("ttft_s.p50", "time to first token, median"),
@@ -167,7 +169,8 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
     fields = {name: row["plan"][name] for name in PLAN}
-    return {"cluster": row["cluster"], **cells, **parts, **fields}
+    job = {f"job_{name}": row["job"][name] for name, _ in JOB} if "job" in row else {}
+    return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
 
 def flat_serving(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,6 +188,7 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
     fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
     lines = [*((name, f"  {name}") for name in fields), *STEP]
+    lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
     lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
     _show_columns(title, answer, flat, lines)
 
