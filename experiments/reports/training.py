@@ -13,12 +13,12 @@ from experiments.figures.training import NAMES, one_step
 from experiments.reports.assumed import assumed_document
 from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
+from experiments.reports.remarks import remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
 from topologies.units import format_bytes, format_memory, format_seconds
 from workloads.training.execution.shared_durations import APART
 from workloads.training.memory.in_use import memory_in_use
-from workloads.training.plan.without_effect import idle_fields
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -41,7 +41,8 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "chips": run.chips,
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
-        **idle_entry(without_effect(run)),
+        **idle_entry(run.without_effect),
+        **remarks_entry(run),
         "iteration_s": run.iteration_s,
         "interval": interval_document(run),
         "tokens": plan.tokens,
@@ -80,13 +81,6 @@ def _disturbed(run: Iteration) -> dict[str, Any]:
     struck = [each._asdict() for each in run.crossed.struck] if run.crossed else []
     slowed = {"slowed_collectives": struck} if struck else {}
     return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **slowed}
-
-
-def without_effect(run: Iteration) -> dict[str, str]:
-    """Options of a step that change nothing, with the reasons."""
-    idle = run.crossed.idle if run.crossed else {}
-    faults = {f"fault {name}": reason for name, reason in idle.items()}
-    return {**idle_fields(run.plan, run.model), **faults}
 
 
 def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
@@ -245,14 +239,22 @@ FIGURE = "step_time_breakdown"
 """Name of the figure of the breakdown in a run directory."""
 
 
-def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
+def write(
+    out: Run,
+    run: Iteration,
+    engine: str,
+    *,
+    alone: bool = True,
+    more: Mapping[str, Any] | None = None,
+) -> None:
     """Add results, breakdowns, figures and trace to a run directory.
 
-    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown.
+    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown, and
+    ``more`` has further entries of the results.
     """
     from workloads.training.explain import input_table, step_table
 
-    results = document(run, engine)
+    results = {**document(run, engine), **(more or {})}
     if alone:
         out.table("metrics", metrics(results), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
@@ -295,12 +297,18 @@ def _shown_ranks(run: Iteration) -> list[int]:
     return first[:: -(-len(first) // 8)]
 
 
+NO_METRICS = ("build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks")
+"""Keys of a document that are of one run of the program, or no numbers."""
+
+
 def metrics(results: Mapping[str, Any]) -> Table:
     """Return a document of nested numbers as rows of ``metric`` and ``value``."""
     rows: list[tuple[str, Any]] = []
     for key, value in results.items():
+        if key in NO_METRICS:
+            continue
         if isinstance(value, Mapping):
             rows += [(f"{key}.{inner}", item) for inner, item in value.items()]
-        elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):
+        else:
             rows.append((key, value))
     return Table({"metric": [name for name, _ in rows], "value": [value for _, value in rows]})

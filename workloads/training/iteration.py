@@ -37,6 +37,7 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.without_effect import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from cluster_sim.analysis.category_times import CategoryTimes
     from workloads.confidence.interval import Interval
+    from workloads.training.choice import Choice
 
 COMPOSES = ("auto", "collective")
 """Levels at which collectives are timed one by one, with the faults that they cross."""
@@ -101,6 +103,8 @@ class Iteration:
     crossed : Crossed or None
         Collectives that cross faulty links and adapters and are timed with them; None where no such
         fault is stated, and at levels that write messages out.
+    choice : Choice or None
+        Search for the plan where no degree of parallelism was stated; None if there was none.
     """
 
     model: Model
@@ -119,6 +123,19 @@ class Iteration:
     ops: int = 0
     like: IntArray | None = None
     crossed: Crossed | None = None
+    choice: Choice | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        """Stated fields of the plan and faults that change nothing, with the reason."""
+        idle = idle_fields(self.plan, self.model)
+        chosen = self.choice
+        stated = chosen.stated if chosen and chosen.default_ratio is None else idle
+        faults = self.crossed.idle if self.crossed else {}
+        return {
+            **{name: reason for name, reason in idle.items() if name in stated},
+            **{f"fault {name}": reason for name, reason in faults.items()},
+        }
 
     @property
     def iteration_s(self) -> float:
