@@ -23,6 +23,7 @@ from workloads.serving.requests import (
 )
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation, parse_speculation
+from workloads.serving.ways import Ranking, rank_ways
 
 __all__ = [
     "BUCKETS",
@@ -34,6 +35,7 @@ __all__ = [
     "Lengths",
     "Pools",
     "Profile",
+    "Ranking",
     "Requests",
     "Served",
     "ServingOptions",
@@ -57,6 +59,7 @@ __all__ = [
     "poisson",
     "pools",
     "profile",
+    "rank_ways",
     "read_requests",
     "requests_from",
     "saturated_rate",
