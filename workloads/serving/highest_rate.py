@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from workloads.economics import TOKENS, Economics
 from workloads.serving.capacity import Slo, SloMissed
 from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.metrics import attained
@@ -21,6 +23,8 @@ BEYOND = 1.05
 """Rate at which the binding cause is looked for, over the highest one."""
 FREED = 2
 """Factor on the memory of the cache, or on the slots, that shows whether it binds."""
+FILLS = 16
+"""Least number of times that the requests of a run fill all slots that decode."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +70,8 @@ class Offered:
         requests = Requests(np.zeros(self.count), prompt, output)
         ends = np.sort(self.deployment.run(self.cached(requests), self.seed).served.end_s)
         first, last = self.count // 5, self.count - self.count // 5 - 1
+        if not ends[last] > ends[first]:  # one batch of equal requests, which end together
+            return float(self.count / ends[last])
         return float((last - first) / (ends[last] - ends[first]))
 
     def freed(self) -> Iterator[tuple[str, Offered]]:
@@ -126,6 +132,48 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
         else:
             missed = middle
     return kept, missed
+
+
+@dataclass(frozen=True, eq=False)
+class Highest:
+    """What replicas serve at a stated rate, or at the highest one within an SLO.
+
+    Attributes
+    ----------
+    deployed : Deployed
+        Outcome of the run at that rate.
+    rate_per_s : float or None
+        The highest rate, where it was sought [1/s].
+    binds : str
+        What keeps the replicas from a higher rate, see :func:`what_binds`.
+    """
+
+    deployed: Deployed
+    rate_per_s: float | None = None
+    binds: str = ""
+
+    def summary(self, chip: Economics) -> dict[str, Any]:
+        """Return the highest rate, what binds, and the price at it, by their JSON keys.
+
+        Tokens and price are those of requests that go on arriving at that rate, without the
+        beginning and the end of a run. For a stated rate there are none.
+        """
+        if self.rate_per_s is None:
+            return {}
+        tokens_per_s = self.rate_per_s * float(self.deployed.served.requests.output.mean())
+        usd_per_s = self.deployed.deployment.chips * chip.usd_per_chip_s
+        return {
+            "max_rate_per_s": self.rate_per_s,
+            "binds": self.binds,
+            "tokens_per_s": tokens_per_s,
+            "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
+        }
+
+
+def at_highest_rate(offered: Offered, slo: Slo) -> Highest:
+    """Return what replicas serve at the highest rate that keeps an SLO."""
+    rate = highest_rate(offered, slo)
+    return Highest(offered.run(rate), rate, what_binds(offered, slo, rate))
 
 
 def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:

@@ -25,6 +25,7 @@ from workloads.fleet.state.services import Choice, Service
 from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
 from workloads.serving import (
+    FILLS,
     Lengths,
     Profile,
     SloMissed,
@@ -43,8 +44,6 @@ RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: any rate does for a shape."""
 SAME = "one model"
 """Name of the weights of services without a model."""
-FILLS = 16
-"""Least number of times that the requests of a table's runs fill all slots of decode replicas."""
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths spread as in Azure's conversations, not as in its code."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.serving import Deployed, Served, ServingOptions
+    from workloads.serving import Highest, Served, ServingOptions
     from workloads.serving import Slo as Limits
 
 
@@ -48,6 +48,13 @@ class RequestInputs:
             "Number of requests: drawn for poisson, or read from the beginning of a log",
             least=1,
             default="2,000 drawn, all of a log",
+        ),
+    )
+    max_rate: bool = field(
+        default=False,
+        metadata=option(
+            "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
+            "of the requests is that of --slo"
         ),
     )
     rate: float | None = field(
@@ -194,26 +201,29 @@ def serve(
     With --disaggregate, prompts and decoding run on separate replicas.
     """
     from workloads.economics import Economics
-    from workloads.serving import parse_slo, requests_from
+    from workloads.serving import Highest, at_highest_rate, parse_slo, requests_from
     from workloads.serving.sureness import with_intervals
 
     limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read(inputs.cluster)
-    requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
-    path = _log(load, faster)
+    path, drawing = _log(load, faster), {"seed": call.seed, **_drawing(load)}
+    requests = None if load.max_rate else requests_from(load.requests, **drawing)
 
-    def simulate(catalogue: Catalogue) -> Deployed:
+    def simulate(catalogue: Catalogue) -> Highest:
         cluster, precision = inputs.read_cluster(catalogue), replica.precision
         options = _options(replica, faster, cluster)
         model = inputs.read_model()
         served_by = options.deployment(model, cluster, tp=replica.tp, precision=precision)
-        return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
+        if requests is None:
+            return at_highest_rate(options.offered(served_by, load.requests, **drawing), limits)
+        return Highest(served_by.run(options.cached(requests, served_by.profile, path), call.seed))
 
-    deployed = simulate(catalogue)
+    highest = simulate(catalogue)
+    deployed = highest.deployed
     rankings = sure.rank(
-        lambda moved: _first_token_s(simulate(moved).served),
+        lambda moved: _ranked(simulate(moved)),
         catalogue,
         quiet=call.quiet,
-        what="the median time to the first token",
+        what="the highest rate" if load.max_rate else "the median time to the first token",
         jumps=True,
     )
     deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
@@ -223,6 +233,7 @@ def serve(
         "chips": deployment.chips,
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
+        **highest.summary(Economics.of(cluster)),
     }
     document = with_intervals(plain, inputs.read_model(), cluster, deployed)
     call.answer(
@@ -278,11 +289,11 @@ def _drawing(load: RequestInputs) -> dict[str, Any]:
     }
 
 
-def _first_token_s(served: Served) -> float:
-    """Median time to the first token [s]."""
+def _ranked(highest: Highest) -> float:
+    """Highest rate [1/s], or else the median time to the first token [s]."""
     import numpy as np
 
-    return float(np.median(served.ttft_s))
+    return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
 
 
 def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
