@@ -85,6 +85,13 @@ class JobInputs:
         default=True,
         metadata=option("Simulate servers that turn slow and stay so until they are replaced"),
     )
+    elastic: bool = field(
+        default=False,
+        metadata=option(
+            "Go on with fewer data-parallel replicas while failed ones are replaced, with the same "
+            "batch; needs --checkpoint peer"
+        ),
+    )
     runs: int = field(
         default=8,
         metadata=option(
