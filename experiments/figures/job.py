@@ -23,6 +23,7 @@ COLORS = {
     "restart": "#ccbb44",
     "detection": "#aa3377",
     "waiting_for_spares": "#bbbbbb",
+    "fewer_replicas": "#332288",
 }
 """Colours of the parts, after Paul Tol's schemes as in :mod:`cluster_sim.plot`."""
 ROOM = 1.15

@@ -23,6 +23,7 @@ from workloads.fleet.policies.registry import KINDS, bound_of, check_name
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.scenario import Operation, Scenario, scenario
 from workloads.fleet.setup.demand import Period, Share
+from workloads.fleet.setup.gang_sizes import gang_note
 from workloads.fleet.setup.night_work import host_memory_note
 from workloads.fleet.setup.replicas import Serving, is_usual
 from workloads.fleet.setup.sureness import serving_notes
@@ -282,8 +283,10 @@ def notes(built: Scenario, options: FleetOptions) -> list[str]:
             "guesses; --start-day 1 gives it a day of history."
         )
     need, units = built.sizing.units_needed_peak, built.cluster.domains
-    if options.fleet.training is None and (note := host_memory_note(built.jobs, units)):
-        remarks.append(note)
+    if options.fleet.training is None:
+        remarks += filter(
+            None, (host_memory_note(built.jobs, units), gang_note(built.jobs, built.fleet))
+        )
     mode = options.fleet.post_training
     if mode is not None and not any(job.post_training for job in built.jobs):
         remarks.append(

@@ -185,7 +185,10 @@ def scenario(
     serving, (demand, models) = serving or Serving(), _divided(demand, model)
     window = cut_to_period(interactive(demand, operation.batch), period)
     services = services_from(window.demand, cluster, models, serving)
-    jobs = night_work(cluster, models, training, services, window.demand, operation.post_training)
+    fleet = _fleet(cluster, services, operation)
+    jobs = night_work(
+        cluster, models, training, services, window.demand, operation.post_training, fleet
+    )
     horizon, sized = scaled_to_fleet(window, services, cluster.domains, period)
     without_noise = Scenario(
         cluster,
@@ -196,7 +199,7 @@ def scenario(
         demand=horizon.demand,
         services=services,
         jobs=jobs,
-        fleet=_fleet(cluster, services, operation),
+        fleet=fleet,
         economics=operation.economics or Economics.of(cluster),
         tariff=operation.tariff,
         tier=operation.batch,

@@ -15,19 +15,22 @@ from topologies.arguments import checked
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.units import format_seconds
 from workloads.confidence.interval import Interval
 from workloads.confidence.poisson import fewest
 from workloads.economics import Economics
 from workloads.job.causes import FailureRates, failure_rates
 from workloads.job.checkpoints import PeerCopies, State, job_state, peer_copies
 from workloads.job.goodput import Curve, daly_interval_s, search_interval, smooth_goodput
-from workloads.job.job import PARTS, Job, Outcome, Recovery, Stragglers
+from workloads.job.job import PARTS, Job, Outcome, Recovery, Replicas, Stragglers
 from workloads.job.plan import DAYS, JobPlan, plan_with
 from workloads.job.simulate import simulate
 from workloads.training.iteration import Iteration
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from workloads.training.plan.plan import ParallelPlan
 
 DAY_S = 86400.0
 LOW, HIGH = 0.1, 0.9
@@ -57,8 +60,8 @@ class JobResult:
         Goodput at several checkpoint intervals; None where nothing fails.
     goal : int, optional
         Tokens that determined the length of the run; None for a run of a stated length.
-    note : str
-        Remark on a length that did not converge to the tokens; empty if it did.
+    notes : tuple of str
+        Remarks: a length that did not converge to the tokens, and what ``elastic`` would give.
     """
 
     step: Iteration
@@ -69,7 +72,7 @@ class JobResult:
     varied: tuple[Outcome, ...] = field(repr=False)
     curve: Curve | None = field(repr=False)
     goal: int | None = None
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def chips(self) -> int:
@@ -145,7 +148,7 @@ class JobResult:
         step_j = self.step.cost.energy_joules
         if step_j is None:
             return None
-        working = sum(self.breakdown[part] for part in ("useful", "lost_work", "stragglers"))
+        working = sum(self.breakdown[part] for part in WORKING)
         step_w = step_j / self.step.iteration_s
         idle_w = economics.pue * economics.idle_w
         spares = self.job.spares * self.unit_chips * idle_w
@@ -180,6 +183,7 @@ class JobResult:
             "spare_chips": job.spares * self.unit_chips,
             "most_spares_used": max(outcome.spares_used for outcome in self.outcomes),
             **self._peer_document(),
+            "elastic": job.replicas is not None,
             "iteration_s": self.step.iteration_s,
             "tokens": self.tokens,
             "steps": self.tokens / self.step.plan.tokens,
@@ -190,7 +194,7 @@ class JobResult:
             "runs": len(self.outcomes) + len(self.varied),
             "interval": self._interval_document(),
             "curve": self.curve_rows(),
-            **({"notes": [self.note]} if self.note else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     def _interval_document(self) -> dict[str, Any]:
@@ -306,6 +310,10 @@ CLOSE = 1e-4
 """Relative difference between the tokens of a run and those stated that is close enough."""
 PASSES = 5
 """Most corrections of the length of a run that trains on a number of tokens."""
+WORKING = ("useful", "lost_work", "stragglers", "fewer_replicas")
+"""Parts in which chips compute."""
+WORTH = 0.01
+"""Gain in goodput from which a remark says what going on with fewer replicas would give."""
 SLICES = 90
 """Parts into which the timeline divides the first run."""
 WITHIN = 1.2816
@@ -366,11 +374,15 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     if settings.tokens is not None:
         job, outcomes, missed = _until(settings.tokens, job, outcomes, step.tokens_per_s, settings)
     varied = _varied(job, settings) if job.rates.high > job.rates.low else []
-    return JobResult(
+    result = JobResult(
         *(step, job, state, unit, tuple(outcomes), tuple(varied), curve),
         goal=settings.tokens,
-        note=_missed_note(settings.tokens, missed),
     )
+    remarks = (
+        _missed_note(settings.tokens, missed),
+        _elastic_note(step, settings, job, result.goodput),
+    )
+    return replace(result, notes=tuple(filter(None, remarks)))
 
 
 OF_A_WHOLE_JOB = (
@@ -464,6 +476,7 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
     default_s = daly_interval_s(rates.mtbf_s, stall_s)
     if peers is not None:
         default_s = catalogue.value("fleet.training", "checkpoint_interval")
+    units = -(-step.chips // unit)
     span_s = (DAYS if settings.days is None else settings.days) * DAY_S
     if settings.tokens is not None:
         span_s = settings.tokens / step.tokens_per_s  # lengthened once the goodput is known
@@ -473,11 +486,84 @@ def _job(step: Iteration, settings: JobPlan, state: State, unit: int) -> Job:
         interval_s=settings.interval_s or max(1.0, min(default_s, max(span_s, 1.0))),
         stall_s=stall_s,
         write_s=0.0 if settings.blocking else state.write_s,
-        units=-(-step.chips // unit),
+        units=units,
         spares=spares,
         span_s=span_s,
         stragglers=slow,
         peers=peers,
+        replicas=replicas_of(step.plan, units, unit, catalogue.value("fleet.change", "resize"))
+        if settings.elastic
+        else None,
+    )
+
+
+def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> Replicas:
+    """Return the groups of data-parallel replicas that units of some chips take out.
+
+    A unit holds parts of all replicas whose ranks it has, and a replica whose experts are divided
+    with others goes with them.
+
+    Parameters
+    ----------
+    plan : ParallelPlan
+    units : int
+        Units of the job.
+    unit : int
+        Chips of a unit.
+    resize_s : float
+        Time in which replicas form their groups anew [s].
+
+    Raises
+    ------
+    InputError
+        If the loss of one unit leaves no replica.
+
+    Examples
+    --------
+    Stages of 64 chips, each with eight replicas; two units have the two stages of these:
+
+    >>> from workloads.training.plan.plan import ParallelPlan
+    >>> replicas_of(ParallelPlan(tp=8, pp=2, dp=32, global_batch=128), 8, 64, 120.0)
+    Replicas(groups=4, units=2, microbatches=4, resize_s=120.0)
+    """
+    before = plan.order[: plan.order.index("dp")]
+    stride = math.prod(getattr(plan, axis) for axis in before)
+    hit = max(1, min(plan.dp, unit * plan.ranks_per_chip // stride))
+    hit = min(plan.dp, -(-hit // plan.ep) * plan.ep)
+    groups = plan.dp // hit
+    if groups < 2:
+        raise InputError(
+            f"--elastic: the loss of a unit of {unit} chips stops {hit:,} of {plan.dp:,} replicas, "
+            "so that none can go on. Use a larger --dp, or an --order with dp last."
+        )
+    return Replicas(groups, -(-units // groups), plan.microbatches, resize_s)
+
+
+def _elastic_note(step: Iteration, settings: JobPlan, job: Job, goodput: float) -> str:
+    """Return what going on with fewer replicas would give, or that it gives nothing; or empty."""
+    restart_s = (job.peers or job.recovery).restart_s - job.recovery.warm_saves_s
+    if job.replicas is not None:
+        cost_s = job.replicas.cost_s(restart_s, job.rates.mtbf_s, 1)
+        if cost_s < restart_s:
+            return ""
+        return (
+            "--elastic has an effect only while no spare is ready: to leave a replica out and take "
+            f"it back loses {format_seconds(cost_s)}, a restart of all {format_seconds(restart_s)}."
+        )
+    elastic = replace(
+        settings, elastic=True, peers=True, blocking=False, tokens=None, days=job.span_s / DAY_S
+    )
+    state = job_state(step.model, step.plan, step.cluster)
+    try:
+        going_on = _job(step, elastic, state, unit_chips(step.cluster))
+    except InputError:
+        return ""  # no replica would be left, or no room for copies
+    gained = simulate(going_on, _rng(settings.seed, 0)).goodput
+    if gained < goodput + WORTH:
+        return ""
+    return (
+        "all replicas wait while a failed one is replaced; --elastic --checkpoint peer goes on "
+        f"with the others, for a goodput of {gained:.1%} ({goodput:.1%} without)."
     )
 
 

@@ -101,12 +101,15 @@ def smooth_goodput(job: Job) -> float:
     0.9
     """
     recovery, peers = job.recovery, job.peers
+    restart_s = (peers or recovery).restart_s - recovery.warm_saves_s
+    if job.replicas is not None and job.replicas.groups > 1:
+        restart_s = min(restart_s, job.replicas.cost_s(restart_s, job.rates.mtbf_s, 1))
     stalled = job.interval_s / (job.interval_s + job.stall_s) if peers else 1.0
     useful = stalled * expected_goodput(
         peers.every_s if peers else job.interval_s,
         job.rates.mtbf_s,
         checkpoint_s=0.0 if peers else job.stall_s,
-        restart_s=(peers or recovery).restart_s - recovery.warm_saves_s,
+        restart_s=restart_s,
         detection_s=recovery.detection_s + (peers.copy_s if peers else job.write_s),
     )
     slow = job.stragglers

@@ -13,6 +13,7 @@ from workloads.job.checkpoints import PeerCopies
 
 PARTS = (
     "useful", "lost_work", "checkpoint", "restart", "detection", "waiting_for_spares", "stragglers",
+    "fewer_replicas",
 )  # fmt: skip
 """Parts into which the time of a job is divided."""
 MOST_FAILURES = 500_000
@@ -98,6 +99,57 @@ class Stragglers:
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """Data-parallel replicas, without some of which a job goes on.
+
+    Attributes
+    ----------
+    groups : int
+        Groups of replicas; those of one group have parts on the same units, and are lost together.
+    units : int
+        Units of a group.
+    microbatches : int
+        Microbatches of a replica in a step while all are there.
+    resize_s : float
+        Time in which the replicas form their groups anew, without some or with more [s].
+    """
+
+    groups: int
+    units: int
+    microbatches: int
+    resize_s: float
+
+    def out(self, units: int) -> int:
+        """Return the groups that are left out without some units, which replace each other."""
+        return min(self.groups, -(-max(0, units) // self.units))
+
+    def slower(self, out: int) -> float:
+        """Return the share by which a step takes longer without some groups.
+
+        The others divide the batch, and the one with the most microbatches sets the pace.
+
+        Examples
+        --------
+        Ten groups of eight microbatches: nine of them do 80, so one does nine.
+
+        >>> Replicas(10, 1, 8, 60.0).slower(1)
+        0.125
+        """
+        if out >= self.groups:
+            return math.inf
+        most = -(-self.groups * self.microbatches // (self.groups - out))
+        return most / self.microbatches - 1
+
+    def cost_s(self, restart_s: float, mtbf_s: float, out: int) -> float:
+        """Return the time that going on without groups loses until they are back [s].
+
+        They leave, start beside the job, and join at once or at the next failure.
+        """
+        share = 1 - 1 / (1 + self.slower(out))
+        return self.resize_s + share * restart_s + min(self.resize_s, share * mtbf_s)
+
+
+@dataclass(frozen=True)
 class Job:
     """A training job of weeks.
 
@@ -121,6 +173,9 @@ class Job:
     stragglers : Stragglers
     peers : PeerCopies, optional
         Copies in the host memory of other units; by default only the store has checkpoints.
+    replicas : Replicas, optional
+        Replicas without some of which the job goes on; by default a failure stops all of them until
+        it has been replaced.
 
     Raises
     ------
@@ -139,6 +194,7 @@ class Job:
     span_s: float
     stragglers: Stragglers = field(default_factory=Stragglers)
     peers: PeerCopies | None = None
+    replicas: Replicas | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.span_s <= LONGEST_S:

@@ -49,6 +49,8 @@ class JobPlan:
         Whether spares wait with their processes started.
     stragglers : bool
         Whether servers turn slow.
+    elastic : bool
+        Whether the job goes on with fewer data-parallel replicas while failed ones are replaced.
     seed, runs : int
         Seed of all random draws; number of runs from whose spread the interval comes.
 
@@ -69,6 +71,7 @@ class JobPlan:
     peers: bool = False
     warm: bool = False
     stragglers: bool = True
+    elastic: bool = False
     seed: Seed = 0
     runs: int = RUNS
 
@@ -89,6 +92,11 @@ class JobPlan:
             raise InputError(f"a run of {self.tokens:,} tokens; there must be at least 1.")
         if self.blocking and self.peers:
             raise InputError("a checkpoint is blocking or with peers; use one of them.")
+        if self.elastic and not self.peers:
+            raise InputError(
+                "--elastic needs the state of a lost replica in other units' memory: add "
+                "--checkpoint peer."
+            )
         if self.warm and self.restart_s is not None:
             raise InputError(
                 f"a restart of {self.restart_s:g} s is what it is with any spares; leave out "

@@ -16,35 +16,52 @@ import numpy as np
 import simpy
 
 from workloads.job.causes import Cause
-from workloads.job.job import PARTS, Job, Outcome
+from workloads.job.job import PARTS, Job, Outcome, Replicas
 
 
 @dataclass
 class Work:
-    """Computing time that no checkpoint holds yet [ms]: useful time, and time lost by slowness."""
+    """Computing time that no checkpoint holds yet [ms].
+
+    It is useful, or lost by slow servers, or by replicas that are left out.
+    """
 
     useful: int = 0
     slow: int = 0
+    fewer: int = 0
 
-    def add(self, ms: int, slower: float) -> None:
-        """Add computing time in which a step took longer by the share ``slower``."""
-        extra = round(ms * slower / (1 + slower))
-        self.useful += ms - extra
-        self.slow += extra
+    @property
+    def total(self) -> int:
+        """All of it [ms]."""
+        return self.useful + self.slow + self.fewer
+
+    def add(self, ms: int, slower: float, fewer: float = 0.0) -> None:
+        """Add time in which a step took longer by a slow server, and by fewer replicas."""
+        left_out = ms - round(ms / (1 + fewer))  # all of it where no replica is left
+        extra = round((ms - left_out) * slower / (1 + slower))
+        self.join(Work(ms - left_out - extra, extra, left_out))
 
     def join(self, other: Work) -> None:
         """Add other work."""
         self.useful += other.useful
         self.slow += other.slow
+        self.fewer += other.fewer
 
     def take(self, ms: int) -> int:
-        """Take at most ``ms`` away, useful and slow time in proportion; return the amount [ms]."""
-        total = self.useful + self.slow
+        """Take at most ``ms`` away, all kinds in proportion; return the amount [ms]."""
+        total = self.total
         taken = min(ms, total)
-        slow = round(self.slow * taken / total) if total else 0
-        self.useful -= taken - slow
-        self.slow -= slow
+        slow, fewer = (
+            round(part * taken / total) if total else 0 for part in (self.slow, self.fewer)
+        )
+        self.join(Work(slow + fewer - taken, -slow, -fewer))
         return taken
+
+    def count(self, times_ms: dict[str, int]) -> None:
+        """Add the work to the times of the parts that it belongs to."""
+        times_ms["useful"] += self.useful
+        times_ms["stragglers"] += self.slow
+        times_ms["fewer_replicas"] += self.fewer
 
 
 MS = 1000
@@ -74,7 +91,8 @@ def simulate(job: Job, rng: np.random.Generator, slices: int = 0) -> Outcome:
     >>> simulate(never, np.random.default_rng(0)).goodput
     0.9
     """
-    return _Run(job, rng).run(slices)
+    run = _Run(job, rng) if job.replicas is None else _ElasticRun(job, job.replicas, rng)
+    return run.run(slices)
 
 
 class _Run:
@@ -139,6 +157,11 @@ class _Run:
     # Account of the time
 
     @property
+    def _fewer(self) -> float:
+        """Relative slowdown of a step by replicas that are left out."""
+        return 0.0
+
+    @property
     def _slower(self) -> float:
         """Relative slowdown of a step by the slow servers of the moment."""
         return self.job.stragglers.slower if self.slow else 0.0
@@ -147,7 +170,7 @@ class _Run:
         """Change the state, and add the time since the last change to the state that ends."""
         ms = int(self.env.now) - self.since
         if self.state == COMPUTING:
-            self.at_risk.add(ms, self._slower)
+            self.at_risk.add(ms, self._slower, self._fewer)
             self.computed_ms += ms
         else:
             self.times_ms[self.state] += ms
@@ -156,15 +179,13 @@ class _Run:
     def _keep(self) -> None:
         """Count the work in the last checkpoint, if it has been written by now."""
         if self.env.now >= self.written_at:
-            self.times_ms["useful"] += self.written.useful
-            self.times_ms["stragglers"] += self.written.slow
+            self.written.count(self.times_ms)
             self.written = Work()
 
     def _keep_rest(self) -> None:
         """Count the work that is not in a written checkpoint at the end of the run."""
-        for work in (self.written, self.at_risk):
-            self.times_ms["useful"] += work.useful
-            self.times_ms["stragglers"] += work.slow
+        self.written.count(self.times_ms)
+        self.at_risk.count(self.times_ms)
 
     def _go_back(self) -> None:
         """Lose the work since the last checkpoint, or since the last copy at peers."""
@@ -182,8 +203,7 @@ class _Run:
     def _lose(self) -> None:
         """Lose all work that is in no written checkpoint."""
         self._keep()
-        for work in (self.written, self.at_risk):
-            self.times_ms["lost_work"] += work.useful + work.slow
+        self.times_ms["lost_work"] += self.written.total + self.at_risk.total
         self.written, self.at_risk = Work(), Work()
 
     # The job itself
@@ -199,7 +219,7 @@ class _Run:
     def _compute_and_save(self) -> Process:
         """Compute for one interval, save a checkpoint, and replace servers known to be slow."""
         self._enter(COMPUTING)
-        yield self.env.timeout(max(1, _ms(self.job.interval_s)))
+        yield self.env.timeout(self._interval_ms())
         self._enter("checkpoint")
         if self.env.now < self.written_at:  # one checkpoint at a time is written
             yield self.env.timeout(self.written_at - self.env.now)
@@ -215,6 +235,10 @@ class _Run:
             yield from self._replace_slow()
         else:
             yield from self._repeat_undisturbed()
+
+    def _interval_ms(self) -> int:
+        """Computing time until the next checkpoint [ms]."""
+        return max(1, _ms(self.job.interval_s))
 
     def _repeat_undisturbed(self) -> Process:
         """Run all checkpoint intervals that end before the next event of any process, as one event.
@@ -232,11 +256,13 @@ class _Run:
             return
         yield self.env.timeout(intervals * interval_ms)
         work = Work()
-        work.add(compute_ms, self._slower)
+        work.add(compute_ms, self._slower, self._fewer)
         self.times_ms["checkpoint"] += intervals * saving_ms
         # The first interval completes the earlier checkpoint; the last one's is still unwritten.
-        self.times_ms["useful"] += self.written.useful + (intervals - 1) * work.useful
-        self.times_ms["stragglers"] += self.written.slow + (intervals - 1) * work.slow
+        self.written.count(self.times_ms)
+        repeated = intervals - 1
+        whole = Work(repeated * work.useful, repeated * work.slow, repeated * work.fewer)
+        whole.count(self.times_ms)
         self.written, self.since = work, int(self.env.now)
         self.written_at = self.since + _ms(self.job.write_s)
         self.computed_ms += intervals * compute_ms
@@ -319,8 +345,12 @@ class _Run:
             self._break_a_pair()
             self._take_out()
         if stops:
-            self._enter("detection")
-            self.process.interrupt(cause.name)
+            self._stop(cause)
+
+    def _stop(self, cause: Cause) -> None:
+        """Stop the job, whose failure is then to be detected."""
+        self._enter("detection")
+        self.process.interrupt(cause.name)
 
     def _break_a_pair(self) -> None:
         """Draw whether the failed unit is the partner of one that has no state back yet."""
@@ -339,6 +369,10 @@ class _Run:
         """Repair a unit, which then is a spare."""
         self.most_away = max(self.most_away, self.job.spares - self.ready + self.missing)
         yield self.env.timeout(_ms(self.repair_rng.exponential(self.job.recovery.repair_s)))
+        self._back()
+
+    def _back(self) -> None:
+        """Take a repaired unit as a spare."""
         self.ready += 1
         if not self.returned.triggered:
             self.returned.succeed()
@@ -356,6 +390,141 @@ class _Run:
         """Make a slow server known after the time that it takes to find one."""
         yield self.env.timeout(_ms(self.job.stragglers.found_after_s))
         self.known_slow += 1
+
+
+JOIN = "join"
+"""Cause of an interrupt of the job by units that are ready to join."""
+
+
+class _ElasticRun(_Run):
+    """State of a run whose job may go on without some of its replicas.
+
+    A failure stops all replicas until it is detected. Then those that it hit are left out, and the
+    others form their groups anew. ``missing`` units have no spare yet, ``stopped`` ones have failed
+    and need none, ``starting`` ones read their state beside the job, ``arrived`` ones wait to join.
+    """
+
+    def __init__(self, job: Job, replicas: Replicas, rng: np.random.Generator) -> None:
+        super().__init__(job, rng)
+        self.replicas = replicas
+        self.stopped, self.starting, self.arrived = 0, 0, 0
+        self.restarts = 0  # of the whole job, which take in all units that were starting
+        self.from_ms, self.done_ms = 0, 0  # begin of this stretch of an interval, and earlier ones
+
+    @property
+    def _fewer(self) -> float:
+        """Relative slowdown of a step by the replicas that are left out."""
+        lacking = self.missing + self.stopped + self.starting + self.arrived
+        return self.replicas.slower(self.replicas.out(lacking))
+
+    def _interval_ms(self) -> int:
+        """Computing time until the next checkpoint, which goes on after units have joined [ms]."""
+        self.from_ms = int(self.env.now)
+        return max(1, super()._interval_ms() - self.done_ms)
+
+    def _work(self) -> Process:
+        """Compute, recover from failures, and take in units that are ready."""
+        cause: object = None
+        while True:
+            why, cause = cause, None
+            try:
+                if why == JOIN:
+                    yield from self._change()
+                elif why is not None:
+                    yield from self._recover()
+                else:
+                    self._replace()
+                    if self._joins_now:
+                        yield from self._change()
+                    yield from self._compute_and_save()
+                    self.done_ms = 0
+            except simpy.Interrupt as interrupt:
+                cause = interrupt.cause
+                computed_ms = int(self.env.now) - self.from_ms
+                self.done_ms = self.done_ms + computed_ms if cause == JOIN else 0
+
+    def _change(self) -> Process:
+        """Form the groups anew, with the units that have arrived and without those that failed."""
+        joining = self.arrived
+        self._enter("restart")
+        yield self.env.timeout(_ms(self.replicas.resize_s))
+        self.arrived -= joining
+        self.computed_ms, self.exposed = 0, 0
+
+    def _start_again(self) -> Process:
+        """Go on without the failed units where that loses less time than a restart of all."""
+        if self._goes_on():
+            self._replace()
+            yield from self._change()
+            return
+        self._enter("waiting_for_spares")
+        warm = self.ready >= self.missing
+        while self.replicas.out(self.missing - self.ready) >= self.replicas.groups:
+            self.returned = self.env.event()
+            yield self.returned
+        taken = min(self.ready, self.missing)
+        self.ready, self.missing = self.ready - taken, self.missing - taken
+        self.stopped, self.starting, self.arrived = 0, 0, 0
+        self.restarts += 1
+        self._enter("restart")
+        yield self.env.timeout(_ms(self._restart_s(warm=warm)))
+        self.computed_ms, self.exposed = 0, 0
+
+    def _goes_on(self) -> bool:
+        """Return whether the job goes on, for which a replica and the state have to be left."""
+        out = self.replicas.out(self.missing + self.stopped + self.starting)
+        if self.pair_lost or out >= self.replicas.groups:
+            return False
+        if self.ready < self.missing:
+            return True
+        restart_s = self._joining_s - self.job.recovery.warm_saves_s
+        return self.replicas.cost_s(restart_s, self.job.rates.mtbf_s, out) < restart_s
+
+    @property
+    def _joining_s(self) -> float:
+        """Time in which a unit starts beside the job [s]."""
+        return (self.job.peers or self.job.recovery).restart_s
+
+    def _replace(self) -> None:
+        """Start spares in the place of missing units, and units that only stopped."""
+        taken = min(self.ready, self.missing)
+        self.ready, self.missing = self.ready - taken, self.missing - taken
+        units, self.stopped = taken + self.stopped, 0
+        if units:
+            self.starting += units
+            self.env.process(self._starting(units))
+
+    def _starting(self, units: int) -> Process:
+        """Start units beside the job; they join at once where that loses less than waiting."""
+        restarts = self.restarts
+        yield self.env.timeout(_ms(self._joining_s))
+        if restarts != self.restarts:  # all units have restarted together meanwhile
+            return
+        self.starting, self.arrived = self.starting - units, self.arrived + units
+        if self.state == COMPUTING and self._joins_now:
+            self.process.interrupt(JOIN)
+
+    @property
+    def _joins_now(self) -> bool:
+        """Whether units join at once, as it would cost more to wait for the next failure."""
+        share = 1 - 1 / (1 + self._fewer)
+        return self.arrived > 0 and share * self.job.rates.mtbf_s > self.replicas.resize_s
+
+    def _stop(self, cause: Cause) -> None:
+        """Stop the job; a unit that needs no repair starts again."""
+        super()._stop(cause)
+        self.stopped += not cause.replaces
+
+    def _take_out(self) -> None:
+        """Take a unit out, after the time until now has been counted with it."""
+        self._enter(self.state)
+        super()._take_out()
+
+    def _back(self) -> None:
+        """Take a repaired unit in where one is missing, or else as a spare."""
+        super()._back()
+        if self.state == COMPUTING:
+            self._replace()
 
 
 def _ms(seconds: float) -> int:

@@ -60,8 +60,8 @@ class FleetInputs:
         default="auto",
         metadata=option(
             "Processing of prompts: chunked (in pieces, together with decoding), separate (whole, "
-            "while decoding waits), or auto: on Neuron machines groups of up to 3:1, see "
-            "--disaggregate, or separate where a unit holds one replica; elsewhere chunked",
+            "while decoding waits), or auto: on Neuron machines the best split of --disaggregate "
+            "in a unit, or separate where that serves more; elsewhere chunked",
             choices=("auto", "separate", "chunked"),
         ),
     )

@@ -86,6 +86,11 @@ class JobInputs:
     stragglers: bool = setting(
         True, "Simulate servers that turn slow and stay so until they are replaced"
     )
+    elastic: bool = setting(
+        False,
+        "Go on with fewer data-parallel replicas while failed ones are replaced, with the same "
+        "batch; needs --checkpoint peer",
+    )
     runs: int = setting(
         8,
         "Number of runs with different seeds; as many more with drawn failure rates join them "

@@ -5,6 +5,7 @@ from workloads.serving.capacity import Capacity, Slo, SloMissed, fixed_rate
 from workloads.serving.capacity_runs import TableRuns, capacity_table, saturated_rate
 from workloads.serving.deployment import Deployed, Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
+from workloads.serving.highest_rate import FILLS, Highest, at_highest_rate
 from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
 from workloads.serving.options import ServingOptions
 from workloads.serving.parsing import batching_from, requests_from
@@ -23,17 +24,21 @@ from workloads.serving.requests import (
 )
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation, parse_speculation
+from workloads.serving.ways import Ranking, rank_ways
 
 __all__ = [
     "BUCKETS",
     "CHUNK_TOKENS",
+    "FILLS",
     "Batching",
     "Capacity",
     "Deployed",
     "Deployment",
+    "Highest",
     "Lengths",
     "Pools",
     "Profile",
+    "Ranking",
     "Requests",
     "Served",
     "ServingOptions",
@@ -42,6 +47,7 @@ __all__ = [
     "Speculation",
     "Steady",
     "TableRuns",
+    "at_highest_rate",
     "attained",
     "azure_lengths",
     "batching_from",
@@ -57,6 +63,7 @@ __all__ = [
     "poisson",
     "pools",
     "profile",
+    "rank_ways",
     "read_requests",
     "requests_from",
     "saturated_rate",

@@ -14,12 +14,13 @@ from topologies.files import kept_files
 from workloads.serving.batching import Batching
 from workloads.serving.capacity import Capacity, Slo, SloMissed
 from workloads.serving.capacity_file import keep_table, load_table
-from workloads.serving.disaggregated import Pools, serve_apart
+from workloads.serving.deployment import Deployment
+from workloads.serving.disaggregated import Pools
+from workloads.serving.highest_rate import Offered, narrowed
 from workloads.serving.metrics import attained
 from workloads.serving.prefix_cache import share_hits
 from workloads.serving.profile import Profile
-from workloads.serving.replica import serve
-from workloads.serving.requests import Lengths, Requests, poisson
+from workloads.serving.requests import Lengths, Requests
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
 
@@ -27,6 +28,7 @@ LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Rates of the runs over the saturated rate."""
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
 """Levels of the quantiles of latency that a table holds."""
+_Row = tuple[float, FloatArray, FloatArray]
 
 
 class RunFields(TypedDict, total=False):
@@ -81,17 +83,16 @@ class TableRuns:
                 f"a prefix cache that holds {self.prefix_share} of each prompt; use 0 to below 1."
             )
 
-    def serve(self, profile: Profile, requests: Requests) -> Served:
-        """Serve the requests of a run, with the share of each prompt that the cache holds."""
-        if self.prefix_share:
-            held = share_hits(requests.prompt, self.prefix_share)
-            requests = replace(requests, cached=held)
-        speculation, seed = self.speculation, self.seed
-        if self.pools is None:
-            return serve(profile, requests, self.batching, speculation=speculation, seed=seed)
-        return serve_apart(
-            profile, requests, self.pools, self.batching, speculation=speculation, seed=seed
-        ).served
+    def offered(self, profile: Profile, lengths: Lengths) -> Offered:
+        """Return requests of these lengths, offered to replicas as these runs have them."""
+        replicas = Deployment(profile, self.batching, self.speculation, self.pools)
+        return Offered(replicas, lengths, self.requests, self.seed, self._with_hits)
+
+    def _with_hits(self, requests: Requests) -> Requests:
+        """Return the requests with the share of each prompt that the cache holds."""
+        if not self.prefix_share:
+            return requests
+        return replace(requests, cached=share_hits(requests.prompt, self.prefix_share))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +160,7 @@ def _means(lengths: IntArray, lengths_at: FloatArray | None) -> tuple[float, ...
 
 def _kept_or_run(profile: Profile, inputs: _Inputs, cache: Path | None) -> Capacity:
     """Load the table from the cache, or run the replica and keep the table."""
-    digest = _digest(profile, inputs)
+    digest = table_digest(profile, inputs)
     kept = load_table(digest, inputs.slo, cache)
     if kept is not None:
         return kept
@@ -169,50 +170,59 @@ def _kept_or_run(profile: Profile, inputs: _Inputs, cache: Path | None) -> Capac
 
 
 def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float:
-    """Requests per second that a replica finishes when some always wait [1/s].
-
-    The first and last fifth of the completions are left out: the batch fills and empties there.
-    """
-    count = runs.requests
-    prompt, output = lengths.draw(count, np.random.default_rng(runs.seed))
-    served = runs.serve(profile, Requests(np.zeros(count), prompt, output))
-    ends = np.sort(served.end_s)
-    first, last = count // 5, count - count // 5 - 1
-    return float((last - first) / (ends[last] - ends[first]))
+    """Requests per second that a replica finishes when some always wait [1/s]."""
+    return runs.offered(profile, lengths).saturated_per_s
 
 
 def _run(profile: Profile, inputs: _Inputs) -> Capacity:
-    """Run the replica at saturation, at every load, and at every mix of lengths."""
+    """Run the replica at saturation, at every load, and at every mix of lengths.
+
+    Between the last load that keeps the SLO and the first that misses it the search goes on.
+    """
     slo, runs, lengths = inputs.slo, inputs.runs, inputs.lengths
-    most = saturated_rate(profile, lengths, runs)
-    ttft, tpot, kept = [], [], []
+    offered = runs.offered(profile, lengths)
+    most = offered.saturated_per_s
+    rows: dict[float, _Row] = {}
     for load in LOADS:
-        rng = np.random.default_rng(runs.seed)
-        served = runs.serve(profile, poisson(load * most, runs.requests, lengths, rng))
-        kept.append(float(attained(served, slo).mean()))
-        if kept[0] < slo.share:
-            raise SloMissed(profile.name, slo, kept[0])
-        ttft.append(np.quantile(served.ttft_s, LEVELS))
-        finite = served.tpot_s[np.isfinite(served.tpot_s)]
-        tpot.append(np.quantile(finite, LEVELS) if len(finite) else np.zeros(len(LEVELS)))
-    attainment = np.minimum.accumulate(np.array(kept))
+        rows[load] = _row(offered.run(load * most).served, slo)
+        if rows[LOADS[0]][0] < slo.share:
+            raise SloMissed(profile.name, slo, rows[load][0])
+    best = LOADS[-1]
+    missed = next((load for load in LOADS if rows[load][0] < slo.share), None)
+    if missed is not None:
+        kept = LOADS[LOADS.index(missed) - 1]
+        ends = narrowed(offered, slo, kept * most, missed * most)
+        best, beyond = (rate / most for rate in ends)
+        more = {best, beyond} - rows.keys()
+        rows |= {load: _row(offered.run(load * most).served, slo) for load in more}
+    loads = sorted(rows)
+    attainment, ttft, tpot = (
+        np.array(column) for column in zip(*(rows[load] for load in loads), strict=True)
+    )
     prompts = _means(lengths.prompt, runs.prompt_means)
     outputs = _means(lengths.output, runs.output_means)
     return Capacity(
-        rate_slo_per_s=float(np.interp(-slo.share, -attainment, LOADS)) * most,
+        rate_slo_per_s=best * most,
         rate_max_per_s=most,
         slo=slo,
-        utilisation=np.array(LOADS),
+        utilisation=np.array(loads),
         quantiles=np.array(LEVELS),
-        ttft_s=np.array(ttft),
-        tpot_s=np.array(tpot),
-        attainment=attainment,
+        ttft_s=ttft,
+        tpot_s=tpot,
+        attainment=np.minimum.accumulate(attainment),
         prompt_tokens=np.array(prompts),
         output_tokens=np.array(outputs),
         cost=_costs(profile, inputs, most, [(p, o) for p in prompts for o in outputs]).reshape(
             len(prompts), len(outputs)
         ),
     )
+
+
+def _row(served: Served, slo: Slo) -> _Row:
+    """Share of the requests that keep the SLO, and quantiles of TTFT and TPOT [s]."""
+    later = served.tpot_s[np.isfinite(served.tpot_s)]
+    tpot = np.quantile(later, LEVELS) if len(later) else np.zeros(len(LEVELS))
+    return float(attained(served, slo).mean()), np.quantile(served.ttft_s, LEVELS), tpot
 
 
 def _costs(
@@ -226,9 +236,9 @@ def _costs(
     return np.asarray(most / np.array(rates))
 
 
-def _digest(profile: Profile, inputs: _Inputs) -> str:
-    """Digest of all inputs of a table, with the code of serving and the release of numpy."""
-    every_input = (profile, inputs, LOADS, LEVELS, np.__version__)
+def table_digest(*inputs: object) -> str:
+    """Return a digest of all inputs of a table, with the code of serving and numpy's release."""
+    every_input = (*inputs, LOADS, LEVELS, np.__version__)
     return kept_files.digest(
         kept_files.exact_text(every_input),
         *(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),

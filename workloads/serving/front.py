@@ -14,12 +14,14 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
 from workloads.confidence.answers import first_token_interval, serving_interval
 from workloads.confidence.interval import Interval
+from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.serving.capacity import Slo
 from workloads.serving.deployment import Deployed
+from workloads.serving.highest_rate import Highest, at_highest_rate
 from workloads.serving.metrics import parse_slo
-from workloads.serving.options import ServeKeywords, ServingOptions
+from workloads.serving.options import USUAL_REQUESTS, ServeKeywords, ServingOptions
 from workloads.serving.parsing import batching_from, requests_from
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests, drawn_rate
@@ -45,16 +47,21 @@ class ServingResult:
     ----------
     model : Model
     cluster : Cluster
-    deployed : Deployed
-        Replicas, and what became of each request.
+    highest : Highest
+        Replicas, what became of each request, and the highest rate if it was sought.
     slo : Slo
         Limits that count as kept.
     """
 
     model: Model
     cluster: Cluster
-    deployed: Deployed
+    highest: Highest
     slo: Slo
+
+    @property
+    def deployed(self) -> Deployed:
+        """Replicas, and what became of each request."""
+        return self.highest.deployed
 
     @property
     def replica(self) -> Profile:
@@ -69,7 +76,8 @@ class ServingResult:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """Headline numbers by their key in ``cluster-sim serve --json``."""
-        return self.deployed.summary(self.slo)
+        highest = self.highest.summary(Economics.of(self.cluster))
+        return {**self.deployed.summary(self.slo), **highest}
 
     @property
     def interval(self) -> Interval:
@@ -147,12 +155,13 @@ class ServingResult:
 def serve(
     model: Model | str,
     cluster: Cluster | str,
-    requests: Requests | str = "poisson:0.1",
+    requests: Requests | str = USUAL_REQUESTS,
     *,
     tp: int | None = None,
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: Seed = 0,
+    max_rate: bool = False,
     **keywords: Unpack[ServeKeywords],
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
@@ -174,6 +183,8 @@ def serve(
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0
         Seed of drawn requests and accepted proposals.
+    max_rate : bool, default False
+        Search for the highest rate that keeps the SLO, in place of the rate of ``requests``.
     **keywords
         Other options of ``cluster-sim serve``, such as ``count=500`` or ``prefix_cache="50%"``; see
         :class:`workloads.serving.options.ServeKeywords`.
@@ -200,17 +211,25 @@ def serve(
     decoder, machine = as_model(model), as_cluster(cluster)
     options = _options(keywords, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
+    limits = parse_slo(slo) if isinstance(slo, str) else slo
+    if max_rate:
+        offered = options.offered(deployment, requests, seed=seed, **_drawing(keywords))
+        return ServingResult(decoder, machine, at_highest_rate(offered, limits), limits)
     arrivals, log = _requests(requests, keywords, seed)
     deployed = deployment.run(options.cached(arrivals, deployment.profile, log), seed)
-    limits = parse_slo(slo) if isinstance(slo, str) else slo
-    return ServingResult(decoder, machine, deployed, limits)
+    return ServingResult(decoder, machine, Highest(deployed), limits)
+
+
+def _drawing(keywords: ServeKeywords) -> dict[str, Any]:
+    """Return the keywords about requests that are drawn or read."""
+    return {name: value for name, value in keywords.items() if name in DRAWING}
 
 
 def _requests(
     requests: Requests | str, keywords: ServeKeywords, seed: int
 ) -> tuple[Requests, Path | None]:
     """Requests that are passed, drawn or read, and the log that they were read from."""
-    drawing: dict[str, Any] = {name: value for name, value in keywords.items() if name in DRAWING}
+    drawing = _drawing(keywords)
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
         return requests_from(requests, seed=seed, **drawing), log

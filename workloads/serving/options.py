@@ -8,17 +8,23 @@ from typing import TypedDict
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
 from workloads.serving.batching import Batching
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
 from workloads.serving.engines import engine_numbers
-from workloads.serving.parsing import batching_from
+from workloads.serving.highest_rate import FILLS, Offered
+from workloads.serving.parsing import DRAWN, batching_from, drawn_lengths
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
 from workloads.serving.requests import Requests
 from workloads.serving.speculation import Speculation, parse_speculation
+
+USUAL_REQUESTS = "poisson:0.1"
+MOST_OFFERED = 50_000
+"""Most requests of each run of a search for a rate, unless stated."""
 
 
 class ServeKeywords(TypedDict, total=False):
@@ -105,6 +111,53 @@ class ServingOptions:
             batching,
             speculation,
             pools(cluster, replica, *apart) if apart else None,
+        )
+
+    def offered(
+        self,
+        deployment: Deployment,
+        requests: Requests | str,
+        *,
+        count: int | None = None,
+        rate: float | None = None,
+        prompt: int | None = None,
+        output: int | None = None,
+        service: str | None = None,
+        seed: int = 0,
+    ) -> Offered:
+        """Return drawn requests that are offered to replicas at any rate.
+
+        Parameters
+        ----------
+        deployment : Deployment
+        requests : str
+            ``poisson:0.1``, the default, whose rate is not used.
+        count : int, optional
+            By default 2,000, or more where slots need more to be full.
+        rate, prompt, output, service, seed
+            As of :func:`workloads.serving.parsing.requests_from`.
+
+        Raises
+        ------
+        InputError
+            For a stated rate or a log.
+        """
+        source = requests if isinstance(requests, str) else "as they are"
+        stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
+        if rate is not None or source != USUAL_REQUESTS:
+            raise InputError(
+                f"{stated} states when requests arrive, and --max-rate searches for their rate. "
+                "Leave it out; --service, --prompt and --output state lengths."
+            )
+        decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
+        enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)
+        replica = deployment.profile
+        return Offered(
+            deployment,
+            drawn_lengths(prompt, output, service),
+            count or enough,
+            seed,
+            lambda drawn: self.cached(drawn, replica, None),
         )
 
     def cached(self, requests: Requests, replica: Profile, path: Path | None) -> Requests:

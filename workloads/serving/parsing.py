@@ -10,6 +10,7 @@ from topologies.errors import InputError, suggestion
 from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching
 from workloads.serving.engines import engine_batching, read_gather
 from workloads.serving.requests import (
+    Lengths,
     Requests,
     azure_lengths,
     drawn_rate,
@@ -67,13 +68,19 @@ def requests_from(
         return logged if count is None else logged.first(count)
     if rate is not None:
         raise InputError(f"--rate {rate:g} is for a log without times; write poisson:RATE.")
-    lengths = azure_lengths(service or "conv")
-    if prompt is not None or output is not None:
-        lengths = fixed_lengths(
-            round(lengths.prompt.mean()) if prompt is None else prompt,
-            round(lengths.output.mean()) if output is None else output,
-        )
+    lengths = drawn_lengths(prompt, output, service)
     return poisson(per_s, count or DRAWN, lengths, np.random.default_rng(seed))
+
+
+def drawn_lengths(prompt: int | None, output: int | None, service: str | None) -> Lengths:
+    """Return the lengths of drawn requests: those of a trace, or stated ones."""
+    lengths = azure_lengths(service or "conv")
+    if prompt is None and output is None:
+        return lengths
+    return fixed_lengths(
+        round(lengths.prompt.mean()) if prompt is None else prompt,
+        round(lengths.output.mean()) if output is None else output,
+    )
 
 
 def batching_from(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,8 @@ def with_intervals(
     dict
         The document, with ``interval`` of the median time to first token, ``tpot_interval`` of the
         median time per token if there is one, ``tokens_per_s_interval``, and, for chips with a
-        price, ``usd_per_million_tokens_interval``.
+        price, ``usd_per_million_tokens_interval``. Where the run is at the highest rate within the
+        SLO, that rate has an interval too, and the others follow from it.
     """
     first_s, later_s = document["ttft_s"]["p50"], document["tpot_s"]["p50"]
     complete, features = {**document}, deployed.known
@@ -43,9 +45,12 @@ def with_intervals(
     per_token = serving_interval(model, cluster, chips, later_s or 1.0, **features)
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
-    rate = rate_ends(
-        document["tokens_per_s"], _busiest(document), offered_per_s(requests), per_token
-    )
+    busy, offered = _busiest(document), offered_per_s(requests)
+    if "max_rate_per_s" in document:  # a replica that is faster is offered more
+        busy, offered = 1.0, math.inf
+        highest = rate_ends(document["max_rate_per_s"], busy, offered, per_token)
+        complete["max_rate_per_s_interval"] = highest
+    rate = rate_ends(document["tokens_per_s"], busy, offered, per_token)
     complete["tokens_per_s_interval"] = rate
     usd = document.get("usd_per_million_tokens")
     if usd is not None:

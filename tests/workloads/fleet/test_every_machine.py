@@ -70,12 +70,17 @@ def test_trn3_says_that_its_serving_overheads_are_trn2_s() -> None:
 def test_prompts_run_as_neuron_s_engines_run_them_unless_options_say_otherwise() -> None:
     """They do not run pieces of prompts beside decoding; engines of GPUs do."""
     trn2 = ("trn2-ultraserver:2", "llama-3.1-8b")
-    usual, stated = _fleet(*trn2), _fleet(*trn2, "--disaggregate", "3:1")
+    tight = (*trn2, "--slo", "ttft=6s,tpot=15ms")
+    usual = _fleet(*tight)
     (apart,) = usual["replicas"]
-    assert (apart["prefill_replicas"], apart["decode_replicas"]) == (3, 1)
+    split = f"{apart['prefill_replicas']}:{apart['decode_replicas']}"
+    stated = _fleet(*tight, "--disaggregate", split)
+    chosen = {key: apart.pop(key) for key in ("binds", "runner_up", "runner_up_share")}
     assert usual["replicas"] == stated["replicas"]
     assert usual["unit_capacity_requests_per_s"] == stated["unit_capacity_requests_per_s"]
-    assert "on replicas of their own (3:1), as Neuron's engines pause" in _notes(usual)
+    assert f"on replicas of their own ({split}), which serves most" in _notes(usual)
+    second = f"{chosen['runner_up']} with {chosen['runner_up_share']:.0%} of its requests/s"
+    assert f"{second}; {chosen['binds']} binds." in _notes(usual)
     assert "Neuron" not in _notes(stated)
     pieces, whole = (
         _fleet(*trn2, "--prefill", "chunked"),
@@ -95,8 +100,9 @@ def test_where_no_group_fits_a_unit_decoding_waits_for_whole_prompts() -> None:
     assert (replica["replicas_per_unit"], replica["chunk_tokens"]) == (1, 0)
     assert "prefill_replicas" not in replica
     assert "decoding waits for whole prompts" in _notes(alone)
-    assert "--disaggregate 3:1 gives prompts replicas of their own" in _notes(alone)
-    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:2", "llama-3.1-8b"))
+    split = replica["runner_up"]
+    assert f"--disaggregate {split} gives prompts replicas of their own" in _notes(alone)
+    assert "groups of units" not in _notes(_fleet("trn2.48xlarge:1", "llama-3.1-8b"))
 
 
 def _notes(document: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_units
-from workloads.fleet.setup.replicas import Serving, prompts_of
+from workloads.fleet.setup.replicas import Serving, ways_of
 from workloads.fleet.setup.serving import cold_cache_s, services_from
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.roles import Role
@@ -67,8 +67,9 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
     """The gain of a unit against that of saturated replicas on other draws, within 5 %."""
     # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
     monkeypatch.setattr("workloads.serving.capacity_runs.LOADS", (0.05, 0.99))
+    monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
     plain = _service(lengths, prefill=prefill)
-    prompts = prompts_of(Serving(prefill=prefill), MODEL, WHERE, served)
+    prompts = ways_of(Serving(prefill=prefill), MODEL, WHERE, served)[0]
     other = TableRuns(batching=prompts.batching, requests=2000, seed=7, pools=prompts.apart)
     alone = saturated_rate(served, lengths, other)
     for how, runs in (

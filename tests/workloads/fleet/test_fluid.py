@@ -15,7 +15,7 @@ from workloads.demand import Demand
 from workloads.fleet.policies.static import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import service_minutes
-from workloads.fleet.setup.replicas import Prompts, Serving, prompts_of
+from workloads.fleet.setup.replicas import Prompts, Serving, ways_of
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
@@ -79,7 +79,7 @@ class Unit:
 @pytest.fixture(scope="module", params=["chunked", "separate", "auto"])
 def unit(request: pytest.FixtureRequest) -> Unit:
     served = profile(MODEL, WHERE)
-    prompts = prompts_of(Serving(prefill=request.param), MODEL, WHERE, served)
+    prompts = ways_of(Serving(prefill=request.param), MODEL, WHERE, served)[0]
     runs = TableRuns(batching=prompts.batching, requests=1500, pools=prompts.apart)
     lengths = fixed_lengths(PROMPT, OUTPUT)
     return Unit(served, prompts, capacity_table(served, lengths, Slo(6.0, 0.175), runs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies.clusters.names import cluster
-from workloads.fleet.setup.replicas import MIXTURE_PIECE_TOKENS, Serving, prompts_of
+from workloads.fleet.setup.replicas import MIXTURE_PIECE_TOKENS, Serving, ways_of
 from workloads.models.huggingface import named
 from workloads.serving import profile
 
@@ -13,25 +13,26 @@ DENSE, MIXTURE = named("llama-3.1-8b"), named("mixtral-8x7b")
 
 
 @pytest.mark.parametrize(
-    ("machine", "tp", "split"),
+    ("machine", "tp", "sizes"),
     [
-        ("trn2-ultraserver:8", 16, (3, 1)),  # four replicas
-        ("trn2-ultraserver:8", 32, (1, 1)),  # two
-        ("trn2-ultraserver:8", 64, None),  # one
-        ("trn2-ultraserver:8", 4, (3, 1)),  # sixteen: four groups
-        ("trn3-gen2:2", 8, (2, 1)),  # eighteen, which four do not divide
-        ("trn2.48xlarge:8", 16, None),
-        ("trn2.48xlarge:8", 8, (1, 1)),
+        ("trn2-ultraserver:8", 16, {2, 4}),  # four replicas
+        ("trn2-ultraserver:8", 32, {2}),  # two
+        ("trn2-ultraserver:8", 64, {2, 4}),  # one: groups of units
+        ("trn2-ultraserver:8", 4, {2, 4, 8}),  # sixteen
+        ("trn3-gen2:2", 8, {2, 3, 6}),  # eighteen, which four do not divide
+        ("trn2.48xlarge:3", 16, {2}),  # one, in a cluster without four units
+        ("trn2.48xlarge:8", 8, {2}),
     ],
 )
-def test_groups_are_the_largest_up_to_four_that_fill_a_unit(
-    machine: str, tp: int, split: tuple[int, int] | None
+def test_every_split_of_groups_that_leave_no_replica_idle_is_tried(
+    machine: str, tp: int, sizes: set[int]
 ) -> None:
     fleet = cluster(machine)
-    prompts = prompts_of(Serving(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
-    assert prompts.batching.chunk_tokens == 0
-    apart = prompts.apart
-    assert (None if apart is None else (apart.prefill, apart.decode)) == split
+    alone, *groups = ways_of(Serving(tp=tp), DENSE, fleet, profile(DENSE, fleet, tp=tp))
+    assert alone.apart is None
+    assert {way.batching.chunk_tokens for way in (alone, *groups)} == {0}
+    splits = {(way.apart.prefill, way.apart.decode) for way in groups if way.apart}
+    assert splits == {(prefill, size - prefill) for size in sizes for prefill in range(1, size)}
 
 
 @pytest.mark.parametrize(
@@ -47,12 +48,12 @@ def test_a_stated_way_holds_on_every_machine(serving: Serving, dense: int, mixtu
     for machine in ("trn2-ultraserver:8", "dgx-h200:8"):
         fleet = cluster(machine)
         for model, pieces in ((DENSE, dense), (MIXTURE, mixture)):
-            prompts = prompts_of(serving, model, fleet, profile(model, fleet))
+            (prompts,) = ways_of(serving, model, fleet, profile(model, fleet))
             assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)
 
 
 def test_other_machines_run_pieces_beside_decoding() -> None:
     fleet = cluster("dgx-h200:8")
     for model, pieces in ((DENSE, 512), (MIXTURE, MIXTURE_PIECE_TOKENS)):
-        prompts = prompts_of(Serving(), model, fleet, profile(model, fleet))
+        (prompts,) = ways_of(Serving(), model, fleet, profile(model, fleet))
         assert (prompts.batching.chunk_tokens, prompts.apart) == (pieces, None)

@@ -11,7 +11,7 @@ import pytest
 
 from workloads.serving.batching import FIRST, Batching
 from workloads.serving.capacity import Slo
-from workloads.serving.capacity_runs import TableRuns, _digest, _Inputs, capacity_table
+from workloads.serving.capacity_runs import TableRuns, _Inputs, capacity_table, table_digest
 from workloads.serving.disaggregated import Pools
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
@@ -58,7 +58,7 @@ def digest(value: Any) -> str:
         RUNS, batching=inputs[Batching], speculation=inputs[Speculation], pools=inputs[Pools]
     )
     runs = value if isinstance(value, TableRuns) else runs
-    return _digest(inputs[Profile], _Inputs(inputs[Lengths], inputs[Slo], runs))
+    return table_digest(inputs[Profile], _Inputs(inputs[Lengths], inputs[Slo], runs))
 
 
 @pytest.mark.parametrize("usual", [SLO, BATCHING, GUESS, POOLS, RUNS, REPLICA, LENGTHS])

@@ -169,39 +169,46 @@ class TrainingJob:
         return self.min_units + (size - self.min_units) // self.step_units * self.step_units
 
 
-def default_jobs(units: int, *, step_tokens: float = 1.0) -> tuple[TrainingJob, ...]:
+def default_jobs(
+    units: int, *, step_tokens: float = 1.0, most: tuple[float, float] = (math.inf, math.inf)
+) -> tuple[TrainingJob, ...]:
     """Return night work for a fleet of any size: elastic runs, gangs, evaluation.
 
-    Four pre-training runs of up to an eighth of the fleet each grow and shrink by replicas of
-    1/128; eight gangs of 1/64 each are paused in place, as Project Rainier's runs are by day;
-    evaluation takes the rest. The sizes are assumptions: nobody publishes them.
+    Four pre-training runs of up to an eighth of the fleet each grow and shrink by sixteenths; eight
+    gangs of 1/64 each are paused in place, as Project Rainier's runs are by day; evaluation takes
+    the rest. The sizes are assumptions: nobody publishes them. ``most`` are the most units of a run
+    and of a gang; where they are fewer, there are more runs and gangs.
     """
     # Below 64 units a gang of 1/64 would have no unit, so one elastic run has half of the fleet.
     few = units < 64
+    share, together = (2, 1) if few else (8, 4)
+    usual, usual_gang = max(1, units // share), units // 64
+    size, gang = int(min(usual, most[0])), int(min(usual_gang, most[1]))
+    count = together * usual // size
     runs = [
         TrainingJob(
-            "pretraining" if few else f"pretraining-{number + 1}",
-            units=max(1, units // (2 if few else 8)),
-            min_units=max(1, units // 64),
-            step_units=max(1, units // 128),
+            "pretraining" if count == 1 else f"pretraining-{number + 1}",
+            units=size,
+            min_units=max(1, size * share // 64),
+            step_units=max(1, size * share // 128),
             step_tokens=step_tokens,
             reclaim="shrink",
             priority=1,
             checkpoint="peer",
             standby="warm",
         )
-        for number in range(1 if few else 4)
+        for number in range(count)
     ]
     gangs = [
         TrainingJob(
             f"post-training-{number + 1}",
-            units=units // 64,
-            min_units=units // 64,
+            units=gang,
+            min_units=gang,
             step_tokens=step_tokens / 8,
             reclaim="pause",
             priority=2,
         )
-        for number in range(0 if few else 8)
+        for number in range(0 if few else 8 * usual_gang // gang)
     ]
     return (*runs, *gangs, evaluation_job(units))
 

@@ -143,10 +143,12 @@ def dispatch(world: World) -> None:
         return
     snooze_ms = milliseconds(world.costs.snooze_s, world.horizon_ms)
     latest_change_ms, room = world.now - snooze_ms, _room(world)
+    takable = None  # looking at all units takes long, and holds until a gang takes some
     for gang in world.gangs:
         if gang.changed_ms <= latest_change_ms and _may_grow(gang, room):
-            _offer(world, gang)
-            room = _room(world)
+            takable = takable or _takable(world)
+            if _offer(world, gang, *takable):
+                takable, room = None, _room(world)
     if world.evaluation is not None:
         room = world.evaluation.units - world.ledger.count(Role.EVALUATION)
         if room > 0:
@@ -176,19 +178,24 @@ def _may_grow(gang: Gang, room: int) -> bool:
     return size + len(gang.paused) + room >= job.min_units and gang.waits
 
 
-def _offer(world: World, gang: Gang) -> None:
-    """Give a gang as many whole units as it can take."""
-    job, have = gang.job, gang.size + len(gang.paused)
+def _takable(world: World) -> tuple[IntArray, IntArray]:
+    """Whole units that are spare, and those whose work yields to gangs."""
     free = world.whole(_lendable(world))
-    others = world.whole(np.concatenate([world.evaluating(), world.beyond_deadlines()]))
+    return free, world.whole(np.concatenate([world.evaluating(), world.beyond_deadlines()]))
+
+
+def _offer(world: World, gang: Gang, free: IntArray, others: IntArray) -> bool:
+    """Give a gang as many units as it can take, and return whether it takes any."""
+    job, have = gang.job, gang.size + len(gang.paused)
     more = world.fits(gang, have + len(free) + len(others)) - have
     least = job.step_units if gang.size else max(0, job.min_units - have)
     if more < least or have + more < job.min_units:
-        return
+        return False
     units = np.concatenate([free, others])[:more]
     draining = Phase(Role.DRAINING, world.costs.drain_s if more > len(free) else 0.0)
     gang.joining = more
     world.env.process(_join(world, gang, units, world.take_ticket(units), draining))
+    return True
 
 
 def _join(world: World, gang: Gang, units: IntArray, ticket: int, draining: Phase) -> Process:

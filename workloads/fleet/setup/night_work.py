@@ -26,6 +26,8 @@ from topologies.shapes.basic import Torus
 from workloads.demand import Demand
 from workloads.fleet.inputs.jobs import STEP_TOKENS, TrainingJob, default_jobs, read_jobs
 from workloads.fleet.inputs.post_training import PostTraining
+from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.setup.gang_sizes import most_units
 from workloads.fleet.state.services import Service
 from workloads.job.checkpoints import held_bytes, room_for_copies
 from workloads.models.model import Model
@@ -257,6 +259,7 @@ def night_work(
     services: Sequence[Service],
     demand: Demand,
     post_training: str = "",
+    fleet: Fleet | None = None,
 ) -> tuple[TrainingJob, ...]:
     """Return the jobs of a file, or default ones, with their open fields filled in.
 
@@ -274,11 +277,11 @@ def night_work(
     post_training : str
         Mode, ``lockstep`` or ``one-behind``, in which the default jobs named post-training run
         rollouts and updates; empty for plain training.
+    fleet : Fleet, optional
+        Its failures and costs bound the size of default jobs; by default nothing does.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
-    jobs = (
-        read_jobs(training) if training else default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
-    )
+    jobs = read_jobs(training) if training else _default_jobs(cluster, models, catalogue, fleet)
     if post_training and not training:
         jobs = tuple(
             replace(job, post_training=post_training) if job.name.startswith(POST) else job
@@ -302,6 +305,19 @@ def night_work(
         else job
         for job in trained
     )
+
+
+def _default_jobs(
+    cluster: Cluster, models: Sequence[Model], catalogue: Catalogue, fleet: Fleet | None
+) -> tuple[TrainingJob, ...]:
+    """Return the default jobs, of sizes that failures let compute for most of their time."""
+    usual = default_jobs(cluster.domains, step_tokens=STEP_TOKENS)
+    if fleet is None:
+        return usual
+    trained = _within_hosts(_trained(usual, models, cluster, catalogue), cluster, catalogue, False)
+    sizes = {job.fixed: most_units(job, fleet) for job in trained if not job.evaluation}
+    most = (sizes.get(False, math.inf), sizes.get(True, math.inf))
+    return default_jobs(cluster.domains, step_tokens=STEP_TOKENS, most=most)
 
 
 def _trained(

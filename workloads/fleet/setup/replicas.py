@@ -1,8 +1,8 @@
 """Settings of serving, the replicas that fit a machine, and how they process prompts.
 
-Prompts run in pieces, whole, or whole on replicas of their own; :func:`prompts_of` is the one place
+Prompts run in pieces, whole, or whole on replicas of their own; :func:`ways_of` is the one place
 that decides. Engines of GPUs run pieces of prompts beside decoding; those of Neuron pause decoding
-for every prompt, and so their prompts have replicas of their own where a unit holds several.
+for every prompt, and so their prompts may have replicas of their own where a unit holds several.
 Sources: AWS Neuron documentation, ``nxd-inference/developer_guides/vllm-user-guide-v1.rst``
 ("Chunked prefill is not supported on Neuron"), and ``neuron-scheduler.md`` and
 ``disaggregated-inference.md`` in ``vllm-neuron/docs/design/vllm``.
@@ -15,6 +15,7 @@ group takes whole units; any other division would leave chips without work.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -154,6 +155,8 @@ DEFAULT_SLO = Slo(ttft_s=6.0, tpot_s=0.175)
 """Limits of MLPerf's server scenario for Llama-3.1-405B."""
 USUAL = "auto"
 """Way of running prompts where none is stated."""
+WAITS = "separate"
+"""Way in which decoding waits for whole prompts."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class Serving:
     prefill : str
         Processing of prompts: ``chunked``, beside decoding, ``separate``, with which decode waits
         for whole prompts and keeps no tight TPOT, or ``auto``, the usual way of the machine (see
-        :func:`workloads.fleet.setup.prompts.prompts_of`).
+        :func:`workloads.fleet.setup.replicas.ways_of`).
     chunk_tokens : int, optional
         Tokens of the pieces into which prompts are cut: by default 512, for mixtures of experts
         8,192. With 0, prompts run whole.
@@ -295,9 +298,10 @@ def block_of(services: Sequence[Service]) -> int:
 MIXTURE_PIECE_TOKENS = 8192
 """Tokens of a piece of a prompt for a mixture of experts: pieces are long because even one of few
 tokens reads most experts."""
-USUAL_GROUP = 4
-"""Most replicas of a group on Neuron by default: three for prompts and one that decodes serve most,
-by the table of ways in ``docs/background/fleet.md``."""
+MOST_IN_GROUP = 8
+"""Most replicas of a group among which a split is searched; a fault takes out the whole group."""
+UNITS_IN_GROUP = (2, 4)
+"""Units of the groups that are tried where a unit holds a single replica."""
 
 
 @dataclass(frozen=True)
@@ -315,18 +319,38 @@ class Prompts:
     batching: Batching
     apart: Pools | None = None
 
+    @property
+    def replicas(self) -> int:
+        """Number of replicas that serve together."""
+        return self.apart.prefill + self.apart.decode if self.apart else 1
 
-def prompts_of(serving: Serving, model: Model, cluster: Cluster, served: Profile) -> Prompts:
-    """Return the way that settings state, or the usual one of the machine.
+    def __str__(self) -> str:
+        return f"{self.apart.prefill}:{self.apart.decode}" if self.apart else WAITS
 
-    The usual way is in pieces beside decoding. On Neuron machines it is groups of as many prefill
-    replicas to one decode replica as fill units of a cluster, 3:1 at most; where a unit holds a
-    single replica, decoding waits for whole prompts.
+
+def ways_of(serving: Serving, model: Model, cluster: Cluster, served: Profile) -> list[Prompts]:
+    """Return the way that settings state, or the ways among which a search may choose.
+
+    The usual way is in pieces beside decoding. On Neuron machines there are several: decoding waits
+    for whole prompts, or prompts have replicas of their own, in every split of every group that
+    divides a unit. Where a unit holds a single replica, these groups take whole units.
     """
-    split = serving.disaggregate or _usual_split(serving, cluster, served)
-    if split:
-        apart = groups_in_units(split, cluster, served)
-        return Prompts(batching_from(cluster, "separate"), apart)
+    if serving.disaggregate:
+        apart = groups_in_units(serving.disaggregate, cluster, served)
+        return [Prompts(batching_from(cluster, "separate"), apart)]
+    alone = _alone(serving, model, cluster)
+    if not is_usual(serving) or not _is_neuron(cluster):
+        return [alone]
+    groups = []
+    for split in _splits(cluster.chips_per_domain // served.chips):
+        # A group of units may be larger than the cluster, or have no fabric between them.
+        with suppress(InputError):
+            groups.append(Prompts(alone.batching, groups_in_units(split, cluster, served)))
+    return [alone, *groups]
+
+
+def _alone(serving: Serving, model: Model, cluster: Cluster) -> Prompts:
+    """Return the way of replicas that both process prompts and decode."""
     if serving.chunk_tokens == 0 or _waits(serving, cluster):
         return Prompts(batching_from(cluster, "separate", serving.chunk_tokens or None))
     batching = batching_from(cluster, "chunked", serving.chunk_tokens)
@@ -335,19 +359,17 @@ def prompts_of(serving: Serving, model: Model, cluster: Cluster, served: Profile
     return Prompts(batching)
 
 
+def _splits(per_unit: int) -> Iterator[str]:
+    """Yield the splits of groups that divide a unit's replicas, or that take several units."""
+    dividing = [size for size in range(2, MOST_IN_GROUP + 1) if per_unit % size == 0]
+    for size in UNITS_IN_GROUP if per_unit == 1 else dividing:
+        yield from (f"{prefill}:{size - prefill}" for prefill in range(1, size))
+
+
 def is_usual(serving: Serving) -> bool:
     """Return whether the way of running prompts is left to the machine."""
     unstated = serving.prefill == USUAL and not serving.disaggregate
     return unstated and serving.chunk_tokens is None
-
-
-def _usual_split(serving: Serving, cluster: Cluster, served: Profile) -> str:
-    """Prefill and decode replicas of the usual group, such as 3:1; empty where there is none."""
-    if not is_usual(serving) or not _is_neuron(cluster):
-        return ""
-    in_a_unit = cluster.chips_per_domain // served.chips
-    group = max((size for size in range(1, USUAL_GROUP + 1) if in_a_unit % size == 0), default=1)
-    return f"{group - 1}:1" if group > 1 else ""
 
 
 def _waits(serving: Serving, cluster: Cluster) -> bool:

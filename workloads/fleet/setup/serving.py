@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -13,16 +14,18 @@ from topologies.errors import InputError
 from workloads.confidence.features import serving_features
 from workloads.demand import Demand
 from workloads.fleet.setup.replicas import (
+    Prompts,
     Replica,
     Serving,
     fitting_replicas,
     groups_in_units,
-    prompts_of,
+    ways_of,
 )
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Choice, Service
 from workloads.models.huggingface import model as named_model
 from workloads.models.model import Model
 from workloads.serving import (
+    FILLS,
     Lengths,
     Profile,
     SloMissed,
@@ -33,6 +36,7 @@ from workloads.serving import (
     fixed_rate,
     parse_speculation,
     profile,
+    rank_ways,
     saturated_rate,
 )
 
@@ -40,8 +44,6 @@ RATE_WITHOUT_MODEL = 1000.0
 """Requests/s of a unit where neither a model nor a rate is given: any rate does for a shape."""
 SAME = "one model"
 """Name of the weights of services without a model."""
-FILLS = 16
-"""Least number of times that the requests of a table's runs fill all slots of decode replicas."""
 LONG_ANSWER = 60.0
 """Mean output tokens from which lengths spread as in Azure's conversations, not as in its code."""
 
@@ -104,7 +106,7 @@ def _services_of(
             # while one for a larger replica only rules that replica out.
             groups_in_units(serving.disaggregate, cluster, replica.served)
         try:
-            return [_service(each, model, replica, cluster, serving, requests) for each in demands]
+            return _on_replica(demands, model, replica, cluster, serving, requests)
         except SloMissed as miss:
             missed.append(miss)
         except InputError as refusal:
@@ -130,56 +132,115 @@ def _slo_error(
     )
 
 
-def _service(
-    demand: Demand,
+def _on_replica(
+    demands: Sequence[Demand],
     model: Model,
     replica: Replica,
     cluster: Cluster,
     serving: Serving,
     requests: int,
-) -> Service:
-    """Return one service with the capacity table of a unit, from simulated runs of its replicas."""
+) -> list[Service]:
+    """Return the services on one kind of replica, in the way of running prompts that is best."""
+    served = replica.served
+    per_unit = max(1, cluster.chips_per_domain // served.chips)
+    lengths = [_lengths(demand) for demand in demands]
+    total = sum(float(demand.requests.sum()) for demand in demands)
+    kinds = [
+        (each, float(demand.requests.sum()) / total)
+        for demand, each in zip(demands, lengths, strict=True)
+    ]
+    usual = TableRuns(
+        prefix_share=serving.prefix_share, speculation=_speculation(serving, cluster, served.chips)
+    )
+    ways = ways_of(serving, model, cluster, served)
+    runs = [[_runs(usual, demand, way, requests) for demand in demands] for way in ways]
+    way, choices = _choice(served, kinds, serving, list(zip(ways, runs, strict=True)), per_unit)
+    groups = per_unit / ways[way].replicas
+    services = []
+    for demand, each, run, choice in zip(demands, lengths, runs[way], choices, strict=True):
+        table = capacity_table(served, each, serving.slo, run, replicas=groups, cache=serving.cache)
+        services.append(
+            Service(
+                demand.services[0],
+                table,
+                weights_bytes=per_unit * served.weights_bytes,
+                replicas=per_unit,
+                weights=served.name,
+                precision=replica.precision,
+                replica_chips=served.chips,
+                expert_groups=served.expert_groups,
+                chunk_tokens=run.batching.chunk_tokens,
+                prediction=serving_features(
+                    model, cluster, served.chips, precision=served.precision
+                ),
+                cold_s=cold_cache_s(served, each, run, table.rate_max_per_s / groups),
+                apart=run.pools,
+                choice=choice,
+            )
+        )
+    return services
+
+
+def _choice(
+    served: Profile,
+    kinds: Sequence[tuple[Lengths, float]],
+    serving: Serving,
+    ways: Sequence[tuple[Prompts, Sequence[TableRuns]]],
+    per_unit: int,
+) -> tuple[int, list[Choice | None]]:
+    """Return the number of the best way whose groups fit into a unit, and why for each kind.
+
+    Where a unit holds a single replica, the groups of units are only the runners-up: they would
+    change role together, and serve one model alone.
+    """
+    if len(ways) == 1:
+        return 0, [None] * len(kinds)
+
+    def ranked(numbers: Sequence[int]) -> tuple[list[tuple[int, float]], tuple[str, ...]]:
+        runs = [ways[number][1] for number in numbers]
+        ranking = rank_ways(served, kinds, serving.slo, runs, cache=serving.cache)
+        return [(numbers[place], rate) for place, rate in ranking.best], ranking.binds
+
+    fitting = [number for number, (way, _) in enumerate(ways) if way.replicas <= per_unit]
+    ((best, rate), *others), binds = ranked(fitting)
+    with suppress(SloMissed):
+        if larger := [number for number in range(len(ways)) if number not in fitting]:
+            others, _ = ranked(larger)
+    if not others:
+        return best, [Choice(cause) for cause in binds]
+    number, other = others[0]
+    return best, [Choice(cause, str(ways[number][0]), other / rate) for cause in binds]
+
+
+def _lengths(demand: Demand) -> Lengths:
+    """Return the lengths of a demand, spread as those of a published trace of the same kind."""
     if not demand.requests[0].any():
         raise InputError(
             f"service {demand.services[0]} has no requests in this run; choose other days of the "
             "demand, or leave the service out."
         )
-    served = replica.served
-    replicas = max(1, cluster.chips_per_domain // served.chips)
-    prompts = prompts_of(serving, model, cluster, served)
-    batching, apart = prompts.batching, prompts.apart
-    groups = replicas / (apart.prefill + apart.decode) if apart else replicas
-    prompt, output = (
-        float(np.average(column[0], weights=demand.requests[0]))
-        for column in (demand.prompt_tokens, demand.output_tokens)
-    )
-    # A demand has mean lengths only; their spread is that of a published trace of the same kind.
-    trace_lengths = azure_lengths("conv" if output >= LONG_ANSWER else "code")
-    lengths = trace_lengths.with_means(prompt, output)
-    decoding = apart.decode * batching.slots if apart else batching.slots
-    runs = TableRuns(
-        batching=batching,
+    prompt, output = _means(demand)
+    return azure_lengths("conv" if output >= LONG_ANSWER else "code").with_means(prompt, output)
+
+
+def _means(demand: Demand) -> tuple[float, float]:
+    """Mean tokens of the prompt and of the output of a request."""
+    columns = demand.prompt_tokens, demand.output_tokens
+    prompt, output = (float(np.average(each[0], weights=demand.requests[0])) for each in columns)
+    return prompt, output
+
+
+def _runs(usual: TableRuns, demand: Demand, way: Prompts, requests: int) -> TableRuns:
+    """Return the runs of a capacity table of one way, for the lengths of one demand."""
+    prompt, output = _means(demand)
+    decoding = way.batching.slots * (way.apart.decode if way.apart else 1)
+    return replace(
+        usual,
+        batching=way.batching,
         requests=max(requests, FILLS * decoding),
         prompt_means=_grid(demand.prompt_tokens[0], prompt),
         output_means=_grid(demand.output_tokens[0], output),
-        prefix_share=serving.prefix_share,
-        speculation=_speculation(serving, cluster, served.chips),
-        pools=apart,
-    )
-    table = capacity_table(served, lengths, serving.slo, runs, replicas=groups, cache=serving.cache)
-    return Service(
-        demand.services[0],
-        table,
-        weights_bytes=replicas * served.weights_bytes,
-        replicas=replicas,
-        weights=served.name,
-        precision=replica.precision,
-        replica_chips=served.chips,
-        expert_groups=served.expert_groups,
-        chunk_tokens=batching.chunk_tokens,
-        prediction=serving_features(model, cluster, served.chips, precision=served.precision),
-        cold_s=cold_cache_s(served, lengths, runs, table.rate_max_per_s / groups),
-        apart=apart,
+        pools=way.apart,
     )
 
 

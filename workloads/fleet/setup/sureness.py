@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
@@ -10,8 +11,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
-from workloads.fleet.setup.replicas import USUAL_GROUP
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Choice, Service
 
 GIVEN = "rate of a unit as given"
 
@@ -50,6 +50,7 @@ def replicas_document(services: Sequence[Service]) -> list[dict[str, Any]]:
             "replicas_per_unit": service.replicas,
             **({"cold_cache_s": service.cold_s} if service.cold_s else {}),
             **_apart_document(service),
+            **_choice_document(service),
         }
         for name, service in models.items()
     ]
@@ -65,6 +66,13 @@ def _apart_document(service: Service) -> dict[str, Any]:
         "groups_per_unit": service.replicas / service.group,
         "kv_transfer_bytes_per_s": service.apart.transfer_bytes_per_s,
     }
+
+
+def _choice_document(service: Service) -> dict[str, Any]:
+    """Return what binds and the best other way of running prompts; empty where none was sought."""
+    if service.choice is None:
+        return {}
+    return asdict(service.choice)
 
 
 def serving_notes(
@@ -95,22 +103,37 @@ def _prompt_notes(cluster: Cluster, services: Sequence[Service], is_usual: bool)
         ]
     if not is_usual:
         return []
-    groups = {(each.apart.prefill, each.apart.decode) for each in served if each.apart}
-    splits = " and ".join(f"{prefill}:{decode}" for prefill, decode in sorted(groups))
-    remarks = []
-    if groups:
-        remarks.append(
-            f"prompts run whole on replicas of their own ({splits}), as Neuron's engines pause "
-            "decoding for each prompt that they share a replica with; --disaggregate sets "
-            "another split, --prefill separate lets decoding wait."
+    return list(dict.fromkeys(map(_choice_note, served)))
+
+
+def _choice_note(service: Service) -> str:
+    """Return how prompts of a service run by default, what comes next, and what binds."""
+    apart, choice = service.apart, service.choice or Choice("")
+    way = (
+        f"prompts run whole on replicas of their own ({apart.prefill}:{apart.decode})"
+        if apart
+        else "decoding waits for whole prompts"
+    )
+    binds = f"; {choice.binds} binds" if choice.binds else ""
+    if service.replicas == 1:
+        joined = (
+            f"; --disaggregate {choice.runner_up} gives prompts replicas of their own in groups of "
+            f"units, which serve {choice.runner_up_share:.2f} times as much"
         )
-    if any(each.apart is None for each in served):
-        joined = "; --disaggregate 3:1 gives prompts replicas of their own in groups of units"
-        remarks.append(
-            "decoding waits for whole prompts, as a unit holds one replica and Neuron's engines "
-            f"do not run both at once{joined if cluster.domains > USUAL_GROUP else ''}."
+        return (
+            f"{way}, as a unit holds one replica and Neuron's engines do not run both at "
+            f"once{joined if choice.runner_up else ''}{binds}."
         )
-    return remarks
+    second = (
+        f"; next is {choice.runner_up} with {choice.runner_up_share:.0%} of its requests/s"
+        if choice.runner_up
+        else ""
+    )
+    return (
+        f"{way}, which serves most within the SLO, as Neuron's engines pause decoding for each "
+        f"prompt that they share a replica with{second}{binds}. --disaggregate sets another split, "
+        "--prefill separate lets decoding wait."
+    )
 
 
 def _overhead_notes(cluster: Cluster, services: Sequence[Service]) -> list[str]:

@@ -14,6 +14,26 @@ from workloads.serving.capacity import Capacity
 from workloads.serving.disaggregated import Pools
 
 
+@dataclass(frozen=True)
+class Choice:
+    """How the way of running prompts was chosen.
+
+    Attributes
+    ----------
+    binds : str
+        What keeps a unit from a higher rate, see
+        :func:`workloads.serving.highest_rate.what_binds`.
+    runner_up : str
+        Best of the other ways, such as ``2:2`` or ``separate``; empty where no other keeps the SLO.
+    runner_up_share : float
+        Its rate within the SLO over that of the chosen way.
+    """
+
+    binds: str
+    runner_up: str = ""
+    runner_up_share: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Service:
     """One service of the fleet: a model that answers one kind of request.
@@ -47,6 +67,8 @@ class Service:
     apart : Pools, optional
         Prefill and decode replicas of a group that serves together; by default every replica does
         both.
+    choice : Choice, optional
+        How the way of running prompts was chosen, where it was searched.
     """
 
     name: str
@@ -62,6 +84,7 @@ class Service:
     prediction: Prediction | None = None
     cold_s: float = 0.0
     apart: Pools | None = None
+    choice: Choice | None = None
 
     @property
     def group(self) -> int:

@@ -60,7 +60,7 @@ def run_job(
         rankings=sure.rank(
             lambda moved: _goodput(step, how, moved), catalogue, quiet=call.quiet, what=goodput
         ),
-        notes=(filed.sentence if filed else "", left_out_framework(step, filed), result.note),
+        notes=(filed.sentence if filed else "", left_out_framework(step, filed), *result.notes),
     )
 
 

@@ -24,6 +24,7 @@ PART_NAMES = {
     "detection": "detection",
     "waiting_for_spares": "waiting for spares",
     "stragglers": "stragglers",
+    "fewer_replicas": "fewer replicas",
 }
 
 
@@ -72,6 +73,7 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
         *_peer_rows(document, time),
         ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
         ("repair", time("repair_s")),
+        ("after a failure", "other replicas go on" if document["elastic"] else "all replicas wait"),
         ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
         ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
     ]

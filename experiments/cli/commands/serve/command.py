@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
-    from workloads.serving import Deployed, Served, ServingOptions
+    from workloads.serving import Highest, Served, ServingOptions
     from workloads.serving import Slo as Limits
 
 
@@ -49,6 +49,13 @@ class RequestInputs:
             "Number of requests: drawn for poisson, or read from the beginning of a log",
             least=1,
             default="2,000 drawn, all of a log",
+        ),
+    )
+    max_rate: bool = field(
+        default=False,
+        metadata=option(
+            "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
+            "of the requests is that of --slo"
         ),
     )
     rate: float | None = field(
@@ -195,40 +202,42 @@ def serve(
     With --disaggregate, prompts and decoding run on separate replicas. Several clusters, written
     --cluster A,B,C, serve the same requests and are compared side by side.
     """
-    from workloads.serving import parse_slo, requests_from
+    from workloads.serving import Highest, at_highest_rate, parse_slo, requests_from
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
-    requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
-    path = _log(load, faster)
+    path, drawing = _log(load, faster), {"seed": call.seed, **_drawing(load)}
+    requests = None if load.max_rate else requests_from(load.requests, **drawing)
 
-    def simulate(name: str, catalogue: Catalogue) -> Deployed:
+    def simulate(name: str, catalogue: Catalogue) -> Highest:
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = _options(replica, faster, cluster)
         served_by = options.deployment(
             inputs.read_model(), cluster, tp=replica.tp, precision=replica.precision
         )
-        return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
+        if requests is None:
+            return at_highest_rate(options.offered(served_by, load.requests, **drawing), limits)
+        return Highest(served_by.run(options.cached(requests, served_by.profile, path), call.seed))
 
-    def answer(name: str, catalogue: Catalogue, deployed: Deployed) -> dict[str, Any]:
-        return _document(replace(inputs, cluster=name), catalogue, deployed, limits)
+    def answer(name: str, catalogue: Catalogue, highest: Highest) -> dict[str, Any]:
+        return _document(replace(inputs, cluster=name), catalogue, highest, limits)
 
     if len(names) > 1:
         _side_by_side(inputs.model, names, simulate, answer, (catalogue_inputs, sure, call))
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
-    deployed = simulate(inputs.cluster, catalogue)
+    highest = simulate(inputs.cluster, catalogue)
     rankings = sure.rank(
-        lambda moved: _first_token_s(simulate(inputs.cluster, moved).served),
+        lambda moved: _ranked(simulate(inputs.cluster, moved)),
         catalogue,
         quiet=call.quiet,
-        what="the median time to the first token",
+        what="the highest rate" if load.max_rate else "the median time to the first token",
         jumps=True,
     )
-    document = answer(inputs.cluster, catalogue, deployed)
+    document = answer(inputs.cluster, catalogue, highest)
     call.answer(
         lambda: document,
         lambda: print_serving(document),
-        lambda run: _write(run, document, deployed.served, limits),
+        lambda run: _write(run, document, highest.deployed.served, limits),
         rankings=rankings,
     )
 
@@ -236,8 +245,8 @@ def serve(
 def _side_by_side(
     model: str,
     names: Sequence[str],
-    simulate: Callable[[str, Catalogue], Deployed],
-    answer: Callable[[str, Catalogue, Deployed], dict[str, Any]],
+    simulate: Callable[[str, Catalogue], Highest],
+    answer: Callable[[str, Catalogue, Highest], dict[str, Any]],
     how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
 ) -> None:
     """Serve the requests on a replica of several clusters, and show them in one table."""
@@ -257,19 +266,20 @@ def _side_by_side(
 
 
 def _document(
-    inputs: ModelOnCluster, catalogue: Catalogue, deployed: Deployed, limits: Limits
+    inputs: ModelOnCluster, catalogue: Catalogue, highest: Highest, limits: Limits
 ) -> dict[str, Any]:
     """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
     from workloads.serving.sureness import with_intervals
 
-    cluster = inputs.read_cluster(catalogue)
+    cluster, deployed = inputs.read_cluster(catalogue), highest.deployed
     plain = {
         "model": inputs.model,
         "cluster": inputs.cluster,
         "chips": deployed.deployment.chips,
         **deployed.summary(limits),
         **deployed.cost(Economics.of(cluster)),
+        **highest.summary(Economics.of(cluster)),
     }
     return with_intervals(plain, inputs.read_model(), cluster, deployed)
 
@@ -319,11 +329,11 @@ def _drawing(load: RequestInputs) -> dict[str, Any]:
     }
 
 
-def _first_token_s(served: Served) -> float:
-    """Median time to the first token [s]."""
+def _ranked(highest: Highest) -> float:
+    """Highest rate [1/s], or else the median time to the first token [s]."""
     import numpy as np
 
-    return float(np.median(served.ttft_s))
+    return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
 
 
 def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:

@@ -28,6 +28,7 @@ def print_serving(document: Mapping[str, Any]) -> None:
     title = f"{document['model']} on {chips_of(document)}"
     print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
     facts = [
+        *_highest_rate(document),
         ["requests", f"{document['requests']:,}"],
         ["output tokens/s", _with_interval(document, "tokens_per_s", ",.1f")],
         ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
@@ -47,6 +48,19 @@ def print_serving(document: Mapping[str, Any]) -> None:
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
     )
+
+
+def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows with the highest rate within the SLO, and what binds; none for a stated rate."""
+    if "max_rate_per_s" not in document:
+        return []
+    return [
+        [
+            "highest rate within the SLO, requests/s",
+            _with_interval(document, "max_rate_per_s", ",.4g"),
+        ],
+        ["  what binds", document["binds"]],
+    ]
 
 
 def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:

@@ -207,3 +207,29 @@ def test_tokens_that_no_job_has_are_refused(capsys: pytest.CaptureFixture[str]) 
     for tokens, message in (("15x", "is not a number"), ("1k", "are less than a step of")):
         assert run_line([*line, f"--tokens={tokens}"]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_an_elastic_job_goes_on_and_one_that_is_not_says_what_that_would_give() -> None:
+    often = ("--failures=600", "--checkpoint=peer", "--global-batch=512")
+    waits = answer(*often)
+    assert waits["elastic"] is False
+    assert waits["breakdown"]["fewer_replicas"] == 0
+    (note,) = waits["notes"]
+    assert note.startswith("all replicas wait while a failed one is replaced; --elastic")
+    goes_on = answer(*often, "--elastic")
+    assert goes_on["elastic"] is True
+    assert goes_on["breakdown"]["fewer_replicas"] > 0
+    assert goes_on["goodput"] > waits["goodput"] + 0.01
+    assert f"for a goodput of {goes_on['goodput']:.0%}"[:-2] in note
+    assert sum(goes_on["breakdown"].values()) == pytest.approx(1, abs=1e-12)
+    assert "notes" not in goes_on
+
+
+def test_an_elastic_job_needs_replicas_that_are_left(capsys: pytest.CaptureFixture[str]) -> None:
+    warm = answer("--failures=30", "--checkpoint=peer", "--standby=warm", "--elastic")
+    assert "--elastic has an effect only while no spare is ready" in warm["notes"][0]
+    assert run_line([*QUICK, "--elastic"]) == 2
+    assert "add --checkpoint peer" in capsys.readouterr().err
+    inner = (*QUICK, "--pp=4", "--order=dp-tp-cp-pp", "--elastic", "--checkpoint=peer")
+    assert run_line(inner) == 2
+    assert "so that none can go on. Use a larger --dp" in capsys.readouterr().err

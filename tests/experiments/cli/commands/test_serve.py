@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import cluster_sim as cs
 from experiments.cli.main import run
 
 QUICK = ("serve", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=4", "--quiet")
@@ -77,3 +78,66 @@ def test_mistakes_are_one_line(more: str, message: str, capsys: pytest.CaptureFi
     errors = capsys.readouterr().err
     assert message in errors
     assert errors.count("\n") == 1
+
+
+HIGHEST = ("--max-rate", "--count=400", "--slo=ttft=1s,tpot=20ms")
+
+
+def test_the_highest_rate_keeps_the_slo_and_a_higher_one_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The answer is that of the rate as if it had been stated, and its price that of the rate."""
+
+    def ask(*more: str) -> dict[str, Any]:
+        assert run([*QUICK, *HIGHEST[1:], *more, "--json"]) == 0
+        read: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return read
+
+    for way in ((), ("--disaggregate=1:1", "--prefix-cache=50%")):
+        highest = ask("--max-rate", *way)
+        rate = highest["max_rate_per_s"]
+        at = ask(f"--requests=poisson:{rate!r}", *way)
+        assert at["slo_attainment"] == highest["slo_attainment"] >= 0.99
+        assert at["ttft_s"] == highest["ttft_s"]
+        beyond = ask(f"--requests=poisson:{1.011 * rate!r}", *way)
+        # 400 requests end before the queue of a saturated group grows.
+        assert beyond["slo_attainment"] < 0.99 or way
+        assert highest["binds"] == ("slots" if way else "TPOT")
+        per_request = at["tokens_per_s"] / at["requests_per_s"]
+        assert highest["tokens_per_s"] == pytest.approx(rate * per_request)
+        usd_per_s = 35.7608 / 16 / 3600 * highest["chips"]
+        expected = usd_per_s * 1e6 / highest["tokens_per_s"]
+        assert highest["usd_per_million_tokens"] == pytest.approx(expected, rel=1e-4)
+        ends = highest["max_rate_per_s_interval"]
+        assert ends["low"] * ends["high"] == pytest.approx(rate**2)
+        assert "max_rate_per_s" not in at
+
+
+def test_the_highest_rate_is_shown_and_is_that_of_the_front_door(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([*QUICK, *HIGHEST]) == 0
+    shown = capsys.readouterr().out
+    assert "highest rate within the SLO, requests/s" in shown
+    assert "what binds" in shown
+    result = cs.serve("llama-3.1-8b", "trn2.48xlarge", tp=4, count=400, max_rate=True,
+                      slo="ttft=1s,tpot=20ms")  # fmt: skip
+    assert f"{result.summary['max_rate_per_s']:,.4g}" in shown
+    assert result.deployed.served.requests.arrival_s.shape == (400,)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--requests=poisson:3"], "--requests poisson:3 states when requests arrive"),
+        (["--rate=3"], "--rate 3 states when requests arrive, and --max-rate searches"),
+        (["--slo=ttft=1ms"], "keeps ttft 1 ms for only 0.0%"),
+        (["--prefix-cache=trace"], "--prefix-cache trace needs --requests FILE"),
+    ],
+)
+def test_what_the_search_for_a_rate_cannot_use_is_refused(
+    capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert run([*QUICK, "--max-rate", *more]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line

@@ -1,0 +1,179 @@
+"""The highest rate under an SLO, what binds it, and the ranking of ways to run prompts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workloads.serving import (
+    Batching,
+    Lengths,
+    Pools,
+    Profile,
+    Slo,
+    SloMissed,
+    TableRuns,
+    fixed_lengths,
+    rank_ways,
+)
+from workloads.serving.highest_rate import MOST, NEAR, Offered, highest_rate, what_binds
+
+TOKENS = np.array([1.0, 10_000.0])
+REPLICA = Profile("a", 4, TOKENS, 0.01 + TOKENS * 1e-4, 1e-9, 0.0, 0.0, 1e9, 1.0, 1e9)
+"""An iteration takes 10 ms and 0.1 ms a token; the cache has room for all requests."""
+ONE_TOKEN = fixed_lengths(900, 1)
+"""A prompt of 100 ms, and no more than its first token."""
+
+
+def offered(lengths: Lengths = ONE_TOKEN, replica: Profile = REPLICA, **runs: object) -> Offered:
+    how = TableRuns(requests=1500, **runs)  # type: ignore[arg-type]
+    return how.offered(replica, lengths)
+
+
+@pytest.mark.parametrize("limit_s", [0.25, 0.4, 1.0])
+def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
+    """Lindley's recursion gives each wait; the rate is the highest of a fine scan that keeps 99 %.
+
+    Its arrivals are those of the runs: one draw, stretched to each rate.
+    """
+    queue, slo = offered(), Slo(ttft_s=limit_s)
+    assert queue.saturated_per_s == pytest.approx(10.0)
+    gaps = np.diff(queue.run(1.0).served.requests.arrival_s)
+
+    def kept(rate_per_s: float) -> float:
+        wait, waits = 0.0, [0.0]
+        for gap in gaps:
+            wait = max(0.0, wait + 0.1 - gap / rate_per_s)
+            waits.append(wait)
+        return float((np.array(waits) + 0.1 <= limit_s).mean())
+
+    scan = np.geomspace(0.5, 9.9, 400)
+    best = max(rate for rate in scan if kept(rate) >= slo.share)
+    found = highest_rate(queue, slo)
+    assert found == pytest.approx(best, rel=NEAR - 1)
+    assert queue.share(found, slo) >= slo.share
+    assert what_binds(queue, slo, found) == "TTFT"
+
+
+def test_only_a_rate_above_the_one_asked_for_is_searched() -> None:
+    queue, slo = offered(), Slo(ttft_s=0.3)
+    found = highest_rate(queue, slo)
+    assert highest_rate(queue, slo, above_per_s=1.1 * found) == 0.0
+    assert highest_rate(queue, slo, above_per_s=20.0) == 0.0
+    assert highest_rate(queue, slo, above_per_s=0.9 * found) == pytest.approx(found, rel=NEAR - 1)
+
+
+def test_without_limits_replicas_are_always_busy() -> None:
+    queue = offered()
+    found = highest_rate(queue, Slo())
+    assert found == MOST * queue.saturated_per_s
+    assert what_binds(queue, Slo(), found) == "throughput"
+
+
+def test_an_slo_that_idle_replicas_miss_is_refused() -> None:
+    with pytest.raises(SloMissed, match=r"a keeps ttft 90 ms for only 0\.0%"):
+        highest_rate(offered(), Slo(ttft_s=0.09))
+
+
+@pytest.mark.parametrize(
+    ("replica", "slots", "slo", "cause"),
+    [
+        (REPLICA, 64, Slo(tpot_s=0.012), "TPOT"),
+        (REPLICA, 2, Slo(ttft_s=1.0), "slots"),
+        (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(ttft_s=1.0), "memory"),
+        (replace(REPLICA, kv_budget_bytes=450.0), 64, Slo(), "memory"),
+    ],
+)
+def test_the_cause_is_what_would_let_more_through(
+    replica: Profile, slots: int, slo: Slo, cause: str
+) -> None:
+    """Prompts of 20 ms, and answers of 100 tokens that need a slot and room in the cache."""
+    queue = offered(fixed_lengths(100, 100), replica, batching=Batching(slots=slots))
+    assert what_binds(queue, slo, highest_rate(queue, slo)) == cause
+
+
+LONG, SHORT = fixed_lengths(9900, 2), fixed_lengths(100, 200)
+SPLITS = [None, *(Pools(p, size - p, 1e12) for size in (2, 3) for p in range(1, size))]
+
+
+def ways(**changes: object) -> list[TableRuns]:
+    runs = TableRuns(requests=400, **changes)  # type: ignore[arg-type]
+    return [replace(runs, pools=pools) for pools in SPLITS]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    prompt=st.integers(100, 9900),
+    output=st.integers(2, 200),
+    tpot_s=st.sampled_from([0.012, 0.02, 0.1, np.inf]),
+    share=st.sampled_from([0.0, 0.5, 0.9]),
+)
+def test_the_ranking_is_that_of_brute_force(
+    tmp_path_factory: pytest.TempPathFactory, prompt: int, output: int, tpot_s: float, share: float
+) -> None:
+    lengths, slo = fixed_lengths(prompt, output), Slo(4.0, tpot_s)
+    tried = ways(prefix_share=share)
+    rates = []
+    for way in tried:
+        replicas = way.pools.prefill + way.pools.decode if way.pools else 1
+        try:
+            rates.append(highest_rate(way.offered(REPLICA, lengths), slo) / replicas)
+        except SloMissed:
+            rates.append(0.0)
+    found = rank_ways(
+        REPLICA, [(lengths, 1.0)], slo, [[way] for way in tried], cache=tmp_path_factory.mktemp("k")
+    )
+    order = sorted(rates, reverse=True)
+    for (way, rate), best in zip(found.best, order, strict=False):
+        # A search that begins at the second best rate ends at most one step away.
+        assert rate == pytest.approx(rates[way], rel=2 * (NEAR - 1))
+        assert rate == pytest.approx(best, rel=2 * (NEAR - 1))
+
+
+def test_more_of_a_prompt_in_the_cache_is_never_worth_less(tmp_path: Path) -> None:
+    """Prompts bind first, then decoding: the best split follows, and the rate with it."""
+    slo, lengths = Slo(4.0, 0.1), fixed_lengths(9900, 60)
+    ranks = [
+        rank_ways(REPLICA, [(lengths, 1.0)], slo, [[way] for way in ways(prefix_share=share)],
+                  cache=tmp_path)
+        for share in (0.0, 0.25, 0.5, 0.75, 0.9, 0.97)
+    ]  # fmt: skip
+    rates = [found.best[0][1] for found in ranks]
+    assert all(after > before / NEAR for before, after in pairwise(rates))
+    assert rates[-1] > 4 * rates[0]
+    assert len({found.best[0][0] for found in ranks}) > 1
+
+
+def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:
+    """The way that is best for each alone differs; for both it is the best by their shares."""
+    slo, tried = Slo(6.0, 0.1), ways()
+    alone = [
+        rank_ways(REPLICA, [(lengths, 1.0)], slo, [[way] for way in tried], cache=tmp_path)
+        for lengths in (LONG, SHORT)
+    ]
+    assert alone[0].best[0][0] != alone[1].best[0][0]
+    both = rank_ways(
+        REPLICA, [(LONG, 0.5), (SHORT, 0.5)], slo, [[way, way] for way in tried], cache=tmp_path
+    )
+    assert len(both.binds) == 2
+    way, rate = both.best[0]
+    pools = SPLITS[way]
+    replicas = pools.prefill + pools.decode if pools else 1
+    each = [
+        highest_rate(tried[way].offered(REPLICA, lengths), slo) / replicas
+        for lengths in (LONG, SHORT)
+    ]
+    assert rate == pytest.approx(2 / (1 / each[0] + 1 / each[1]), rel=NEAR - 1)
+
+
+def test_a_ranking_is_kept_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = (REPLICA, [(SHORT, 1.0)], Slo(4.0, 0.1), [[way] for way in ways()])
+    first = rank_ways(*question, cache=tmp_path)
+    monkeypatch.setattr("workloads.serving.ways.highest_rate", None)
+    assert rank_ways(*question, cache=tmp_path) == first

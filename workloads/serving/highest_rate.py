@@ -1,0 +1,197 @@
+"""The highest rate of requests that replicas serve under an SLO, and what binds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from workloads.economics import TOKENS, Economics
+from workloads.serving.capacity import Slo, SloMissed
+from workloads.serving.deployment import Deployed, Deployment
+from workloads.serving.metrics import attained
+from workloads.serving.requests import Lengths, Requests, poisson
+
+LEAST, MOST = 0.05, 0.99
+"""Rates between which the search goes, over the saturated rate."""
+NEAR = 1.01
+"""Ratio of a rate that misses the SLO to one that keeps it at which the search ends."""
+BEYOND = 1.05
+"""Rate at which the binding cause is looked for, over the highest one."""
+FREED = 2
+"""Factor on the memory of the cache, or on the slots, that shows whether it binds."""
+FILLS = 16
+"""Least number of times that the requests of a run fill all slots that decode."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """Requests that are offered to replicas at any rate, as a Poisson process.
+
+    Attributes
+    ----------
+    deployment : Deployment
+    lengths : Lengths
+        Lengths that are drawn.
+    count : int
+        Number of requests of each run.
+    seed : int
+        Seed of arrivals, lengths and accepted proposals, the same at all rates.
+    cached : function of Requests
+        Returns them with the tokens that a prefix cache holds.
+    """
+
+    deployment: Deployment
+    lengths: Lengths
+    count: int
+    seed: int = 0
+    cached: Callable[[Requests], Requests] = field(default=lambda requests: requests)
+
+    def run(self, rate_per_s: float) -> Deployed:
+        """Serve the requests at a rate."""
+        rng = np.random.default_rng(self.seed)
+        requests = poisson(rate_per_s, self.count, self.lengths, rng)
+        return self.deployment.run(self.cached(requests), self.seed)
+
+    def share(self, rate_per_s: float, slo: Slo) -> float:
+        """Return the share of the requests that keep the SLO at a rate."""
+        return float(attained(self.run(rate_per_s).served, slo).mean())
+
+    @cached_property
+    def saturated_per_s(self) -> float:
+        """Requests per second that are finished when some always wait [1/s].
+
+        The first and last fifth of the completions are left out: the batch fills and empties there.
+        """
+        prompt, output = self.lengths.draw(self.count, np.random.default_rng(self.seed))
+        requests = Requests(np.zeros(self.count), prompt, output)
+        ends = np.sort(self.deployment.run(self.cached(requests), self.seed).served.end_s)
+        first, last = self.count // 5, self.count - self.count // 5 - 1
+        if not ends[last] > ends[first]:  # one batch of equal requests, which end together
+            return float(self.count / ends[last])
+        return float((last - first) / (ends[last] - ends[first]))
+
+    def freed(self) -> Iterator[tuple[str, Offered]]:
+        """Yield the same replicas with more memory for the cache, and with more slots."""
+        deployment, batching = self.deployment, self.deployment.batching
+        profile = deployment.profile
+        roomy = replace(profile, kv_budget_bytes=FREED * profile.kv_budget_bytes)
+        yield "memory", replace(self, deployment=replace(deployment, profile=roomy))
+        most = batching.chunk_tokens - 1 if batching.chunk_tokens else FREED * batching.slots
+        slots = max(batching.slots, min(FREED * batching.slots, most))
+        wide = replace(deployment, batching=replace(batching, slots=slots))
+        yield "slots", replace(self, deployment=wide)
+
+
+def highest_rate(offered: Offered, slo: Slo, *, above_per_s: float = 0.0) -> float:
+    """Return the highest rate at which a run keeps the SLO, to one per cent [1/s].
+
+    Parameters
+    ----------
+    offered : Offered
+    slo : Slo
+        Limits, and the share of the requests that have to keep them.
+    above_per_s : float
+        Rate that it has to exceed to be of interest; 0 is returned where it does not [1/s].
+
+    Raises
+    ------
+    SloMissed
+        If even a replica with little to do misses the SLO.
+    """
+    kept = LEAST * offered.saturated_per_s
+    missed = MOST * offered.saturated_per_s
+    if above_per_s > kept:
+        if above_per_s >= missed or offered.share(above_per_s, slo) < slo.share:
+            return 0.0
+        kept = above_per_s
+    elif (share := offered.share(kept, slo)) < slo.share:
+        raise SloMissed(offered.deployment.profile.name, slo, share)
+    if offered.share(missed, slo) >= slo.share:
+        return missed
+    return narrowed(offered, slo, kept, missed)[0]
+
+
+def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[float, float]:
+    """Return rates one per cent apart, of which the lower one keeps the SLO, by bisection [1/s].
+
+    Parameters
+    ----------
+    offered : Offered
+    slo : Slo
+    kept, missed : float
+        Rates of a run that keeps the SLO, and of one that misses it [1/s].
+    """
+    while missed > NEAR * kept:
+        middle = (kept + missed) / 2
+        if offered.share(middle, slo) >= slo.share:
+            kept = middle
+        else:
+            missed = middle
+    return kept, missed
+
+
+@dataclass(frozen=True, eq=False)
+class Highest:
+    """What replicas serve at a stated rate, or at the highest one within an SLO.
+
+    Attributes
+    ----------
+    deployed : Deployed
+        Outcome of the run at that rate.
+    rate_per_s : float or None
+        The highest rate, where it was sought [1/s].
+    binds : str
+        What keeps the replicas from a higher rate, see :func:`what_binds`.
+    """
+
+    deployed: Deployed
+    rate_per_s: float | None = None
+    binds: str = ""
+
+    def summary(self, chip: Economics) -> dict[str, Any]:
+        """Return the highest rate, what binds, and the price at it, by their JSON keys.
+
+        Tokens and price are those of requests that go on arriving at that rate, without the
+        beginning and the end of a run. For a stated rate there are none.
+        """
+        if self.rate_per_s is None:
+            return {}
+        tokens_per_s = self.rate_per_s * float(self.deployed.served.requests.output.mean())
+        usd_per_s = self.deployed.deployment.chips * chip.usd_per_chip_s
+        return {
+            "max_rate_per_s": self.rate_per_s,
+            "binds": self.binds,
+            "tokens_per_s": tokens_per_s,
+            "usd_per_million_tokens": usd_per_s * TOKENS / tokens_per_s if usd_per_s else None,
+        }
+
+
+def at_highest_rate(offered: Offered, slo: Slo) -> Highest:
+    """Return what replicas serve at the highest rate that keeps an SLO."""
+    rate = highest_rate(offered, slo)
+    return Highest(offered.run(rate), rate, what_binds(offered, slo, rate))
+
+
+def what_binds(offered: Offered, slo: Slo, rate_per_s: float) -> str:
+    """Return what keeps replicas from a higher rate than the highest one.
+
+    It is ``memory`` or ``slots`` where twice as much would allow a rate 5 % higher, else the limit
+    that more requests miss at that rate, ``TTFT`` or ``TPOT``. Where few miss any, the replicas
+    are always busy: ``throughput``.
+    """
+    beyond = BEYOND * rate_per_s
+    served = offered.run(beyond).served
+    late = float(np.mean(served.ttft_s > slo.ttft_s))
+    slow = float(np.mean(np.nan_to_num(served.tpot_s, nan=0.0) > slo.tpot_s))
+    saturated = late + slow <= 1 - slo.share
+    for name, freed in offered.freed():
+        enough = freed.saturated_per_s >= BEYOND * offered.saturated_per_s
+        if enough if saturated else freed.share(beyond, slo) >= slo.share:
+            return name
+    if saturated:
+        return "throughput"
+    return "TTFT" if late >= slow else "TPOT"
