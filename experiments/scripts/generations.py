@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from workloads.models.model import Model
 
 MACHINES = (
-    "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1",
+    "trn1.32xlarge:4", "trn2-ultraserver", "trn3-gen1", "trn4-ultraserver",
     "dgx-a100:8", "dgx-h100:8", "p5en.48xlarge:8", "dgx-b200:8", "gb200-nvl72",
     "mi300x-platform:8", "tpu-v5p-pod", "tpu-v6e-pod", "tpu7x-pod",
 )  # fmt: skip
 """Machines of 64 chips, or larger ones that are cut to a slice."""
 SLICES: dict[str, tuple[int, ...]] = {
+    "trn4-ultraserver": (64,),
     "gb200-nvl72": (64,),
     "tpu-v5p-pod": (4, 4, 4),
     "tpu-v6e-pod": (8, 8),

@@ -57,3 +57,25 @@ def test_variants_of_the_chip_it_is_like_hold_for_the_copy() -> None:
     chosen = catalogue.with_variants({"serving.new.expert_block_rate": "sdk-2.26"})
     (old, new) = (each.value("serving.new", "expert_block_rate") for each in (catalogue, chosen))
     assert old != new == chosen.value("serving.trn2", "expert_block_rate")
+
+
+def test_a_chip_has_the_rows_of_the_one_it_is_like_but_for_its_own() -> None:
+    catalogue = shipped_catalogue()
+    assert catalogue.value("trn4", "vector_clock") == catalogue.value("trn3", "vector_clock")
+    assert catalogue.value("trn4", "hbm_bandwidth") == 4 * catalogue.value("trn3", "hbm_bandwidth")
+    faster = catalogue.entry("trn4", "vector_clock")._replace(part="trn4", value=2e9)
+    assert catalogue.with_rows([faster]).value("trn4", "vector_clock") == 2e9
+
+
+@pytest.mark.parametrize("precision", ["bf16", "mxfp8"])
+def test_each_generation_of_trainium_is_faster_than_the_one_before(precision: str) -> None:
+    plan = cs.Plan(tp=8, dp=8, global_batch=64, seq=4096, precision="bf16")
+    served, steps = [], []
+    for machine in ("trn2-ultraserver", "trn3-gen1", "trn4-ultraserver"):
+        whole = cs.cluster(machine)
+        steps.append(cs.train("llama-3.1-8b", whole, plan, chips=64).iteration_s)
+        held = "fp8" if machine.startswith("trn2") and precision != "bf16" else precision
+        replica = cs.serve("llama-3.1-70b", whole, "poisson:1", tp=8, precision=held, count=20)
+        served.append(replica.tpot_s["mean"])
+    assert steps == sorted(steps, reverse=True)
+    assert served == sorted(served, reverse=True)

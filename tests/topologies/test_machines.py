@@ -18,6 +18,7 @@ MACHINES: list[tuple[str, str, int, int, int | None, int | None]] = [
     ("trn2-ultraserver", "trn2", 64, 4, 200, 16),
     ("trn3-gen1", "trn3", 64, 4, 200, 16),
     ("trn3-gen2", "trn3", 144, 36, 200, 4),
+    ("trn4-ultraserver", "trn4", 72, 18, 400, 4),
     ("p4de.24xlarge", "a100-80gb", 8, 1, 50, 4),
     ("p5.48xlarge", "h100", 8, 1, 400, 32),
     ("p5en.48xlarge", "h200", 8, 1, 400, 16),

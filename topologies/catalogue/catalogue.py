@@ -324,10 +324,10 @@ def _check_read(base: Catalogue, path: str) -> None:
 
 
 def _with_likes(stated: dict[Key, Entry]) -> dict[Key, Entry]:
-    """Add the constants that chips take from another chip, which their row ``like`` names.
+    """Add the rows that chips take from another chip, which their row ``like`` names.
 
-    Such constants are in parts and quantities whose names end with the chip's, as ``serving.trn2``
-    and ``scheduling_trn2``. Rows that end with the name of the taking chip stay as they are.
+    They are its own rows and the constants in parts and quantities whose names end with the chip's,
+    as ``serving.trn2`` and ``scheduling_trn2``. Rows of the taking chip itself stay as they are.
     """
     likes = {
         part: row.written
@@ -337,7 +337,9 @@ def _with_likes(stated: dict[Key, Entry]) -> dict[Key, Entry]:
     added = dict[Key, Entry]()
     for chip, like in likes.items():
         for (part, quantity), row in stated.items():
-            if part.endswith(f".{like}"):
+            if part == like:
+                added[chip, quantity] = row
+            elif part.endswith(f".{like}"):
                 added[part.removesuffix(like) + chip, quantity] = row
             elif quantity.endswith(f"_{like}"):
                 added[part, quantity.removesuffix(like) + chip] = row

@@ -25,8 +25,8 @@ from workloads.confidence.residuals import Residual, Residuals
 
 TRAINING = "training"
 UNMEASURED = math.log(1.36)
-"""Smallest half-width of a Neuron chip, framework and kind without rows: the median of the errors
-of nine steps on Trn2 that no constant had seen (table ``trainium2_contest``)."""
+"""Smallest half-width of a Neuron chip, framework and kind without rows of two tables: the median
+of the errors of nine steps on Trn2 before any constant had seen them (``trainium2_contest``)."""
 TOLD = {
     "": "plan, framework and conditions stated",
     FRAMEWORK: "plan and framework stated",
@@ -58,14 +58,19 @@ def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
 
 
 def least_half_width(prediction: Prediction, residuals: Residuals) -> float:
-    """Return the smallest half-width of a step, whatever its domain was drawn towards."""
-    rows = residuals.at_level(prediction.stated).rows
-    has_rows = any(
-        (row.chip, row.framework, row.kind)
-        == (prediction.chip, prediction.framework, prediction.kind)
-        for row in rows
-    )
-    return UNMEASURED if runtime(prediction.chip) == NEURON and not has_rows else LEAST
+    """Return the smallest half-width of a step, whatever its domain was drawn towards.
+
+    One table of a Neuron chip and framework does not tell how far the next one is, as constants
+    were fitted to it; nor do two where nobody stated which framework they are of.
+    """
+    domain = (prediction.chip, prediction.framework, prediction.kind)
+    tables = {
+        row.table
+        for row in residuals.at_level(prediction.stated).rows
+        if (row.chip, row.framework, row.kind) == domain
+    }
+    known = len(tables) > 1 and prediction.stated != BARE
+    return LEAST if known or runtime(prediction.chip) != NEURON else UNMEASURED
 
 
 def step_half_width(

@@ -12,6 +12,7 @@ share of the peak and of the memory bandwidth.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -185,22 +186,26 @@ def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
     return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
 
 
-def step_overhead_s(chip: str, parameters: int, *, catalogue: Catalogue | None = None) -> float:
+def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None) -> float:
     """Return the time at the end of a step with a sharded optimizer besides its kernels [s].
 
-    On some stacks gradient norm, update and reading the loss are programs of their own, which the
-    host starts one after the other while nothing else runs. Published steps, whose ranks hold
-    ``step_overhead_whole`` parameters and more, do not tell it from a constant; with fewer it is
-    assumed to be proportional to them. It is 0 for a chip without such a row.
+    Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling of
+    the ranks beyond those of one server. It is 0 for a chip without such a row.
 
     Parameters
     ----------
     chip : str
-    parameters : int
-        Trained parameters that a rank holds before they are sharded.
+    ranks : int
+        Ranks of the whole job.
     catalogue : Catalogue, optional
+
+    Examples
+    --------
+    >>> [round(step_overhead_s("trn1", ranks), 2) for ranks in (32, 64, 512)]
+    [0.0, 0.66, 2.64]
     """
     rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
     if not rank.knows(name):
         return 0.0
-    return rank.constant(name) * min(1.0, parameters / rank.constant("step_overhead_whole"))
+    doublings = math.log2(max(1.0, ranks / rank.constant("step_overhead_ranks")))
+    return float(rank.constant(name) * doublings)

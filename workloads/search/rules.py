@@ -13,7 +13,6 @@ import numpy as np
 
 from cluster_sim.collectives.duration.nccl import reduces_in_switch
 from topologies.arrays import BoolArray, IntArray
-from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.kernels.times import step_overhead_s
 from workloads.models.model import Model
@@ -96,8 +95,9 @@ def _norms_again(c: Columns, frame: Frame) -> BoolArray:
 
 def _all_reduced(c: Columns, frame: Frame) -> BoolArray:
     # On some stacks a sharded optimizer takes seconds that a plain one does not.
-    catalogue = frame.cluster.catalogue or shipped_catalogue()
-    shards_at_once = step_overhead_s(frame.cluster.chip, 10**9, catalogue=catalogue) == 0
+    machine, per_chip = frame.cluster, frame.base.ranks_per_chip
+    end_s = step_overhead_s(machine.chip, machine.chips * per_chip, catalogue=machine.catalogue)
+    shards_at_once = end_s == 0
     out: BoolArray = shards_at_once & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1)
     return out
 

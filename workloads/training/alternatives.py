@@ -67,6 +67,8 @@ def alternatives(
         except InputError:
             continue
         (name, value), *_ = changes.items()
+        if changes.get("recompute_every", 1) > 1:
+            value = f"{value} in every other layer"
         others.append(Alternative(name, value, ratio))
     return tuple(others)
 
@@ -110,7 +112,9 @@ def _changes(plan: ParallelPlan, model: Model, cluster: Cluster) -> Iterator[dic
     on_neuron = chip_family(cluster.chip, cluster.catalogue).is_neuron
     if "runtime" in assumed and on_neuron and plan.ranks <= plan.ranks_per_chip:
         # Work on one chip is often run by PyTorch itself, or traced lazily.
-        yield from ({"runtime": name} for name in ("eager", "xla"))
+        yield {"runtime": "eager"}
+        traced_by = {"framework": "torch-neuronx"} if "framework" in assumed else {}
+        yield {"runtime": "xla", **traced_by}
     if "recompute" in assumed:
         yield {"recompute": "full", "recompute_every": 1}
         yield {"recompute": "none", "recompute_every": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -57,10 +58,11 @@ def complete(
     """
     named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
-    stack = framework(framework_text(plan_fields.get("framework", ""), cluster, plan_fields))
+    text = framework_text(plan_fields.get("framework", ""), cluster, plan_fields)
+    stack = framework(text)
     plan_fields = {**stack.plan, **_recomputation(plan_fields, stack)}
     room = cluster.chips if chips is None else chips
-    _set_ranks_per_chip(plan_fields, cluster, lnc)
+    _set_ranks_per_chip(plan_fields, cluster, lnc, room)
     plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
     # Each size is checked before the next ones are computed from it.
     tp, pp, cp, per_chip, microbatch = (
@@ -83,7 +85,10 @@ def complete(
     assumed = tuple(name for name in PLAN_FIELDS if name not in named)
     if plan_fields.get("framework", "").startswith(":"):
         assumed += ("framework",)  # settings alone name none
-    return _with_room(ParallelPlan(**plan_fields, assumed=assumed), model, stack.on(cluster, model))
+    plan = ParallelPlan(**plan_fields, assumed=assumed)
+    if framework_text(plan.framework, cluster, vars(plan)) != text:
+        plan = replace(plan, framework=text)  # it followed from what was left open
+    return _with_room(plan, model, stack.on(cluster, model))
 
 
 def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
@@ -167,9 +172,25 @@ def _size(plan_fields: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _set_ranks_per_chip(plan_fields: dict[str, Any], cluster: Cluster, lnc: int | None) -> None:
-    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes."""
+def _set_ranks_per_chip(
+    plan_fields: dict[str, Any], cluster: Cluster, lnc: int | None, room: int
+) -> None:
+    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes.
+
+    Stated degrees of more ranks than chips are taken to run one rank on each logical core.
+    """
     default_ranks = ranks_per_chip(cluster, lnc)
+    if lnc is None and "ranks_per_chip" not in plan_fields and cluster.catalogue:
+        stated = math.prod(_size(plan_fields, name) for name in ("tp", "pp", "cp", "dp"))
+        if stated > room * default_ranks and cluster.catalogue.has(cluster.chip, "ranks_per_chip"):
+            rows = cluster.catalogue.variants(cluster.chip, "ranks_per_chip")
+            replicas = {int(row.value): room * row.value / stated for row in rows}
+            filled = [
+                count
+                for count, rest in replicas.items()
+                if rest == 1 or ("dp" not in plan_fields and rest == int(rest))
+            ]
+            default_ranks = min(filled, default=default_ranks)
     per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
     if lnc is not None and per_chip != default_ranks:
         raise InputError(

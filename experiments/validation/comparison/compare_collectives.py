@@ -65,6 +65,52 @@ def beside(frame: pd.DataFrame, measured: Measured, name: str) -> pd.DataFrame:
     )
 
 
+USUAL, SLOWER, FASTER = "usual", "slower", "faster"
+"""A measured time within the 80 % interval of such machines, beyond it, and below it."""
+BY_BANDWIDTH = 0.25
+"""Share of a simulated time from which its lower bound, set by links and memory, counts as most."""
+
+
+def normality(compared: pd.DataFrame) -> list[str | None]:
+    """Say for each row whether its measured time is as on such machines; None if not measured."""
+    seconds, low, high = (compared[name] for name in ("measured_time_s", "low", "high"))
+    words = np.select([seconds.isna(), seconds > high, seconds < low], ["", SLOWER, FASTER], USUAL)
+    return [str(word) or None for word in words]
+
+
+def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
+    """Return a sentence on whether measured times are normal, and where to look if they are not.
+
+    One machine in ten is slower than the end of its interval. ``compared`` has the columns
+    ``normal``, ``size_bytes``, ``time_s`` and ``lower_bound_s``; ``crosses``: the ranks are in
+    several scale-up domains.
+    """
+    from experiments.reports.formatting import value_text
+
+    measured = compared[compared.normal.notna()]
+    slower, faster = (measured[measured.normal == word] for word in (SLOWER, FASTER))
+    if slower.empty and faster.empty:
+        return f"All {len(measured)} times are usual for such machines (80 % intervals)."
+    if slower.empty:
+        return (
+            f"{len(faster)} of {len(measured)} times are shorter than nine of ten such machines "
+            "take. Check that machine, ranks and operation are those that were measured."
+        )
+    by_bandwidth = slower.lower_bound_s > BY_BANDWIDTH * slower.time_s
+    where = "cables, adapters and routes between servers" if crosses else "links and their lanes"
+    looks = [
+        f"At {', '.join(value_text('size_bytes', size) for size in slower.size_bytes[which])} look "
+        f"at {cause}."
+        for which, cause in (
+            (~by_bandwidth, "what sets latency: the host, launches and the algorithm"),
+            (by_bandwidth, f"what sets bandwidth: {where}"),
+        )
+        if which.any()
+    ]
+    counted = f"{len(slower)} of {len(measured)} times are longer than nine of ten such machines"
+    return " ".join([f"{counted} take.", *looks])
+
+
 def agreement(compared: pd.DataFrame) -> dict[str, Any]:
     """Rows compared, and the median, mean and 90th percentile of their absolute errors, and bias.
 

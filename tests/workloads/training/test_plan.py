@@ -110,6 +110,13 @@ def test_logical_cores_are_checked() -> None:
         complete({}, TOY, sixteen(), lnc=3)
     with pytest.raises(InputError, match="--lnc is for Trainium, not for h100"):
         complete({}, TOY, cluster("dgx-h100"), lnc=1)
+    one = cluster("trn2.3xlarge")
+    assert [complete({"dp": dp}, TOY, one).ranks_per_chip for dp in (1, 4, 8)] == [1, 4, 8]
+    assert complete({"tp": 2}, TOY, one).ranks_per_chip == 4
+    assert complete({"tp": 4}, TOY, sixteen()).ranks_per_chip == 1
+    for dp in (2, 9):
+        with pytest.raises(InputError, match=f"dp {dp} × .* the cluster has 1 chips"):
+            complete({"dp": dp}, TOY, one)
     with pytest.raises(InputError, match="--lnc 2 makes 4 ranks a chip, but ranks_per_chip is 1"):
         complete({"ranks_per_chip": 1}, TOY, sixteen(), lnc=2)
 

@@ -260,9 +260,10 @@ def _check_plan(usual: Mapping[str, Any], path: str) -> None:
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     """Return the framework that a plan is predicted with where none is named.
 
-    It follows from the chip and the kind of plan: sharded parameters are PyTorch's FSDP, separate
-    attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs of a
-    Trainium host are torch-neuronx.
+    It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
+    separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs of
+    a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself if
+    nobody states how work is issued.
 
     Parameters
     ----------
@@ -279,7 +280,9 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
     """
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
-        return "torch-neuronx" if stated.get("runtime") == "xla" else "neuronx"
+        if stated.get("runtime") == "xla":
+            return "torch-neuronx"
+        return "torchneuron" if cluster.chips == 1 and "runtime" not in stated else "neuronx"
     if runtime == "xla":
         return "maxtext"
     if stated.get("attention") == "unfused":

@@ -134,8 +134,8 @@ def update(shapes: RankShapes, owned: Share, edges: Share = Share(0, 0)) -> Laye
     each += shapes.catalogue.integer("training", "update_copies_bytes")
     state = optimizer_bytes(plan, parameters, of_edges) if parameters else 0
     timing = shapes.stream(each * max(1, parameters) + 2 * state)
-    if plan.sharding:
-        overhead_s = step_overhead_s(shapes.chip, owned.total, catalogue=shapes.catalogue)
+    if plan.sharding and plan.replicas > 1:
+        overhead_s = step_overhead_s(shapes.chip, plan.ranks, catalogue=shapes.catalogue)
         timing = timing._replace(seconds=timing.seconds + overhead_s)
     return kernel("optimizer.step", timing, "optimizer")
 

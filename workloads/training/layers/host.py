@@ -6,7 +6,8 @@ host, in a time that is proportional to the layers and to the passes over them, 
 sequence is, and to the operations in a layer: one without a gated feed-forward has fewer. Meanwhile
 the device runs the program before it, so a microbatch takes the longer of the two. This was
 observed in fine-tuning on one chip. It is assumed to be no faster than issuing the kernels eagerly.
-A compiled step is built once, and no host issues it.
+A compiled step is built once, and no host issues it. PyTorch's own backend for Neuron compiles the
+layers alone: the chip waits while the host starts a pass, and while it issues the update.
 """
 
 from __future__ import annotations
@@ -72,6 +73,21 @@ def issued_ahead(shapes: RankShapes) -> float:
     if chips.runtime == COMPILED or chips.is_neuron:
         return 1.0
     return shapes.catalogue.value("training", "issued_ahead")
+
+
+def start_s(shapes: RankShapes, layers: int, of: str) -> float:
+    """Time for which a Neuron chip waits until the host has started work on some layers [s].
+
+    Parameters
+    ----------
+    shapes : RankShapes
+    layers : int
+        Layers, counted once for each pass.
+    of : {"pass", "update"}
+    """
+    if not chip_family(shapes.chip, shapes.catalogue).is_neuron:
+        return 0.0
+    return layers * shapes.catalogue.value(PART, f"layer_{of}_start")
 
 
 def scheduling_share(shapes: RankShapes, job: ParallelPlan) -> float:

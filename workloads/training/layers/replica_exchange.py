@@ -16,9 +16,9 @@ from workloads.training.layers.data_parallel import (
     tie,
     update,
 )
-from workloads.training.layers.host import sharded_bytes_per_s
+from workloads.training.layers.host import sharded_bytes_per_s, start_s
 from workloads.training.layers.stage_parameters import NOTHING, StageParameters
-from workloads.training.layers.steps import LayerOp, kernel
+from workloads.training.layers.steps import ENGINE, LayerOp, kernel
 from workloads.training.plan.parameters import WEIGHT_BYTES, Share, total
 from workloads.training.plan.plan import ParallelPlan
 
@@ -169,5 +169,8 @@ class ReplicaExchange:
             gathered = gather_parameters(shapes, "all", owned)
         tied = tie(shapes, self.parameters.stage)
         edges = self.parameters.trained_edges
+        layers = sum(len(chunk) for chunk in self.parameters.chunks)
+        if waited_s := start_s(shapes, layers, "update"):
+            gathered = [LayerOp("host.update", "host", ENGINE, waited_s), *gathered]
         updated = [*orthogonalized(shapes, owned, edges), update(shapes, owned, edges)]
         return [*tied, *reduced, *clip(shapes, owned), *updated, *gathered]

@@ -11,7 +11,12 @@ import numpy as np
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray, distinct
 from workloads.kernels.chip_share import Timing
-from workloads.training.layers.host import host_s, issued_ahead, scheduling_share
+from workloads.training.layers.host import (
+    host_s,
+    issued_ahead,
+    scheduling_share,
+    start_s,
+)
 from workloads.training.layers.steps import CC, ENGINE, HOST, LayerOp, kernel
 from workloads.training.program.ops import Catalog, Ops, join, repeat
 from workloads.training.program.pass_steps import Gathered, PassSteps, StagePasses
@@ -89,16 +94,16 @@ class PassLayout:
         """Add the host to a pass over the layers, which cannot end before the host has issued it.
 
         The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
-        the chip waits for it instead.
+        the chip waits for it instead, as it does until compiled layers are started.
         """
-        issued_s = self._host_s(layers, traced, ends) if len(layers) else 0.0
-        if issued_s < LEAST_HOST_S:
-            return layers
-        ahead_s = issued_s * issued_ahead(self.passes.shapes)
+        shapes, count = self.passes.shapes, int((distinct(layers.layer) >= 0).sum())
+        issued_s = self._host_s(layers, count, traced, ends) if len(layers) else 0.0
+        ahead_s = issued_s * issued_ahead(shapes)
         body = self._beside_host(layers, ahead_s) if ahead_s >= LEAST_HOST_S else layers
-        if issued_s - ahead_s < LEAST_HOST_S:
+        waited_s = issued_s - ahead_s + start_s(shapes, count * traced, "pass")
+        if waited_s < LEAST_HOST_S:
             return body
-        launch = LayerOp("host.launch", "host", ENGINE, issued_s - ahead_s)
+        launch = LayerOp("host.launch", "host", ENGINE, waited_s)
         return join([body, self.catalog.ops([launch])])
 
     def _beside_host(self, layers: Ops, ahead_s: float) -> Ops:
@@ -111,13 +116,10 @@ class PassLayout:
         wait_back = np.array([len(layers) + 1], np.int32)
         return join([issue, replace(layers, back=layers_back), replace(wait, back=wait_back)])
 
-    def _host_s(self, layers: Ops, traced: int, ends: Ops) -> float:
+    def _host_s(self, layers: Ops, count: int, traced: int, ends: Ops) -> float:
         """Time in which the host issues a pass over layers that it traces ``traced`` times [s]."""
         stream = self.catalog.column("stream")
         issued = np.array([step.issued for step in self.catalog.steps])
         counted = np.where((stream == ENGINE) | (stream == CC), issued, 0.0)
         kernels = float(counted[layers.step].sum() + counted[ends.step].sum())
-        numbers = distinct(layers.layer)
-        return host_s(
-            self.passes.shapes, self.passes.job, kernels, int((numbers >= 0).sum()), traced
-        )
+        return host_s(self.passes.shapes, self.passes.job, kernels, count, traced)

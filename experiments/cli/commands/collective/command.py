@@ -46,17 +46,18 @@ SHOWN = (
     ("semantics", "semantics"),
 )
 """Columns of the printed table."""
-UNIT_OF = {"low": "time_s", "high": "time_s"}
+UNIT_OF = {"low": "time_s", "high": "time_s", "measured_time_s": "time_s"}
 """Columns with the unit of another column."""
 
 
 MEASURED_SHOWN = (
-    *SHOWN[:3],
+    *SHOWN[:5],
     ("measured_time_s", "measured"),
+    ("normal", "is"),
     ("error", "error"),
     ("busbw_bytes_per_s", "busbw"),
     ("measured_busbw_bytes_per_s", "measured busbw"),
-    *SHOWN[5:],
+    *SHOWN[7:9],
 )
 """Columns of the printed table with ``--compare``."""
 
@@ -97,7 +98,8 @@ def collective(
     rows = [{**row, "low": e.low, "high": e.high} for row, e in zip(rows, ends, strict=True)]
     summary: dict[str, Any] = {}
     if measured is not None:
-        rows, summary["summary"] = _compared(rows, measured, str(compared.compare))
+        crosses = len(groups[0].domains) > 1
+        rows, summary["summary"] = _compared(rows, measured, str(compared.compare), crosses)
 
     def first_s(changed: Catalogue) -> float:
         groups = _groups(inputs, machine, ranks, changed)[1]
@@ -212,19 +214,21 @@ def _interval(
 
 
 def _compared(
-    rows: list[dict[str, Any]], measured: Measured, name: str
+    rows: list[dict[str, Any]], measured: Measured, name: str, crosses: bool
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the rows with measured values beside the simulated ones, and their agreement."""
+    """Return the rows with measured values beside the simulated ones, and what they say."""
     import pandas as pd
 
-    from experiments.validation.comparison.compare_collectives import agreement, beside
+    from experiments.validation.comparison import compare_collectives as comparison
 
-    frame = beside(pd.DataFrame(rows), measured, name)
+    frame = comparison.beside(pd.DataFrame(rows), measured, name)
+    frame["normal"] = comparison.normality(frame)
     both = [
         {str(name): None if value != value else value for name, value in row.items()}
         for row in frame.to_dict(orient="records")
     ]
-    return both, agreement(frame)
+    verdict = comparison.verdict(frame, crosses=crosses)
+    return both, {**comparison.agreement(frame), "verdict": verdict}
 
 
 def _groups(
@@ -307,6 +311,7 @@ def _print(
             f"{summary['rows']} rows compared: median error {median}, 90th percentile {ninth}, "
             f"mean {bias} (simulated over measured time, less one)"
         )
+        click.echo(summary["verdict"])
 
 
 def _signed(error: float | None) -> str:

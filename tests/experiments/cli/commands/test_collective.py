@@ -1,6 +1,7 @@
 """The command ``collective``: its rows, files, comparisons and refusals."""
 
 import json as jsons
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -147,6 +148,31 @@ def test_measured_times_stand_beside_the_simulated_ones(capsys, measured):
     assert document["summary"]["median_abs_error"] == pytest.approx(sum(errors) / 2)
     collective("all-reduce", "ring:8", **arguments)
     assert "2 rows compared: median error" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("factors", "normal", "says"),
+    [
+        ((1, 1), ["usual", "usual"], "All 2 times are usual for such machines (80 % intervals)."),
+        ((3, 1), ["slower", "usual"], "1 of 2 times are longer .* At 4 KiB look at what sets lat"),
+        ((1, 3), ["usual", "slower"], "1 of 2 .* At 1 GiB look at what sets bandwidth: links and"),
+        ((0.3, 1), ["faster", "usual"], "1 of 2 times are shorter .* Check that machine, ranks"),
+    ],
+)
+def test_measured_times_that_are_not_normal_are_said(capsys, tmp_path, factors, normal, says):
+    sizes = (2**12, 2**30)
+    plain = printed(capsys, "all-reduce", "dgx-h100", size="4KiB,1GiB")
+    microseconds = [f * row["time_s"] * 1e6 for f, row in zip(factors, plain, strict=True)]
+    lines = (
+        f"{size} {size // 4} float sum -1 {time:.2f} 1 1 0\n"
+        for size, time in zip(sizes, microseconds, strict=True)
+    )
+    path = tmp_path / "nccl.txt"
+    path.write_text(MEASURED.splitlines()[2] + "\n" + "".join(lines))
+    collective("all-reduce", "dgx-h100", json=True, compare=path)
+    document = jsons.loads(capsys.readouterr().out)
+    assert [row["normal"] for row in document["rows"]] == normal
+    assert re.match(says.replace("(", r"\(").replace(")", r"\)"), document["summary"]["verdict"])
 
 
 def test_measurements_stand_beside_rows_of_which_some_are_near_a_switch(capsys, tmp_path):

@@ -36,6 +36,7 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
         parts = (name, chip, fabric, f"kernels.{family}", f"serving.{chip}", "training")
         chips = chip_family(chip, catalogue)
         parts += (f"nccl.{fabric}", chips.serving, f"{chips.runtime}-tuner")
+        parts += (f"runtime.{chips.runtime}",)
         if part not in parts and not part.startswith(("neuron", "rainier", "reliability")):
             continue
         if chip.startswith("tpu"):
@@ -52,6 +53,9 @@ def commands(part: str, quantity: str) -> Iterator[tuple[str, ...]]:
             if part == "training":
                 yield *train, "--cp=2"
                 yield *train, "--zero=3"
+                yield *train, "--pp=2", "--recompute=full"
+                latent = ("--model=deepseek-v2", "--ep=2", "--allow-oversized")
+                yield "train", *latent, f"--cluster={name}", f"--precision={precision}"
         yield "serve", "--model=llama-3.1-8b", f"--cluster={name}", "--count=20", "--tp=1"
         if part.startswith("serving"):
             yield "serve", "--model=mixtral-8x7b", f"--cluster={name}", "--count=20"
