@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from topologies.errors import InputError
     from workloads.fleet.front import run_fleet
     from workloads.fleet.lending.front import lend
+    from workloads.front import train
     from workloads.job.front import run_job
     from workloads.models.huggingface import model
     from workloads.search.front import search_plans
     from workloads.serving.front import serve
     from workloads.traces.replay import replay
-    from workloads.training.front import train
     from workloads.training.plan.plan import ParallelPlan as Plan
 
 __version__ = "0.1.0"
@@ -81,7 +81,7 @@ _PLACES = {
     "search_plans": "workloads.search.front:search_plans",
     "serve": "workloads.serving.front:serve",
     "simulate": "cluster_sim.trace.trace:run",
-    "train": "workloads.training.front:train",
+    "train": "workloads.front:train",
     "validate": "experiments.validation.front:validate",
 }
 """Where each public name is defined, as ``module:attribute``; a module has no attribute."""

@@ -95,7 +95,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 @pytest.mark.slow
 def test_the_command_works_beside_folders_of_the_same_names(python: Path, beside: Path) -> None:
     command = python.with_name("cluster-sim")
-    done = _run(command, "topology", "ring:8", "--no-graph", cwd=beside)
+    done = _run(command, "topology", "ring:8", cwd=beside)
     assert done.returncode == 0, done.stderr
     assert "diameter in hops" in done.stdout
     done = _run(python, "-m", "experiments.cli", cwd=beside.parent)

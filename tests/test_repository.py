@@ -217,6 +217,7 @@ LATE: dict[str, set[str]] = {
         "numba",
     },
     "cluster_sim/engine/compiler/machine_code.py": {"llvmlite", "logging"},
+    "cluster_sim/hardware/detours.py": {"networkx"},
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},

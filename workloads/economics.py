@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.reader import Entry
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import machine_of
 
@@ -74,6 +76,60 @@ def _basis(catalogue: Catalogue, part: str, quantity: str) -> str:
     row = catalogue.entry(part, quantity)
     note = f": {row.note}" if row.note else ""
     return f"{part} {quantity} {row.written} ({row.grade}{note})"
+
+
+KINDS_OF_PRICE = {
+    "on demand": r"on.demand",
+    "Capacity Block": r"capacity.block",
+    "reserved": r"reserved",
+    "spot": r"spot",
+}
+"""Ways to pay for a machine, the one that compares best first, each with what its rows say."""
+
+
+def kind_of_price(row: Entry) -> str:
+    """Return the way to pay that a row of the catalogue is about; empty if it says none."""
+    said = f"{row.variant} {row.note}"
+    kinds = (kind for kind, words in KINDS_OF_PRICE.items() if re.search(words, said, re.I))
+    return next(kinds, "")
+
+
+def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Catalogue, str]:
+    """Return a catalogue in which machines have prices of one kind, and a sentence on it.
+
+    Machines without a price are left out. Where no kind of price is known of all, the catalogue is
+    the same and the sentence says so; it is empty where all prices are of one kind already.
+
+    Examples
+    --------
+    >>> changed, why = one_kind_of_price(shipped_catalogue(), ["trn2.48xlarge", "p5.48xlarge"])
+    >>> changed.entry("p5.48xlarge", "price").written, why[:36]
+    ('39.33 USD/h', 'All prices are by Capacity Block: p5')
+    """
+    priced = [name for name in machines if catalogue.has(name, "price")]
+    rows = {name: catalogue.entry(name, "price") for name in priced}
+    kinds = {name: kind_of_price(row) for name, row in rows.items()}
+    if len(set(kinds.values())) <= 1:
+        return catalogue, ""
+    for kind in KINDS_OF_PRICE:
+        others = [name for name in rows if kinds[name] != kind]
+        found = {
+            name: row.variant
+            for name in others
+            for row in catalogue.variants(name, "price")
+            if kind_of_price(row) == kind
+        }
+        if len(found) == len(others):
+            changes = {f"{name}.price": variant for name, variant in found.items()}
+            changed = catalogue.with_variants(changes)
+            told = "; ".join(_basis(changed, name, "price") for name in found)
+            return changed, f"All prices are {_by(kind)}: {told}."
+    told = ", ".join(f"{name} {_by(kind)}" for name, kind in kinds.items())
+    return catalogue, f"Prices are of different kinds and do not compare: {told}."
+
+
+def _by(kind: str) -> str:
+    return f"by {kind}" if kind == "Capacity Block" else kind or "of no stated kind"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from benchmarks._measure import COMMAND
 from benchmarks._peers.work import BANDWIDTH_BYTES_PER_S, LATENCY_PS
 from topologies.catalogue.catalogue import choose
 from topologies.clusters.names import cluster
-from workloads.training.front import train
+from workloads.front import train
 from workloads.training.iteration import Iteration
 from workloads.training.layers.steps import HOST
 from workloads.training.program.program import Program

@@ -21,6 +21,7 @@ from cluster_sim.hardware.communication_costs import (
     communication_costs,
     within_chip,
 )
+from cluster_sim.hardware.detours import with_detours
 from cluster_sim.hardware.fabric import Fabric, fabric
 from cluster_sim.schedule.table import Schedule
 from topologies.arguments import checked
@@ -96,6 +97,7 @@ def build(
     ideal: bool = False,
     sbuf: bool = False,
     contended: bool = False,
+    down: tuple[str, ...] = (),
 ) -> Schedule:
     """Build the schedule of a call; see :func:`compose` for the parameters.
 
@@ -105,7 +107,9 @@ def build(
     >>> build(CollectiveCall("all-reduce", ring, 2**30), "ring").facts["ranks"]
     8
     """
-    return compose(calls, algorithm, ideal=ideal, sbuf=sbuf, contended=contended).schedule
+    return compose(
+        calls, algorithm, ideal=ideal, sbuf=sbuf, contended=contended, down=down
+    ).schedule
 
 
 def compose(
@@ -115,6 +119,7 @@ def compose(
     ideal: bool = False,
     sbuf: bool = False,
     contended: bool = False,
+    down: tuple[str, ...] = (),
 ) -> Collective:
     """Build the schedule of a call, or of several calls at once, and the result to be proven.
 
@@ -131,6 +136,8 @@ def compose(
     contended : bool
         Model the accesses to memory even where these calls cannot saturate it, because others may
         access the same memories (:mod:`cluster_sim.schedule.merge`).
+    down : tuple of str
+        Links between chips that messages go around (:mod:`cluster_sim.hardware.detours`).
 
     Raises
     ------
@@ -151,7 +158,7 @@ def compose(
     facts = _facts(many, picked, ideal=ideal, sbuf=sbuf)
     chips = np.concatenate([call.group.chip_of_rank for call in many])
     domains = tuple(distinct(chips // cluster.chips_per_domain).tolist())
-    covered = _fabric_of_domains(cluster, domains, costs)
+    covered = _fabric_of_domains(cluster, domains, costs, down)
     return Collective(
         kind=first.kind,
         algorithm=picked.name,
@@ -174,10 +181,10 @@ def _messages(call: CollectiveCall, algorithm: Algorithm, costs: CommunicationCo
 
 @functools.lru_cache(maxsize=1)
 def _fabric_of_domains(
-    cluster: Cluster, domains: tuple[int, ...], costs: CommunicationCosts
+    cluster: Cluster, domains: tuple[int, ...], costs: CommunicationCosts, down: tuple[str, ...]
 ) -> Fabric:
     """Return the fabric of some domains, built once for all groups of a training step on them."""
-    return fabric(cluster, np.array(domains), costs=costs)
+    return with_detours(fabric(cluster, np.array(domains), costs=costs), down)
 
 
 def _facts(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import itertools
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,8 +26,9 @@ from topologies.shapes.tiered import Tiered
 class Group:
     """Ordered chips whose ranks run a collective together.
 
-    Rank r is on chip ``chips[r // ranks_per_chip]``. Where the chips ascend, rings are fitted to
-    the fabric as the runtime would; in any other order, rings follow the order of the chips.
+    Rank r is on chip ``chips[r // ranks_per_chip]``. Where the chips ascend, or a symmetry of the
+    fabric moves them to an order that does, rings are fitted to the fabric as the runtime would; in
+    any other order, rings follow the order of the chips.
 
     Parameters
     ----------
@@ -163,6 +166,53 @@ class Box:
 def box(group: Group) -> Box | None:
     """Return the box of a torus, or of tiers, that a group fills; None when it fills none."""
     return group.filled_box
+
+
+def ordered_box(group: Group) -> Box | None:
+    """Return the box that a group fills in the order of its places, up to a symmetry; else None.
+
+    Shifts around rings, reflections, and exchanges of axes that are alike move an order to one that
+    is as good: the places of the box that is returned are those after the move.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> torus = cluster("torus:2x4", bandwidth="100GB/s", latency="1us")
+    >>> shifted, mixed = [1, 2, 3, 0, 5, 6, 7, 4], [1, 2, 3, 0, 4, 5, 6, 7]
+    >>> [ordered_box(Group(torus, chips)) is None for chips in (shifted, mixed)]
+    [False, True]
+    """
+    filled = group.filled_box
+    if filled is None or group.ascending:
+        return filled
+    places = np.argsort(filled.chip_at)
+    at = np.unravel_index(places, filled.sizes)
+    alike = list(zip(filled.sizes, filled.wraps, filled.rates, strict=True))
+    for axes in itertools.permutations(range(len(alike))):
+        if [alike[axis] for axis in axes] == alike and all(
+            _moves(group, filled, axis, at[axis], by_rank)
+            for axis, by_rank in zip(axes, _row_major(filled.sizes), strict=True)
+        ):
+            return replace(filled, chip_at=np.arange(len(places)))
+    return None
+
+
+def _row_major(sizes: tuple[int, ...]) -> tuple[IntArray, ...]:
+    return np.unravel_index(np.arange(math.prod(sizes)), sizes)
+
+
+def _moves(group: Group, filled: Box, axis: int, at: IntArray, by_rank: IntArray) -> bool:
+    """Return whether a symmetry of an axis leads from places by rank to the places of the chips."""
+    size = filled.sizes[axis]
+    to = np.zeros(size, np.int64)
+    to[by_rank] = at
+    if not (to[by_rank] == at).all():
+        return False
+    shape = group.cluster.shape
+    if not (isinstance(shape, Torus | Tiered) and _is_line(shape, filled.axes[axis])):
+        return True  # chips of a mesh or switch are all alike
+    steps = np.diff(to, append=to[:1]) if filled.wraps[axis] else np.diff(to)
+    return bool(any((steps % size == way % size).all() for way in (1, -1)))
 
 
 def _filled_box(group: Group) -> Box | None:

@@ -28,7 +28,7 @@ from cluster_sim.collectives.lowering.collective import Collective, one_op_a_ran
 from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.fault_text import Fault, fault_table
+from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out
 from cluster_sim.trace.trace import Trace, run
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
@@ -165,8 +165,9 @@ def measure(
         if alone and (streamed or not fits_by(many, picked)):
             refuse_faults(faults, f"{picked.name} is timed by a few ranks that stand for all")
             return _measure_large(frame, first, picked, ideal=ideal)
-        build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf)
-        return measure_built(build, frame, proof=proof, faults=faults)
+        down = gone_around(spelled_out(faults, first.group.cluster))[0]
+        build = functools.partial(compose, many, picked, ideal=ideal, sbuf=sbuf, down=down)
+        return measure_built(build, frame, proof=proof, faults=faults, down=down)
 
     is_best = algorithm == BEST
     candidates = fitting_algorithms(many) if is_best else [choose_algorithm(first, algorithm)]
@@ -179,17 +180,23 @@ def measure_built(
     *,
     proof: bool | None = None,
     faults: Sequence[Fault] = (),
+    down: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a collective; returns its row and its trace.
 
     ``build``: builds the schedule; the time that it takes is the row's ``build_s``. ``proof``: as
-    in :func:`rows`.
+    in :func:`rows`. ``down``: links among the faults that the built schedule goes around.
     """
     check_engine(frame.engine)
     begun = time.perf_counter()
     built = build()
     ready = time.perf_counter()
-    changes = fault_table(built.schedule, faults, frame.group.cluster) if faults else None
+    cluster = frame.group.cluster
+    stated = spelled_out(faults, cluster)
+    if stated:
+        fault_table(built.schedule, stated, cluster)  # refuses unknown ones, names idle ones
+    slow = [fault for fault in stated if fault.resource not in down]
+    changes = fault_table(built.schedule, slow, cluster) if slow else None
     trace = run(built.schedule, engine=frame.engine, faults=changes)
     row = result_row(frame, trace, (begun, ready, time.perf_counter()))
     by_default = built.chunks.is_tracked and len(built.chip_of_rank) <= LARGEST_RANKS

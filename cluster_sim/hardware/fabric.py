@@ -6,7 +6,8 @@ between two domains of a huge cluster takes the memory of two domains.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -95,6 +96,9 @@ class Fabric:
         Table of all resources, those of the uplinks last.
     uplinks : Uplinks
         Oversubscribed links of the scale-out fabric.
+    ways : mapping of int to int64 array
+        Links over which messages go in place of each link that is down
+        (:mod:`cluster_sim.hardware.detours`).
     """
 
     cluster: Cluster
@@ -106,6 +110,7 @@ class Fabric:
     forwards: BoolArray
     resources: Resources
     uplinks: Uplinks
+    ways: Mapping[int, IntArray] = field(default_factory=dict)
 
     def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
         """Return the resource of link ``link`` (a row of ``links``) of a domain."""

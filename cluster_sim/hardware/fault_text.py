@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from cluster_sim.engine.faults import LARGEST_TERM, Faults
@@ -20,7 +20,7 @@ FORM = re.compile(
     re.ASCII,
 )
 """Fault as text. A node that begins with s is a switch, as in ``link:3-s0``."""
-EXAMPLE = "engine:5@1ms:slow=1/2, link:0-1@0s:slow=1/2, or :dead"
+EXAMPLE = "engine:5@1ms:slow=1/2, cable:0-1@0s:slow=1/2, or :dead"
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,75 @@ def parse_fault(text: str) -> Fault:
     return Fault(resource, chip, time_ps, numerator, denominator)
 
 
+def spelled_out(
+    faults: Sequence[Fault], cluster: Cluster, ranks_per_chip: int = 1
+) -> tuple[Fault, ...]:
+    """Replace each fault of a cable, an adapter, a chip or a server by those of its resources.
+
+    A cable is a link each way, an adapter its two sides, a chip the engines of its ranks, and a
+    server its chips.
+
+    Examples
+    --------
+    >>> from topologies.clusters.names import cluster
+    >>> slow = parse_fault("cable:0-1@0s:slow=1/2")
+    >>> [fault.resource for fault in spelled_out([slow], cluster("trn2.48xlarge"))]
+    ['link:0-1', 'link:1-0']
+    """
+    return tuple(
+        replace(fault, resource=name, chip=chip)
+        for fault in faults
+        for name, chip in _resources_of(fault, cluster, ranks_per_chip)
+    )
+
+
+def _resources_of(fault: Fault, cluster: Cluster, ranks_per_chip: int) -> Sequence[tuple[str, int]]:
+    """Names of the resources that a fault means, and the chip that each is on."""
+    kind, _, place = fault.resource.partition(":")
+    if kind == "cable":
+        ends, dot, lane = place.partition(".")
+        start, _, end = ends.partition("-")
+        return [(f"link:{way}{dot}{lane}", fault.chip) for way in (ends, f"{end}-{start}")]
+    if kind == "adapter":
+        return [(f"{side}:{place}", fault.chip) for side in ("tx", "rx")]
+    each = {"chip": 1, "server": cluster.chips_per_server}.get(kind, 0)
+    if not each:
+        return [(fault.resource, fault.chip)]
+    count = cluster.chips // each
+    if not 0 <= fault.chip < count:
+        raise InputError(
+            f"no {fault.resource} on {cluster.name}; {kind}s are numbered 0 to {count - 1:,}."
+        )
+    chips = range(fault.chip * each, (fault.chip + 1) * each)
+    lanes = ["", *(f".{lane}" for lane in range(1, ranks_per_chip))]
+    return [(f"engine:{chip}{lane}", chip) for chip in chips for lane in lanes]
+
+
 def _remedy(kind: str, kinds: Sequence[str]) -> str:
     """Say where resources of a kind that this run does not have are found."""
     if kind in OF_MESSAGES and kind not in kinds:
         return (
-            "A collective is one op at this level; use --level chunk, which has links and "
-            "adapters, or cluster-sim collective --fault."
+            "A collective is one op at this level; use --level chunk or flow, which have links "
+            "and adapters, or cluster-sim collective --fault."
         )
     return "Take one from the trace."
 
 
 OF_MESSAGES = ("link", "tx", "rx", "uplink", "switch", "down", "up", "port", "nic")
 """Kinds of resources that messages cross; only schedules of single messages have them."""
+
+
+def gone_around(faults: Sequence[Fault]) -> tuple[tuple[str, ...], tuple[Fault, ...]]:
+    """Part links that are down for good, which messages go around, from all other faults."""
+    often = [fault.resource for fault in faults]
+    down = [
+        fault
+        for fault in faults
+        if not (fault.numerator or fault.time_ps)
+        and fault.resource.startswith("link:")
+        and often.count(fault.resource) == 1
+    ]
+    return tuple(each.resource for each in down), tuple(f for f in faults if f not in down)
 
 
 def fault_table(
@@ -101,7 +158,7 @@ def fault_table(
     elsewhere = [
         fault
         for fault in faults
-        if cluster and fault.resource not in number and _stands_in(cluster, fault.resource)
+        if cluster and fault.resource not in number and stands_in(cluster, fault.resource)
     ]
     for fault in elsewhere:
         _tell_idle(fault.resource)
@@ -126,7 +183,7 @@ def fault_table(
     )
 
 
-def _stands_in(cluster: Cluster, resource: str) -> bool:
+def stands_in(cluster: Cluster, resource: str) -> bool:
     """Return whether a cluster has a resource that messages cross, near its first chip."""
     chip = re.search(r"[:-]([0-9]{1,12})", resource)
     if chip is None or int(chip[1]) >= cluster.chips:

@@ -21,6 +21,14 @@ ENDS = (".", "?", "!", "…", ":")
 TRACEBACK = "CLUSTER_SIM_TRACEBACK"
 """Environment variable under which an internal fault shows its traceback."""
 SHELLS = ("bash", "zsh", "fish")
+EXAMPLES = (
+    "cluster-sim train --model llama-3.1-8b --cluster trn2.48xlarge --tp 8",
+    "cluster-sim collective all-reduce trn2-ultraserver,gb200-nvl72 --size 1GiB",
+    "cluster-sim plan --model llama-3.1-8b --cluster dgx-h100 --global-batch 64",
+    "cluster-sim serve --model llama-3.1-70b --cluster trn2.48xlarge --tp 16",
+    "cluster-sim fleet --model llama-3.1-8b --demand azure-code --days 1",
+)
+"""Commands below the help page of the program."""
 
 
 def _print_version(ctx: click.Context, _parameter: object, wanted: bool) -> None:
@@ -45,6 +53,8 @@ def _print_completion(ctx: click.Context, _parameter: object, shell: str | None)
 app = LazyGroup(
     name="cluster-sim",
     help="Discrete-event simulator of AI-accelerator clusters, AWS Trainium first.",
+    # A paragraph after \b keeps its lines.
+    epilog="\n".join(["\b", "Examples:", *(f"  {example}" for example in EXAMPLES)]),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[

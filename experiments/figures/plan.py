@@ -30,7 +30,10 @@ def bars(rows: pd.DataFrame, title: str = "") -> Figure:
     ``rows``: simulated plans, one row each.
     """
     telling = [name for name in FINER if name in rows and len(rows[name].unique()) > 1]
-    labels = [plan_label(row, telling) for row in rows.to_dict("records")]
+    labels = [
+        ("yours: " if row.get("own") is True else "") + plan_label(row, telling)
+        for row in rows.to_dict("records")
+    ]
     parts = [{part: row[f"{part}_s"] for part in PARTS} for row in rows.to_dict("records")]
     notes = [
         f"MFU {mfu:.0%}, {size / 1e9:.0f} GB a rank"
@@ -107,6 +110,9 @@ def pareto(search: Search, top: int) -> Figure:
     marked = [
         (finalist.memory.total / 1e9, finalist.iteration_s) for finalist in search.finalists[:top]
     ]
+    if search.own is not None:
+        mine = search.own.finalist
+        axes.plot(mine.memory.total / 1e9, mine.iteration_s, "X", color="black", label="your plan")
     capacity = search.finalists[0].memory.capacity / 1e9
     axes.axvline(capacity, color="grey", ls="--", lw=1)
     axes.text(capacity, 1.0, " memory\n of a rank", transform=axes.get_xaxis_transform(), va="top",

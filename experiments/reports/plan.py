@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.idle import idle_entry, option_name
@@ -11,10 +12,12 @@ from experiments.reports.plan_rows import (
     estimates,
     fields_of,
     frame,
+    own_row,
     plan_interval,
     ranked,
 )
 from experiments.reports.plan_text import headline, remarks, sifted
+from experiments.reports.training import stated
 from topologies.units import format_seconds
 from workloads.search import Search
 from workloads.training.plan.plan_file import plan_yaml
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
-    best = search.finalists[0].plan
+    best, own = search.finalists[0].plan, own_row(search)
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
@@ -43,6 +46,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "simulated": len(search.finalists),
         **idle_entry(search.without_effect),
         "rows": ranked(search, top),
+        **({"own": own} if own else {}),
         "agreement": {
             "plans": search.agreement.plans,
             "kendall_tau": search.agreement.kendall_tau,
@@ -64,12 +68,25 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     }
 
 
-def _first_interval(search: Search) -> dict[str, Any]:
+def first_step(search: Search, model: str) -> dict[str, Any]:
+    """Return the first plan of a search under the keys of a training step's document."""
+    whole, first = document(search, 1, model), search.finalists[0]
+    step = {**whole.pop("rows")[0], **whole}
+    rates = {"tokens_per_s": first.tokens_per_s}
+    return {
+        **step,
+        "tokens_per_s_per_chip": first.tokens_per_s / search.cluster.chips,
+        "interval": _first_interval(search, **rates),
+        "plan": stated(first.plan),
+    }
+
+
+def _first_interval(search: Search, **rates: float) -> dict[str, Any]:
     """Interval of the time of the best plan, and of the numbers proportional to it."""
     first = search.finalists[0]
     cost = first.cost
     return plan_interval(search, first).document(
-        rates={"mfu": first.mfu},
+        rates={**rates, "mfu": first.mfu},
         cost_usd=cost.cost_usd,
         usd_per_million_tokens=cost.usd_per_million_tokens,
         energy_joules=cost.energy_joules,
@@ -99,8 +116,8 @@ def train_command(search: Search, model: str = "") -> str:
     return shlex.join(words)
 
 
-def write(run: Run, search: Search, top: int, model: str) -> None:
-    """Add figures, tables and the best plan to a run directory."""
+def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> None:
+    """Add figures, tables, the best plan and the results to a run directory."""
     import pandas as pd
 
     from experiments.figures.plan import bars, pareto, worth
@@ -118,7 +135,7 @@ def write(run: Run, search: Search, top: int, model: str) -> None:
     run.file("estimates.csv", listed, title="Every plan that fits, with its estimate", table=True)
     first = search.finalists[0].plan
     run.file("plan.yaml", plan_yaml(first).encode(), note="The first plan, for train --plan.")
-    run.json("results", document(search, top, model), title="Results")
+    run.json("results", results, title="Results")
 
 
 def _titled(search: Search, top: int) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workloads.confidence.answers import training_interval
-from workloads.confidence.features import training_features
 from workloads.confidence.interval import Interval
-from workloads.confidence.kinds import Prediction
-from workloads.confidence.ratio import margin
-from workloads.search import Finalist, Search
+from workloads.training.choice import tied
 from workloads.training.frameworks.framework import framework_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from workloads.search import Finalist, Search
 
 
 FIELDS = (
@@ -47,18 +46,39 @@ def ranked(search: Search, top: int) -> list[dict[str, Any]]:
     of a ratio.
     """
     best = search.finalists[0]
-
-    def features(finalist: Finalist) -> Prediction:
-        stack = framework_of(finalist.plan, search.cluster)
-        return training_features(search.model, finalist.plan, search.cluster, stack.name)
-
     rows = []
     for place, finalist in enumerate(search.finalists[:top], start=1):
         ends = plan_interval(search, finalist)
-        apart = math.log(finalist.iteration_s / best.iteration_s)
-        tied = apart <= margin(features(best), features(finalist))
-        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": tied})
+        ratio = finalist.iteration_s / best.iteration_s
+        ties = tied(search.model, search.cluster, best.plan, finalist.plan, ratio)
+        rows.append({**row(finalist, place), "low": ends.low, "high": ends.high, "tied": ties})
     return rows
+
+
+def own_row(search: Search) -> dict[str, Any] | None:
+    """Return the user's own plan as a row, compared with the first; None without one.
+
+    ``loss`` is its time over that of the first, minus 1; ``differs`` has the fields in which the
+    two differ, ``change`` the single change that saves most time, and ``changed_s`` the time of
+    the plan with it.
+    """
+    own, best = search.own, search.finalists[0]
+    if own is None:
+        return None
+    plan, ends = own.finalist.plan, plan_interval(search, own.finalist)
+    ratio, other = own.finalist.iteration_s / best.iteration_s, differing(best.plan, plan)
+    change = differing(own.changed.plan, plan) if own.changed else {}
+    return {
+        **row(own.finalist, own.rank),
+        "low": ends.low,
+        "high": ends.high,
+        "tied": tied(search.model, search.cluster, best.plan, plan, ratio),
+        "among": len(search.plans),
+        "loss": ratio - 1,
+        "differs": {name: {"own": fields_of(plan)[name], "first": other[name]} for name in other},
+        "change": change,
+        "changed_s": own.changed.iteration_s if own.changed else None,
+    }
 
 
 def row(finalist: Finalist, place: int) -> dict[str, Any]:
@@ -95,6 +115,29 @@ def fields_of(plan: ParallelPlan) -> dict[str, Any]:
     return values | joined | {"etp": plan.expert_tp}
 
 
+def differing(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
+    """Return the fields of a plan in which it differs from another one, with its values."""
+    mine, others = fields_of(plan), fields_of(other)
+    follows = ("etp",) if plan.ep == other.ep == 1 else ()
+    names = [name for name in FIELDS if name not in follows]
+    return {name: mine[name] for name in names if mine[name] != others[name]}
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """Return fields and their values in words.
+
+    Examples
+    --------
+    >>> named({"dp": 3906, "sequence_parallel": False})
+    'dp 3,906, sequence parallel off'
+    """
+    words = {name: ("off", "on")[v] if isinstance(v, bool) else v for name, v in values.items()}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {f'{word:,}' if isinstance(word, int) else word or 'even'}"
+        for name, word in words.items()
+    )
+
+
 def estimates(search: Search) -> pd.DataFrame:
     """Return a table of all plans that fit, the best estimate first: fields, time and memory."""
     import pandas as pd
@@ -104,14 +147,22 @@ def estimates(search: Search) -> pd.DataFrame:
     return rows.sort_values(["estimate_s", "memory_total_bytes"], kind="stable")
 
 
+COMPARED = ("among", "loss", "differs", "change", "changed_s")
+"""Keys of the user's own plan that others do not have."""
+
+
 def frame(search: Search, top: int) -> pd.DataFrame:
-    """Return the ranked plans as a table, with breakdown and memory in columns of their own."""
+    """Return the ranked plans as a table, with breakdown and memory in columns of their own.
+
+    The user's own plan comes last, and then ``own`` marks it.
+    """
     import pandas as pd
 
-    rows = []
-    for row in ranked(search, top):
+    rows, own = [], own_row(search)
+    for row in [*ranked(search, top), *([{**own, "own": True}] if own else [])]:
         memory, parts = row.pop("memory_bytes"), row.pop("breakdown_s")
         row |= {f"memory_{name}_bytes": size for name, size in memory.items()}
+        row = {name: value for name, value in row.items() if name not in COMPARED}
         rows.append(row | {f"{part}_s": seconds for part, seconds in parts.items()})
     return pd.DataFrame(rows)
 

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 
 from experiments.reports.formatting import format_interval, ranges
 from experiments.reports.idle import idle_sentences
-from experiments.reports.plan_rows import DEFAULTS, FIELDS, fields_of, plan_interval, ranked
+from experiments.reports.plan_rows import (
+    DEFAULTS,
+    FIELDS,
+    fields_of,
+    named,
+    own_row,
+    plan_interval,
+    ranked,
+)
 from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
 
@@ -54,7 +62,7 @@ def headline(search: Search) -> str:
 
 def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
     """Return headings and cells of the ranked plans, without fields that are equal in all."""
-    shown = search.finalists[:top]
+    shown = [one for _, one in _shown(search, top)]
     silent = () if search.model.experts else ("ep", "etp")
     varying = [
         name
@@ -68,7 +76,7 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
     heads += [*sought, "MFU", "memory", *(SHOWN_PARTS[part] for part in parts)]
     return heads, [
         [
-            str(place),
+            label,
             *(_field(finalist, name) for name in columns),
             format_seconds(finalist.estimate_s),
             format_seconds(finalist.iteration_s),
@@ -78,8 +86,21 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
             format_memory(finalist.memory.total),
             *(f"{finalist.breakdown_s[part] / finalist.iteration_s:.1%}" for part in parts),
         ]
-        for place, finalist in enumerate(shown, start=1)
+        for label, finalist in _shown(search, top)
     ]
+
+
+def _shown(search: Search, top: int) -> list[tuple[str, Finalist]]:
+    """Return the plans of the table with their places; the user's own last, or among them."""
+    own = search.own
+    listed = [(str(place), each) for place, each in enumerate(search.finalists[:top], start=1)]
+    if own is None:
+        return listed
+    mine = own.finalist.plan
+    places = [place for place, each in listed if each.plan == mine]
+    if places:
+        return [(f"{at}, yours" if at in places else at, each) for at, each in listed]
+    return [*listed, (f"{own.rank:,}, yours", own.finalist)]
 
 
 WORTH: Mapping[str, Mapping[str, Callable[[Finalist], str]]] = {
@@ -112,7 +133,7 @@ SAID = ("zero", "sequence_parallel", "schedule", "recompute", "precision", "atte
 
 def shared(search: Search, top: int) -> str:
     """Return the fields that are equal in all plans of the table, in one line."""
-    shown = search.finalists[:top]
+    shown = [one for _, one in _shown(search, top)]
     same = [
         f"{name.replace('_', ' ')} {_field(shown[0], name)}"
         for name in FIELDS
@@ -134,11 +155,38 @@ def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
     return ["what became of all plans", "plans"], [[text, f"{count:,}"] for text, count in rows]
 
 
+def own_sentences(search: Search) -> list[str]:
+    """Return what a search says of the user's own plan; nothing without one."""
+    own = own_row(search)
+    if own is None:
+        return []
+    slower = "faster" if own["loss"] < 0 else "slower"
+    much = f"{abs(own['loss']):.1%} {slower} than the first" if own["loss"] else "the fastest"
+    tie = ", within the error of a ratio" if own["tied"] and own["loss"] else ""
+    sentences = [f"Your plan is number {own['rank']:,} of {own['among']:,} that fit: {much}{tie}."]
+    if own["differs"]:
+        mine, first = ({name: e[of] for name, e in own["differs"].items()} for of in OWN_FIRST)
+        sentences.append(f"It has {named(mine)}; the first has {named(first)}.")
+    if own["change"]:
+        saved = 1 - own["changed_s"] / own["iteration_s"]
+        sentences.append(
+            f"The single change that gains most is {named(own['change'])}: {saved:.1%} less."
+        )
+    elif own["loss"] > 0:
+        sentences.append("No single change of it is faster.")
+    return sentences
+
+
+OWN_FIRST = ("own", "first")
+"""Values of a field that differs: in the user's plan, and in the first."""
+
+
 def remarks(search: Search) -> list[str]:
     """Return remarks on idle options, the time of the search, and the error of its estimates."""
     agree = search.agreement
     remarks = [
         *idle_sentences(search.without_effect),
+        *own_sentences(search),
         f"Weighed and estimated in {search.estimated_in_s:.1f} s, the best {len(search.finalists)} "
         f"simulated in {search.simulated_in_s:.1f} s.",
     ]

@@ -13,11 +13,12 @@ from experiments.figures.training import NAMES, one_step
 from experiments.reports.assumed import assumed_document
 from experiments.reports.formatting import format_interval, value_text
 from experiments.reports.idle import idle_entry
+from experiments.reports.remarks import remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
-from topologies.units import format_memory, format_seconds
+from topologies.units import format_bytes, format_memory, format_seconds
+from workloads.training.execution.shared_durations import APART
 from workloads.training.memory.in_use import memory_in_use
-from workloads.training.plan.without_effect import idle_fields
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -40,7 +41,8 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
         "chips": run.chips,
         "parameters": run.model.parameters,
         **({"left_out": list(run.model.left_out)} if run.model.left_out else {}),
-        **idle_entry(idle_fields(plan, run.model)),
+        **idle_entry(run.without_effect),
+        **remarks_entry(run),
         "iteration_s": run.iteration_s,
         "interval": interval_document(run),
         "tokens": plan.tokens,
@@ -70,13 +72,29 @@ def document(run: Iteration, engine: str) -> dict[str, Any]:
     }
 
 
-def _disturbed(run: Iteration) -> dict[str, float]:
+def _disturbed(run: Iteration) -> dict[str, Any]:
     """Time of the undisturbed step, and the change by disturbances; empty without any."""
     undisturbed_s = run.undisturbed_s
     if undisturbed_s is None:
         return {}
     change_s = run.iteration_s - undisturbed_s
-    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s}
+    struck = [each._asdict() for each in run.crossed.struck] if run.crossed else []
+    slowed = {"slowed_collectives": struck} if struck else {}
+    return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **slowed}
+
+
+def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
+    """Collectives that cross a faulty link or adapter, for people: whose, how long, how often."""
+    return [
+        (
+            f"{each.axis} {each.collective} of {format_bytes(each.size_bytes)}",
+            f"{each.groups:,} of {each.of_groups:,}",
+            f"{each.calls:,}",
+            format_seconds(each.usual_s),
+            format_seconds(each.time_s),
+        )
+        for each in (run.crossed.struck if run.crossed else ())
+    ]
 
 
 def interval_document(run: Iteration) -> dict[str, Any]:
@@ -153,7 +171,8 @@ def _disturbance(run: Iteration) -> list[tuple[str, str]]:
     longer = run.iteration_s - usual
     change = f"{format_seconds(abs(longer))} {'longer' if longer >= 0 else 'shorter'}"
     waited = format_seconds(run.breakdown_s["straggler"])
-    return [("disturbance", f"{change} than undisturbed; a rank waits {waited} for it on average")]
+    more = f"{change} than {format_seconds(usual)} undisturbed"
+    return [("disturbance", f"{more}; a rank waits {waited} for it on average")]
 
 
 def _costs(run: Iteration) -> list[tuple[str, str]]:
@@ -191,6 +210,8 @@ def _without_choice(basis: str) -> str:
 def folding(run: Iteration) -> str:
     """Text with the number of ranks that were simulated, and stand for all equal ones."""
     ops = f"{run.ops:,} ops"
+    if run.level == "rank-vector" and run.shares_memory:
+        ops += f"; memory is shared by mean durations, within {APART:.0%} of --level collective"
     if not run.folded:
         return f"all {run.plan.ranks:,} ranks, {ops}"
     some = len(run.program)
@@ -218,14 +239,22 @@ FIGURE = "step_time_breakdown"
 """Name of the figure of the breakdown in a run directory."""
 
 
-def write(out: Run, run: Iteration, engine: str, *, alone: bool = True) -> None:
+def write(
+    out: Run,
+    run: Iteration,
+    engine: str,
+    *,
+    alone: bool = True,
+    more: Mapping[str, Any] | None = None,
+) -> None:
     """Add results, breakdowns, figures and trace to a run directory.
 
-    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown.
+    ``alone`` says that nothing else writes ``metrics.csv`` and the figure of the breakdown, and
+    ``more`` has further entries of the results.
     """
     from workloads.training.explain import input_table, step_table
 
-    results = document(run, engine)
+    results = {**document(run, engine), **(more or {})}
     if alone:
         out.table("metrics", metrics(results), title="Results", note=headline(run))
         bar = one_step(headline(run), run.breakdown_s, run.mfu, run.interval)
@@ -268,12 +297,18 @@ def _shown_ranks(run: Iteration) -> list[int]:
     return first[:: -(-len(first) // 8)]
 
 
+NO_METRICS = ("build_s", "simulate_s", "peak_rss_bytes", "searched", "remarks")
+"""Keys of a document that are of one run of the program, or no numbers."""
+
+
 def metrics(results: Mapping[str, Any]) -> Table:
     """Return a document of nested numbers as rows of ``metric`` and ``value``."""
     rows: list[tuple[str, Any]] = []
     for key, value in results.items():
+        if key in NO_METRICS:
+            continue
         if isinstance(value, Mapping):
             rows += [(f"{key}.{inner}", item) for inner, item in value.items()]
-        elif key not in ("build_s", "simulate_s", "peak_rss_bytes"):
+        else:
             rows.append((key, value))
     return Table({"metric": [name for name, _ in rows], "value": [value for _, value in rows]})

@@ -129,8 +129,8 @@ def _row(
     """Simulate the best plan of one machine in one precision."""
     from experiments.reports.plan_rows import plan_interval
     from topologies.catalogue.families import chip_family
-    from workloads.search.fit import describe
     from workloads.search.search import search
+    from workloads.training.choice import describe
 
     fabric, (global_batch, seq, finalists) = _machine(name), work
     stated = {"seq": seq, "precision": precision}

@@ -39,6 +39,30 @@ def margin(
     return min(alone, wider * ratio_half_width(one.kind, shipped, level))
 
 
+def ratio_ends(
+    one: tuple[float, float, float], other: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """Return the low end, the value and the high end of a ratio of two independent predictions.
+
+    Two machines share few errors of kernels and networks, so logarithms of the ends add as squares.
+
+    Parameters
+    ----------
+    one, other : tuple of float
+        Low end, value and high end of an interval, above 0.
+
+    Examples
+    --------
+    >>> ratio_ends((8.0, 8.0, 8.0), (2.0, 4.0, 8.0))
+    (1.0, 2.0, 4.0)
+    """
+    (low, value, high), (least, base, most) = one, other
+    down = math.hypot(math.log(value / low), math.log(most / base))
+    up = math.hypot(math.log(high / value), math.log(base / least))
+    ratio = value / base
+    return ratio * math.exp(-down), ratio, ratio * math.exp(up)
+
+
 @lru_cache(maxsize=64)
 def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float = LEVEL) -> float:
     """Half-width of ln(time of one plan / time of another) among measured pairs of a kind.

@@ -69,8 +69,8 @@ def least_half_width(prediction: Prediction, residuals: Residuals) -> float:
         for row in residuals.at_level(prediction.stated).rows
         if (row.chip, row.framework, row.kind) == domain
     }
-    known = len(tables) > 1 and prediction.stated != BARE
-    return LEAST if known or runtime(prediction.chip) != NEURON else UNMEASURED
+    is_told = len(tables) > 1 and prediction.stated != BARE
+    return LEAST if is_told or runtime(prediction.chip) != NEURON else UNMEASURED
 
 
 def step_half_width(

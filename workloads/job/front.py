@@ -373,6 +373,31 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     )
 
 
+OF_A_WHOLE_JOB = (
+    "tokens", "days", "steps", "goodput", "failures", "spare_chips", "cost_usd",
+    "usd_per_million_tokens", "energy_joules",
+)  # fmt: skip
+"""Keys of a job's document that an answer about one of its steps repeats."""
+
+
+def whole_job(step: Iteration, tokens: str | int, seed: int = 0) -> dict[str, Any]:
+    """Return the length, the price and the energy of a job of a step, as an entry ``job``.
+
+    Failures, checkpoints and spares are those that :func:`run_job` has by default.
+
+    Parameters
+    ----------
+    step : Iteration
+    tokens : str or int
+        Tokens that the job trains on, such as ``15T``.
+    seed : int
+    """
+    document = run_job(step, tokens=tokens, seed=seed).document()
+    ends = {name: document["interval"].get(name) for name in OF_A_WHOLE_JOB}
+    ends = {name: value for name, value in ends.items() if value and name != "tokens"}
+    return {"job": {**{name: document[name] for name in OF_A_WHOLE_JOB}, "interval": ends}}
+
+
 def expected_job_goodput(step: Iteration, plan: JobPlan) -> float:
     """Return the goodput of a job by closed forms, for the effect of small changes.
 

@@ -16,6 +16,22 @@ CHECKPOINTS = ("async", "blocking", "peer")
 STANDBYS = ("cold", "warm")
 
 
+TOKENS = "Tokens that the job trains on, such as 15T or 300B"
+
+
+@dataclass(frozen=True)
+class TokensInputs:
+    """Length of a whole job, where a command is about one step of it."""
+
+    tokens: str | None = field(
+        default=None,
+        metadata=option(
+            f"{TOKENS}: the answer adds its days, price and energy, with failures and checkpoints "
+            "as run-job has them by default"
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class JobInputs:
     """Length of the job, its checkpoints, spares and failures."""
@@ -26,7 +42,7 @@ class JobInputs:
     tokens: str | None = field(
         default=None,
         metadata=option(
-            "Tokens that the job trains on, such as 15T or 300B, in place of a length",
+            f"{TOKENS}, in place of a length",
             default="as many as the length allows",
         ),
     )

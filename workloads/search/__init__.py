@@ -4,7 +4,7 @@ from workloads.search.aim import Aim
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist
-from workloads.search.fit import Fit, describe, fit
+from workloads.search.fit import Fit, fit
 from workloads.search.search import Agreement, Search, agreement, search
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "agreement",
     "best_estimates",
     "candidates",
-    "describe",
     "estimate",
     "fit",
     "search",

@@ -88,7 +88,7 @@ def candidates(
         counts as not stated.
     spared : collection of str
         Further fields whose values leave out no plan. ``overlap`` is varied only if it is among
-        them.
+        them and not stated.
     lnc : int, optional
         Physical cores of a logical core of Trainium, which says how many ranks a chip has.
 
@@ -120,9 +120,8 @@ def candidates(
     cluster = stack.on(cluster, model)
     check_alone(model, base, fixed)
     check_runtime(base, cluster)
-    grid = with_overlaps(
-        combinations(model, cluster, base, fixed), base, compared="overlap" in spared
-    )
+    compared = "overlap" in spared and "overlap" not in fixed
+    grid = with_overlaps(combinations(model, cluster, base, fixed), base, compared=compared)
     left, pruned = sieve(grid, Frame(model, cluster, base), {*fixed, *spared})
     plans = _routable(_plans(model, base, left, fixed), cluster)
     return Candidates(model, cluster, plans, rows(grid), pruned)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from cluster_sim.processes import available_workers, can_fork, forked
 from cluster_sim.progress import Watch
@@ -65,6 +66,31 @@ class Finalist:
         """Return the quantity that a search ranks by: time, cost or energy; less is better."""
         value = {"cost": self.cost.cost_usd, "energy": self.cost.energy_joules}.get(objective)
         return self.iteration_s if value is None else value
+
+
+@dataclass(frozen=True)
+class OwnPlan:
+    """Plan of a user's own beside those of a search.
+
+    Attributes
+    ----------
+    finalist : Finalist
+        The plan as simulated; its ``estimate_rank`` is its place among all plans that fit.
+    change : mapping of str to object
+        Single change of its fields that saves most time, with what follows from it; empty if none
+        saves any.
+    changed : Finalist or None
+        The plan with that change.
+    """
+
+    finalist: Finalist
+    change: Mapping[str, Any] = field(default_factory=dict)
+    changed: Finalist | None = None
+
+    @property
+    def rank(self) -> int:
+        """Place of the plan among all that fit."""
+        return self.finalist.estimate_rank
 
 
 @dataclass(frozen=True)

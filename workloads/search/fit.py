@@ -20,6 +20,7 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.search.candidates import Candidates
 from workloads.search.combinations import RECOMPUTE
+from workloads.training.choice import describe
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded
 from workloads.training.memory.activations import Stack, stack_of
@@ -203,27 +204,3 @@ def _nothing_fits(candidates: Candidates, fit: Fit) -> str:
         f"rank, {missing / 1e9:.1f} GB more than its {fit.capacity_bytes / 1e9:.1f} GB. "
         "Use more chips, a shorter --seq, or fewer stated fields."
     )
-
-
-def describe(plan: ParallelPlan) -> str:
-    """Describe a plan in one line, without fields that have no influence on it.
-
-    Examples
-    --------
-    >>> describe(ParallelPlan(tp=8, dp=2, global_batch=4, recompute="full"))
-    'tp 8, pp 1, dp 2, microbatch 1, zero 1, sequence parallel, recompute full'
-    """
-    words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}"]
-    words += [f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if _above(plan, name)]
-    words.append(f"microbatch {plan.microbatch}")
-    words += [f"zero {plan.zero}"] * (plan.dp > 1)
-    words += ["sequence parallel"] * (plan.tp > 1 and plan.sequence_parallel)
-    words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
-    words.append(f"recompute {plan.recompute}")
-    words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
-    words += [f"layers {'-'.join(map(str, plan.stage_layers))}"] * bool(plan.stage_layers)
-    return ", ".join(words)
-
-
-def _above(plan: ParallelPlan, name: str) -> bool:
-    return bool(getattr(plan, name) > 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
+from workloads.search.own_plan import own_plan
 from workloads.search.search import Search, search
-from workloads.training.plan.plan import PLAN_FIELDS
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 
 @checked(model=MODEL_REMEDY, cluster=CLUSTER_REMEDY)
@@ -24,6 +26,7 @@ def search_plans(
     *,
     finalists: int = 10,
     each: Sequence[str] = (),
+    own: ParallelPlan | None = None,
     quiet: bool = False,
     **stated: Any,
 ) -> Search:
@@ -41,6 +44,8 @@ def search_plans(
         Plans to simulate in full.
     each : sequence of str
         Keep the best plan of each combination of these fields, such as ``["tp", "pp"]``.
+    own : Plan, optional
+        Plan of your own with the same batch, to be ranked beside the others: ``own`` of the result.
     quiet : bool
         Show no progress, which otherwise appears on terminals and in notebooks after two seconds.
     **stated
@@ -64,9 +69,9 @@ def search_plans(
     8
     """
 
-    parameters = ("model", "cluster", "global_batch", "finalists", "each", "quiet")
+    parameters = ("model", "cluster", "global_batch", "finalists", "each", "own", "quiet")
     check_names("search_plans", stated, [*parameters, *PLAN_FIELDS])
-    return search(
+    found = search(
         as_model(model),
         as_cluster(cluster),
         global_batch,
@@ -75,3 +80,4 @@ def search_plans(
         each=each,
         watch=partial(progress, quiet=quiet),
     )
+    return found if own is None else replace(found, own=own_plan(found, own))

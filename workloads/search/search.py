@@ -20,7 +20,7 @@ from workloads.models.model import Model
 from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
-from workloads.search.finalists import Finalist, Runner, simulated
+from workloads.search.finalists import Finalist, OwnPlan, Runner, simulated
 from workloads.search.fit import Fit, fit
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.without_effect import idle_fields_in_all
@@ -85,6 +85,8 @@ class Search:
         Measure by which the finalists are ranked.
     stated : collection of str
         Fields of a plan that were stated, so that they are the same in all plans.
+    own : OwnPlan or None
+        Plan of the user's own, simulated beside the finalists.
     """
 
     model: Model
@@ -103,6 +105,7 @@ class Search:
     simulated_in_s: float
     objective: str = "time"
     stated: Collection[str] = ()
+    own: OwnPlan | None = None
 
     @property
     def without_effect(self) -> dict[str, str]:

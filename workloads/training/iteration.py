@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
+from cluster_sim.hardware.fault_text import spelled_out
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies import display
@@ -29,12 +30,14 @@ from workloads.training.checks import (
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.levels import Ready, automatic, ready
 from workloads.training.execution.rank_vector import Progress, RankVector
+from workloads.training.execution.struck_groups import Crossed, composed, of_messages
 from workloads.training.frameworks.framework import Framework, framework_of
 from workloads.training.layers.adapters import trained_flops
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.memory.memory import Memory
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.without_effect import idle_fields
 from workloads.training.program.breakdown import (
     RankTimes,
     breakdown,
@@ -42,7 +45,7 @@ from workloads.training.program.breakdown import (
     overlapped_s,
 )
 from workloads.training.program.by_value import ByValue
-from workloads.training.program.fold import affected_ranks, fold
+from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
 from workloads.training.program.shared_parts import SharedParts
@@ -52,6 +55,13 @@ if TYPE_CHECKING:
 
     from cluster_sim.analysis.category_times import CategoryTimes
     from workloads.confidence.interval import Interval
+    from workloads.training.choice import Choice
+
+COMPOSES = ("auto", "collective")
+"""Levels at which collectives are timed one by one, with the faults that they cross."""
+
+SHARING = ("collective", "rank-vector")
+"""Levels at which kernels and collectives share memory, the second by mean durations."""
 
 
 @display.by_facts("Training step")
@@ -90,6 +100,11 @@ class Iteration:
     like : int64 array (rows,) or None
         Row of the undisturbed run that each row of the program equals; None where it is that of the
         same number.
+    crossed : Crossed or None
+        Collectives that cross faulty links and adapters and are timed with them; None where no such
+        fault is stated, and at levels that write messages out.
+    choice : Choice or None
+        Search for the plan where no degree of parallelism was stated; None if there was none.
     """
 
     model: Model
@@ -107,6 +122,20 @@ class Iteration:
     level: str = "collective"
     ops: int = 0
     like: IntArray | None = None
+    crossed: Crossed | None = None
+    choice: Choice | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        """Stated fields of the plan and faults that change nothing, with the reason."""
+        idle = idle_fields(self.plan, self.model)
+        chosen = self.choice
+        stated = chosen.stated if chosen and chosen.default_ratio is None else idle
+        faults = self.crossed.idle if self.crossed else {}
+        return {
+            **{name: reason for name, reason in idle.items() if name in stated},
+            **{f"fault {name}": reason for name, reason in faults.items()},
+        }
 
     @property
     def iteration_s(self) -> float:
@@ -170,7 +199,7 @@ class Iteration:
     @property
     def shares_memory(self) -> bool:
         """Return whether kernels and collectives that overlap slow each other in memory."""
-        return self.level == "collective" and self.program.memory_bytes_per_s > 0
+        return self.level in SHARING and self.program.memory_bytes_per_s > 0
 
     @property
     def tokens_per_s(self) -> float:
@@ -286,18 +315,18 @@ def iteration(
     shapes = RankShapes(model, plan, cluster.chip, chip_catalogue(cluster))
     memory = check_step(shapes, cluster, detail)
     build_start = time.perf_counter()
-    level, built_program, run = _build(shapes, cluster, detail, shared)
+    level, built_program, run, crossed = _build(shapes, cluster, detail, shared)
     run_start = time.perf_counter()
     trace, undisturbed = run.run(detail.engine, progress)
     step = Iteration(
         *(model, plan, cluster, stated_cluster, built_program, trace, memory),
-        *(run_start - build_start, time.perf_counter() - run_start),
-        peak_flops_per_s=peak_flops_per_s(shapes),
+        *(run_start - build_start, time.perf_counter() - run_start, peak_flops_per_s(shapes)),
         iterations=detail.iterations,
         undisturbed=undisturbed,
         level=level,
         ops=run.ops(trace),
         like=run.like,
+        crossed=crossed,
     )
     check_plausible({"MFU": step.mfu, "HFU": step.hfu}, shapes)
     return step
@@ -305,25 +334,42 @@ def iteration(
 
 def _build(
     shapes: RankShapes, cluster: Cluster, detail: Detail, shared: SharedParts | None
-) -> tuple[str, Program, Ready]:
-    """Return the level at which the step is run, its program, and the run that starts it."""
-    placement = place(shapes.plan, cluster, detail.chips)
-    step_program = program(shapes, placement, detail.iterations, shared)
+) -> tuple[str, Program, Ready, Crossed | None]:
+    """Return the level of the step, its program, its run, and what crosses faults."""
+    plan = shapes.plan
+    step_program = program(shapes, place(plan, cluster, detail.chips), detail.iterations, shared)
     structures = None if shared is None else shared.structures
-    faults, disturbed, level = detail.faults, detail.disturbed, detail.level
+    disturbed, level, engine = detail.disturbed, detail.level, detail.engine
+    crossed, others = of_messages(detail.faults) if level in COMPOSES else ((), detail.faults)
+    others = spelled_out(others, cluster, plan.ranks_per_chip)
+    slowed = None
+    if crossed:
+        slowed = composed(
+            *(step_program, plan, cluster, crossed),
+            per_token=shapes.model.experts.per_token if shapes.model.experts else 1,
+            iterations=detail.iterations,
+        )
+        step_program = slowed.program
+    healthy = None if slowed is None else slowed.usual
     if counts_equal_ranks(detail):
-        apart = affected_ranks(step_program, faults)
+        apart = affected_ranks(step_program, others)
         if disturbed:
             apart = np.union1d(apart, disturbed.slow_rows(step_program.rank))
-        step_program = _folded(step_program, apart, detail, structures)
-    engine = detail.engine
+        if slowed is None:
+            step_program = _folded(step_program, apart, detail, structures)
+        else:
+            classes = equal_ranks(slowed.both, apart)
+            step_program, healthy = keep(step_program, classes), keep(slowed.usual, classes)
     if level == "auto":
         untraced = not detail.trace and engine == "fast" and not disturbed
-        level = automatic(step_program, faults, exact_vector=untraced)
+        level = automatic(step_program, detail.faults, exact_vector=untraced)
     run = ready(
-        step_program, cluster, level, faults, disturbed, engine=engine, structures=structures
+        *(step_program, cluster, level, others, disturbed),
+        engine=engine,
+        structures=structures,
+        healthy=healthy,
     )
-    return level, step_program, run
+    return level, step_program, run, None if slowed is None else slowed.crossed
 
 
 def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue | None) -> Program:

@@ -60,7 +60,7 @@ def complete(
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
     text = framework_text(plan_fields.get("framework", ""), cluster, plan_fields)
     stack = framework(text)
-    plan_fields = {**stack.plan, **_recomputation(plan_fields, stack)}
+    plan_fields = {**stack.plan, **recomputation(plan_fields, stack)}
     room = cluster.chips if chips is None else chips
     _set_ranks_per_chip(plan_fields, cluster, lnc, room)
     plan_fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
@@ -157,8 +157,8 @@ def _nearest_chunks(layers: int, pp: int, each: int) -> int:
     return min(whole, key=lambda count: abs(count - usual), default=usual)
 
 
-def _recomputation(plan_fields: Mapping[str, Any], stack: Framework) -> dict[str, Any]:
-    """Fields of a plan in which *selective* recomputation has the meaning of the framework."""
+def recomputation(plan_fields: Mapping[str, Any], stack: Framework) -> dict[str, Any]:
+    """Return a plan's fields with *selective* recomputation as the framework means it."""
     selective = plan_fields.get("recompute") == "selective" and "recompute_every" not in plan_fields
     if selective and stack.selective == "layers":
         return {**plan_fields, "recompute": "full", "recompute_every": 2}

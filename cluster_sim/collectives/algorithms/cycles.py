@@ -18,7 +18,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms import cycle_search
 from cluster_sim.collectives.algorithms.cycle_search import BoxCycles, Grid
 from cluster_sim.collectives.algorithms.neuron_runtime import is_trainium
-from cluster_sim.collectives.group import Box, Group, box
+from cluster_sim.collectives.group import Box, Group, ordered_box
 from topologies.arrays import IntArray
 from topologies.files import kept_files
 from topologies.files.reading import csv_rows
@@ -61,11 +61,11 @@ def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
 
 
 def one_ring(group: Group) -> Cycles:
-    """Return the ring of a group, fitted to the fabric if its chips ascend, else in their order.
+    """Return the ring of a group, fitted to the fabric if its order allows, else in this order.
 
     Of the cycles that fit a box it takes the one with the fewest steps along slow axes.
     """
-    filled = box(group) if group.ascending else None
+    filled = ordered_box(group)
     if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
     orders = _hamiltonian(filled).orders
@@ -76,14 +76,14 @@ def one_ring(group: Group) -> Cycles:
 def all_rings(group: Group) -> Cycles:
     """Return directed cycles that together use the fabric of a group as fully as they can.
 
-    For a group whose chips do not ascend, these are the ring in their order, and its reverse. The
+    For a group in an order of its own, these are the ring in their order, and its reverse. The
     Neuron runtime runs cycles that share no cable, each both ways, so a chip with three cables to
     others of its group has one: measured with nccom-test on 16 ranks of Trn1 (8 chips), which are
     as fast as 8 ranks (4 chips) and half as fast as 32.
     """
     if isinstance(group.cluster.shape, FullMesh) and len(group.domains) == 1:
         return _with_cores(_strides(len(group.chips)), group)
-    filled = box(group) if group.ascending else None
+    filled = ordered_box(group)
     if filled is None:
         return one_ring(group).both_ways
     if is_trainium(group.cluster) and _has_one_cycle(filled):

@@ -28,6 +28,7 @@ from cluster_sim.collectives.lowering.op_loop import (
 )
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
+from cluster_sim.hardware.detours import around
 from cluster_sim.hardware.fabric import Fabric, Paths
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.picoseconds import transfer_ps
@@ -71,6 +72,8 @@ def lower(
     ``what``.
     """
     paths = _paths(messages, chip_of_rank, fabric)
+    if fabric.ways:
+        paths = around(paths, fabric)
     shared = shares(messages, chip_of_rank, fabric, paths, contended=contended)
     layout = _Layout.of(messages, paths, issued=fabric.costs.issue_ps > 0)
     # First all ops as fixed ops and joins, in one compiled loop.

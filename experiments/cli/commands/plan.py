@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,22 +15,20 @@ from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.job_amounts import print_whole_job
+from experiments.cli.output.printing import print_table, print_text
+from experiments.cli.output.side_by_side import cluster_names
+from experiments.reports.idle import option_name
 from topologies.options import option
 from topologies.units import format_seconds
+from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
+from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from workloads.search import Search
-
-
-SEARCHED = (
-    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
-    "schedule", "recompute", "order",
-)  # fmt: skip
-"""Fields of a plan that are searched unless stated."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,16 @@ class SearchInputs(Conditions):
         default=0.0,
         metadata=option("Share of a rank's memory that a plan must leave free, such as 0.1"),
     )
+    with_plan: str | None = field(
+        default=None,
+        metadata=option(
+            "Rank your own plan beside the others: a file as --plan of train takes it, or its "
+            "options in quotes, such as '--tp 8 --pp 4'. Its precision, framework and the like "
+            "hold for all plans",
+            metavar="FILE|OPTIONS",
+            name="with",
+        ),
+    )
     lnc: int | None = field(
         default=None,
         metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
@@ -85,6 +94,7 @@ def plan(
         ),
     ],
     how: SearchInputs,
+    length: TokensInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
@@ -92,8 +102,12 @@ def plan(
     """Search for the fastest parallel plans that fit in memory.
 
     Of the plans that fit, each that may be among the best is estimated; the best are simulated in
-    full and ranked. Stated fields of the plan are kept, and the others are searched.
+    full and ranked. Stated fields of the plan are kept, and the others are searched. Several
+    clusters, written --cluster A,B,C, are compared side by side by their first plans.
     """
+    if len(cluster_names(inputs.cluster)) > 1:
+        _side_by_side(inputs, stated, (how, length, sure), catalogue_inputs, call)
+        return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
 
@@ -108,11 +122,61 @@ def plan(
         quiet=call.quiet,
         what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
+    results = {**document(result, how.top, inputs.model), **_whole_job(result, length, call)}
+
+    def show() -> None:
+        _print(result, how.top, inputs.model)
+        print_whole_job(results)
+
     call.answer(
-        lambda: document(result, how.top, inputs.model),
-        show=lambda: _print(result, how.top, inputs.model),
-        write=lambda run: write(run, result, how.top, inputs.model),
+        lambda: results,
+        show=show,
+        write=lambda run: write(run, result, how.top, results),
         rankings=rankings,
+    )
+
+
+def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[str, Any]:
+    """Return length, price and energy of the job of the first plan; empty without its tokens."""
+    if length.tokens is None:
+        return {}
+    from workloads.job.front import whole_job
+    from workloads.training.iteration import iteration
+
+    plan = search.finalists[0].plan
+    step = iteration(search.model, search.cluster, plan, engine=call.engine, trace=False)
+    return whole_job(step, length.tokens, call.seed)
+
+
+def _side_by_side(
+    inputs: ModelOnCluster,
+    stated: Mapping[str, Any],
+    others: tuple[SearchInputs, TokensInputs, SensitivityInputs],
+    catalogue_inputs: CatalogueInputs,
+    call: Invocation,
+) -> None:
+    """Search a plan on several clusters, and show the first of each in one table."""
+    from experiments.cli.output import side_by_side as beside
+    from experiments.reports.plan import first_step
+
+    how, length, sure = others
+    beside.check_single(
+        {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
+    )
+    names = beside.cluster_names(inputs.cluster)
+    catalogue, prices = catalogue_inputs.read_side_by_side(names)
+
+    def answer(name: str) -> list[dict[str, Any]]:
+        found = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
+        first = {**first_step(found, inputs.model), "cluster": name}
+        return [{**first, **_whole_job(found, length, call)}]
+
+    both = beside.document(beside.each(names, answer), "train", prices)
+    title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
+    call.answer(
+        lambda: both,
+        lambda: beside.show_steps(title, both),
+        lambda run: beside.write_steps(run, title, both),
     )
 
 
@@ -131,16 +195,22 @@ def _search(
     catalogue: Catalogue,
     call: Invocation,
 ) -> Search:
+    from topologies.errors import InputError
     from workloads.search import search
+    from workloads.search.own_plan import own_plan
+    from workloads.training.usual_plan import complete
 
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
         return progress(items, what, quiet=call.quiet)
 
-    kept = {name: value for name, value in stated.items() if name != "global_batch"}
-    cluster = inputs.read_cluster(catalogue)
+    own = _own_fields(how.with_plan, stated) if how.with_plan else {}
+    common = {name: value for name, value in own.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
+    batch = {"global_batch": stated["global_batch"]}
+    kept = {name: value for name, value in {**common, **stated}.items() if name not in batch}
+    model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     kept["framework"] = how.framework_text(kept, cluster)
-    return search(
-        inputs.read_model(),
+    found = search(
+        model,
         cluster,
         stated["global_batch"],
         stated=kept,
@@ -152,6 +222,51 @@ def _search(
         engine=call.engine,
         watch=watch,
     )
+    if not own:
+        return found
+    # What the search has in common: its sequence, framework and ranks of a chip among them.
+    best = found.finalists[0].plan
+    same = {name: getattr(best, name) for name in ("seq", "framework", "ranks_per_chip")}
+    try:
+        plan = complete({**kept, **own, **same, **batch}, model, cluster, lnc=how.lnc)
+        return replace(found, own=own_plan(found, plan, call.engine))
+    except InputError as mistake:
+        raise InputError(f"your own plan: {mistake}") from None
+
+
+OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
+"""Fields that belong to the division of one plan, beside those that are searched."""
+
+
+def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the user's own plan, from a file or from options in one text."""
+    from experiments.cli.options.from_fields import as_options
+    from topologies.errors import InputError
+    from workloads.training.plan.plan_file import field_value, read_plan
+
+    own: dict[str, Any] = {}
+
+    def options(stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)]) -> None:
+        own.update(stated)
+
+    if not text.lstrip().startswith("-"):
+        own = read_plan(Path(text))
+    else:
+        try:
+            as_options("train", options).main(shlex.split(text), standalone_mode=False)
+        except (click.UsageError, ValueError) as mistake:
+            raise InputError(
+                f"--with {text[:80]!r}: {getattr(mistake, 'message', mistake)} Write options of "
+                "train, such as '--tp 8 --pp 4', or name a file."
+            ) from None
+    for name, value in own.items():
+        asked = stated.get(name)
+        if asked is not None and field_value(name, asked) != field_value(name, value):
+            raise InputError(
+                f"the plan of --with has {name.replace('_', ' ')} {value}, and {option_name(name)} "
+                f"is {asked}. Compare plans of one question: state one of the two."
+            )
+    return own
 
 
 def _print(search: Search, top: int, model: str) -> None:
@@ -161,5 +276,6 @@ def _print(search: Search, top: int, model: str) -> None:
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))
     print_table("", *sifted(search))
-    for line in (*remarks(search), f"Run the first: {train_command(search, model)}"):
-        click.echo(line)
+    for line in remarks(search):
+        print_text(line)
+    click.echo(f"Run the first: {train_command(search, model)}")

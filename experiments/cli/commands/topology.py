@@ -55,8 +55,6 @@ SHOWN = (
 )
 """Rows of the printed table, in this order."""
 
-LARGEST_GRAPH = 10**7
-"""Most edges for which the graph is built by default: a million chips, 6 GB."""
 BYTES_AN_EDGE = 600
 """Memory of an edge and its share of the nodes: 2.7 GB for the 4.6 million edges of Rainier."""
 
@@ -70,12 +68,8 @@ _NOTICE_AFTER_S = 2.0
 class GraphInputs:
     """Option to build the graph of the cluster."""
 
-    graph: bool | None = field(
-        default=None,
-        metadata=option(
-            "Build the networkx graph and time it",
-            default=f"up to {LARGEST_GRAPH:,} edges",
-        ),
+    graph: bool = field(
+        default=False, metadata=option("Build the networkx graph as well, and time it")
     )
 
 
@@ -94,9 +88,10 @@ def topology(
     cluster = replace(machine, **assumed).read(catalogue_inputs.read(machine.cluster))
     catalogue_inputs.check_used(cluster)
     sizes = measure(cluster)
-    timed = _is_built(cluster.name, sizes.links + sizes.scale_out_links, graph.graph)
+    if graph.graph:
+        _check_room(cluster.name, sizes.links + sizes.scale_out_links)
     document: dict[str, Any] = asdict(sizes) | {
-        "build_s": _built_in_s(cluster, call.quiet) if timed else None,
+        "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
         "peak_rss_bytes": _peak_rss_bytes(),
         "assumed": assumed,
     }
@@ -107,23 +102,12 @@ def topology(
     )
 
 
-def _is_built(name: str, edges: int, wanted: bool | None) -> bool:
-    """Return whether to build the graph: as the option says, or by default if it is small.
+def _check_room(name: str, edges: int) -> None:
+    """Refuse a graph that does not fit in memory."""
+    from topologies.memory_limit import check_memory
 
-    Raises
-    ------
-    InputError
-        For ``--graph`` with a graph that does not fit in memory.
-    """
-    from topologies.memory_limit import check_memory, machine_bytes
-
-    needed = edges * BYTES_AN_EDGE
-    if wanted is None:
-        return edges <= LARGEST_GRAPH and needed < machine_bytes() / 2
-    if wanted:
-        remedy = "Leave --graph out: nothing else that is printed needs it."
-        check_memory(f"the graph of {name} with {edges:,} edges", needed, remedy)
-    return wanted
+    remedy = "Leave --graph out: nothing else that is printed needs it."
+    check_memory(f"the graph of {name} with {edges:,} edges", edges * BYTES_AN_EDGE, remedy)
 
 
 def _assumed(machine: MachineInputs) -> dict[str, str]:
@@ -164,7 +148,8 @@ def _peak_rss_bytes() -> int:
 
 
 def _print(document: Mapping[str, Any]) -> None:
-    rows = [row for key, label in SHOWN for row in _rows(key, label, document)]
+    shown = SHOWN if document["build_s"] else SHOWN[:-1]  # memory tells of the graph alone
+    rows = [row for key, label in shown for row in _rows(key, label, document)]
     print_table(f"{document['cluster']} (rates are one direction)", ["measure", "value"], rows)
     for name, value in document["assumed"].items():
         print(f"assumed, as no --{name} was given: {value} a link")

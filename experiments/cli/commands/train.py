@@ -4,37 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from cluster_sim.progress import progress_bars
+from cluster_sim.progress import progress, progress_bars
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import cluster_names
 from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
 from topologies.options import option, setting
+from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
+from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from topologies.files.table import Table
+    from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
+SIZES = ("stage_layers", "global_batch", "seq")
+"""Fields of a plan that a search leaves, and that follow from its degrees."""
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
 @dataclass(frozen=True)
 class PlanInputs(Conditions):
-    """File with fields of a plan, the chips it has, and conditions that a plan does not say."""
+    """File of a plan, its chips, and conditions of the run."""
 
     chips: int | None = setting(
         None, "Chips that the plan uses, the first of the cluster", least=1, default="all of them"
@@ -79,8 +86,8 @@ class RunInputs:
     fault: tuple[str, ...] = field(
         default=(),
         metadata=option(
-            "Resource, by its name in the trace, that dies or slows down, such as "
-            "engine:0@1ms:slow=1/2; may be repeated",
+            "Cable, adapter, chip, server, or resource by its name in the trace, that dies or "
+            "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )
@@ -110,26 +117,30 @@ def train(
     stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)],
     plan: PlanInputs,
     how: RunInputs,
+    length: TokensInputs,
     sure: SensitivityInputs,
     catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Simulate one optimizer step and say where its time goes.
 
-    Fields of the plan that are not stated have defaults; --dp fills the cluster. Several clusters,
-    written --cluster A,B,C, are compared side by side.
+    Fields of the plan that are not stated have defaults; --dp fills the cluster. Where no degree
+    is stated and that plan does not fit in memory, the plan is searched. Several clusters, written
+    --cluster A,B,C, are compared side by side.
     """
     from experiments.reports.training import write
     from topologies.units import format_seconds
 
-    catalogue = catalogue_inputs.read(*cluster_names(inputs.cluster))
     if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, plan, (how, sure), catalogue, call)
+        _side_by_side(inputs, stated, plan, (how, length, sure), catalogue_inputs, call)
         return
-    step = _run(inputs, stated, plan, how, catalogue, call)
+    catalogue = catalogue_inputs.read(inputs.cluster)
+    step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
+    # Other numbers of the catalogue change the time of this plan, not which plan it is.
+    same = {**stated, **{name: getattr(step.plan, name) for name in (*SEARCHED, *SIZES)}}
     rankings = sure.rank(
-        lambda moved: _run(inputs, stated, plan, how, moved, quietly).iteration_s,
+        lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
         catalogue,
         quiet=call.quiet,
         what=f"the step of {format_seconds(step.iteration_s)}",
@@ -137,43 +148,58 @@ def train(
     filed = _filed(plan.plan)
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
+    job = _whole_job(step, length, call)
+
+    def show() -> None:
+        _print(step, how.explain, filed)
+        print_whole_job(job)
+
     call.answer(
-        lambda: {**_document(step, how, call), **(filed.document() if filed else {})},
-        show=lambda: _print(step, how.explain, filed),
-        write=lambda directory: write(directory, step, call.engine),
+        lambda: {**_document(step, how, call), **(filed.document() if filed else {}), **job},
+        show=show,
+        write=lambda directory: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
+
+
+def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[str, Any]:
+    """Return length, price and energy of the job of the step; empty without its tokens."""
+    if length.tokens is None:
+        return {}
+    from workloads.job.front import whole_job
+
+    return whole_job(step, length.tokens, call.seed)
 
 
 def _side_by_side(
     inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
-    others: tuple[RunInputs, SensitivityInputs],
-    catalogue: Catalogue,
+    others: tuple[RunInputs, TokensInputs, SensitivityInputs],
+    catalogue_inputs: CatalogueInputs,
     call: Invocation,
 ) -> None:
     """Simulate the step on several clusters, and show them in one table."""
     from experiments.cli.output import side_by_side as beside
     from experiments.reports.training import document
-    from topologies.errors import InputError
 
-    how, sure = others
-    single = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
-    for name, value in single.items():
-        if value:
-            raise InputError(f"{name} is for one cluster, not several. Name one.")
+    how, length, sure = others
+    beside.check_single(
+        {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
+    )
+    names = beside.cluster_names(inputs.cluster)
+    catalogue, prices = catalogue_inputs.read_side_by_side(names)
 
     def answer(name: str) -> list[dict[str, Any]]:
-        step = _run(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
-        return [{**document(step, call.engine), "cluster": name}]
+        step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
+        return [{**document(step, call.engine), "cluster": name, **_whole_job(step, length, call)}]
 
-    rows = beside.each(beside.cluster_names(inputs.cluster), answer)
-    title = f"{inputs.model}: one optimizer step on {len(rows)} clusters"
+    both = beside.document(beside.each(names, answer), "train", prices)
+    title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
     call.answer(
-        lambda: beside.document(rows),
-        lambda: beside.show_steps(title, rows),
-        lambda run: beside.write_steps(run, title, rows),
+        lambda: both,
+        lambda: beside.show_steps(title, both),
+        lambda run: beside.write_steps(run, title, both),
     )
 
 
@@ -204,17 +230,19 @@ def _document(step: Iteration, how: RunInputs, call: Invocation) -> dict[str, An
     return {**document(step, call.engine), **(_explained(step) if how.explain else {})}
 
 
-def _run(
+def run_step(
     inputs: ModelOnCluster,
     stated: Mapping[str, Any],
     plan: PlanInputs,
     how: RunInputs,
     catalogue: Catalogue,
     call: Invocation,
+    search: When = "compared",
 ) -> Iteration:
-    """Simulate the step of the options."""
+    """Simulate the step of the options; where these leave the plan open, it may be searched."""
     from cluster_sim.hardware.fault_text import parse_fault
     from experiments.cli.output.remedies import remedied
+    from workloads.training.choice import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
     from workloads.training.plan.checks import check_chips
@@ -226,35 +254,46 @@ def _run(
     faults = [parse_fault(text) for text in how.fault]
     disturbed = disturbance(how.jitter, call.seed, how.straggler)
     fields = plan.fields(stated, cluster)
-    hints = remedied(fields, model, cluster, lnc=plan.lnc)
-    with hints, progress_bars(quiet=call.quiet) as report:
-        return iteration(
-            model,
-            cluster,
-            complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips),
-            partial=plan.chips is not None,
-            engine=call.engine,
-            folded=not how.unfolded,
-            allow_oversized=how.allow_oversized,
-            iterations=how.iterations,
-            faults=faults,
-            disturbed=disturbed,
-            level=how.level,
-            progress=report,
-        )
+    with remedied(fields, model, cluster, lnc=plan.lnc):
+        if is_open(fields) and not (plan.chips or plan.plan or how.allow_oversized):
+            from workloads.search.choice import usual_or_searched  # costly, and seldom needed
+
+            watch = partial(progress, quiet=call.quiet)
+            chosen, choice = usual_or_searched(
+                fields, model, cluster, lnc=plan.lnc, search=search, watch=watch
+            )
+        else:
+            chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
+        with progress_bars(quiet=call.quiet) as report:
+            step = iteration(
+                *(model, cluster, chosen),
+                partial=plan.chips is not None,
+                engine=call.engine,
+                folded=not how.unfolded,
+                allow_oversized=how.allow_oversized,
+                iterations=how.iterations,
+                faults=faults,
+                disturbed=disturbed,
+                level=how.level,
+                progress=report,
+            )
+    return replace(step, choice=choice)
 
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.assumed import assumed_sentences
-    from experiments.reports.training import breakdown_rows, headline, results
-    from workloads.training.plan.without_effect import idle_fields
+    from experiments.reports.remarks import remarks
+    from experiments.reports.training import breakdown_rows, headline, results, slowed_rows
 
     _print_left_out(run, filed)
-    for line in idle_sentences(idle_fields(run.plan, run.model)):
+    for line in idle_sentences(run.without_effect):
         click.echo(line)
     print_table(headline(run), ["result", "value"], results(run), left=2)
-    for line in assumed_sentences(run):
+    for line in (*remarks(run), *assumed_sentences(run)):
         print_text(line)
+    if slowed := slowed_rows(run):
+        of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
+        print_table("", of_faults, slowed)
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

@@ -55,8 +55,12 @@ class Stated:
 
 @dataclass(frozen=True)
 class _Group:
-    """Options of one parameter of a command, and the function that builds its argument."""
+    """Options of one parameter of a command, and the function that builds its argument.
 
+    ``heading``: first line of the parameter's dataclass, above its options on the help page.
+    """
+
+    heading: str
     parameters: tuple[click.Parameter, ...]
     recorded: tuple[str, ...]
     build: Callable[[Mapping[str, Any]], Any]
@@ -113,7 +117,14 @@ def as_options(
         return command(**arguments)
 
     called = name.rpartition(" ")[2]
-    return CommandWithArguments(called, callback=call, params=parameters, help=command.__doc__)
+    headings = {
+        str(parameter.name): group.heading
+        for group in groups.values()
+        for parameter in group.parameters
+    }
+    return CommandWithArguments(
+        called, callback=call, params=parameters, help=command.__doc__, headings=headings
+    )
 
 
 def _group(hint: Any) -> _Group:
@@ -135,7 +146,7 @@ def _group(hint: Any) -> _Group:
         lists = [key for key in options if get_origin(_bare(hints[key])) is tuple]
         return hint(**values | {key: tuple(values[key] or ()) for key in lists})
 
-    return _Group(tuple(parameters.values()), _recorded(options), build)
+    return _Group(_heading(hint), tuple(parameters.values()), _recorded(options), build)
 
 
 def _stated(stated: Stated) -> _Group:
@@ -161,13 +172,23 @@ def _stated(stated: Stated) -> _Group:
         return {key: entered[key] for key in options if entered[key] is not None}
 
     parameters = tuple(parameter(key, option) for key, option in options.items())
-    return _Group(parameters, _recorded(options), build)
+    return _Group(_heading(stated.kind), parameters, _recorded(options), build)
 
 
 def _listed(parameters: Sequence[click.Parameter]) -> _Group:
     """Return the group of options that are listed one by one."""
     names = tuple(str(parameter.name) for parameter in parameters)
-    return _Group(tuple(parameters), names, lambda entered: {name: entered[name] for name in names})
+    return _Group(
+        "Settings",
+        tuple(parameters),
+        names,
+        lambda entered: {name: entered[name] for name in names},
+    )
+
+
+def _heading(kind: type) -> str:
+    first, *_ = (kind.__doc__ or "Options").strip().splitlines()
+    return first.partition(":")[0].rstrip(".")
 
 
 def _recorded(options: Mapping[str, Option]) -> tuple[str, ...]:

@@ -47,6 +47,26 @@ class CatalogueInputs:
             self._check_parts(clusters, catalogue)
         return catalogue
 
+    def read_side_by_side(self, names: Sequence[str]) -> tuple[Catalogue, str]:
+        """Read a catalogue in which the clusters' prices are of one kind, with a sentence on it.
+
+        Prices that the user chose stay.
+        """
+        from topologies.clusters.machines import machine_of
+        from topologies.clusters.names import cluster
+        from topologies.errors import InputError
+        from workloads.economics import one_kind_of_price
+
+        catalogue, machines = self.read(*names), dict[str, None]()
+        if self.catalogue or any(".price=" in text for text in self.variant):
+            return catalogue, ""
+        for name in names:
+            try:
+                machines[machine_of(cluster(name, catalogue=catalogue))] = None
+            except InputError:
+                continue  # its row has the reason
+        return one_kind_of_price(catalogue, machines)
+
     def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
         """Refuse a variant of a part that only other machines have, and name such rows of a file.
 

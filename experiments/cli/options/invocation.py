@@ -28,7 +28,7 @@ QUIET = "CLUSTER_SIM_QUIET"
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call of a command.
+    """Every command: output, seed and engine of a call.
 
     Attributes
     ----------

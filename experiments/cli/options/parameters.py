@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -20,6 +20,8 @@ LARGEST = 2**63 - 1
 """Largest whole number of an option that states no limit; numpy's arrays hold no larger one."""
 REQUIRED = inspect.Parameter.empty
 """Default of a value that must be stated."""
+LAST_HEADING = "Every command"
+"""Heading of options that no group of a command has, such as ``--help``."""
 
 
 def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
@@ -212,21 +214,29 @@ class DescribedArgument(click.Argument):
 
 
 class CommandWithArguments(click.Command):
-    """A command whose help page describes its arguments as well."""
+    """A command whose help page describes its arguments, and its options under their headings."""
 
     context_class = HelpContext
 
+    def __init__(self, *names: Any, headings: Mapping[str, str], **details: Any):
+        super().__init__(*names, **details)
+        self.headings = headings
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the arguments, then the options."""
+        """Write the arguments, then the options of each heading."""
         lines = [param.line() for param in self.params if isinstance(param, DescribedArgument)]
         if lines:
             with formatter.section("Arguments"):
                 formatter.write_dl(lines)
-        options = [param.get_help_record(ctx) for param in self.get_params(ctx)]
-        with formatter.section("Options"):
-            formatter.write_dl(
-                [option for option in options if option and option[0].startswith("-")]
-            )
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record and record[0].startswith("-"):
+                heading = self.headings.get(str(param.name), LAST_HEADING)
+                sections.setdefault(heading, []).append(record)
+        for heading, options in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(options)
 
 
 def with_default(option: Option, default: Any) -> str:

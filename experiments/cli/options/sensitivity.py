@@ -20,7 +20,7 @@ SHOWN = 15
 
 @dataclass(frozen=True)
 class SensitivityInputs:
-    """Option that ranks the catalogue's numbers by their effect."""
+    """Effect of the catalogue's numbers on the answer."""
 
     sensitivity: bool = setting(False, "Rank the catalogue's numbers by their effect on the answer")
 

@@ -1,4 +1,4 @@
-"""Several clusters side by side: ``collective`` and ``train`` with ``--cluster A,B,C``."""
+"""Several clusters side by side: commands with ``--cluster A,B,C``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.idle import idle_sentences
 from topologies.errors import InputError
 
@@ -45,6 +45,24 @@ STEP = (
     ("energy_joules", "energy a step"),
 )
 """Lines of training steps side by side."""
+PLAN = ("tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "zero", "recompute", "global_batch")
+"""Fields of a plan that have a line where they differ."""
+JOB = (("days", "days of the job"), ("cost_usd", "  USD"), ("energy_joules", "  energy"))
+"""Lines of the whole job, where its tokens are stated."""
+SERVING = (
+    ("chips", "chips"),
+    ("ttft_s.p50", "time to first token, median"),
+    ("ttft_s.p99", "  99 % within"),
+    ("tpot_s.p50", "time per output token, median"),
+    ("tpot_s.p99", "  99 % within"),
+    ("tokens_per_s", "output tokens a second"),
+    ("request_goodput_per_s", "requests a second within the SLO"),
+    ("slo_attainment", "requests within the SLO"),
+    ("batch_mean", "mean decode batch"),
+    ("kv_peak_bytes", "KV cache, peak"),
+    ("usd_per_million_tokens", "USD a million output tokens"),
+)
+"""Lines of replicas side by side, by their place in an answer."""
 
 
 def cluster_names(text: str) -> list[str]:
@@ -86,12 +104,30 @@ def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
     return rows
 
 
-def document(rows: Rows) -> dict[str, Any]:
-    """Return all rows, and the interval of the first, under the keys of one cluster's answer."""
+def check_single(options: Mapping[str, Any]) -> None:
+    """Refuse options that are for one cluster, by their names, where they are stated.
+
+    Raises
+    ------
+    InputError
+    """
+    for name, value in options.items():
+        if value:
+            raise InputError(f"{name} is for one cluster, not several. Name one.")
+
+
+def document(rows: Rows, command: str = "", prices: str = "") -> dict[str, Any]:
+    """Return all rows, and the interval of the first, under the keys of one cluster's answer.
+
+    With the name of a ``command`` also the ratios of its clusters, and what basis ``prices`` have.
+    """
+    from experiments.reports.ratios import ratios
+
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
-    return {"rows": rows, "interval": ends}
+    more = {"ratios": ratios(command, good)} if command else {}
+    return {"rows": rows, "interval": ends, **more, **({"prices": prices} if prices else {})}
 
 
 def show_collectives(title: str, rows: Rows) -> None:
@@ -124,31 +160,63 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
     cells = {name: row[name] for name, _ in STEP if name in row}
     cells |= {"low_s": ends["low"], "high_s": ends["high"], "memory_bytes": memory["total"]}
     parts = {f"{name}_s": seconds for name, seconds in row["breakdown_s"].items()}
-    return {"cluster": row["cluster"], **cells, **parts}
+    fields = {name: row["plan"][name] for name in PLAN}
+    job = {f"job_{name}": row["job"][name] for name, _ in JOB} if "job" in row else {}
+    return {"cluster": row["cluster"], **cells, **parts, **fields, **job}
 
 
-def show_steps(title: str, rows: Rows) -> None:
-    """Print a table with a column for each cluster."""
+def flat_serving(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten a replica's document to numbers, for a table."""
+    from experiments.reports.certainty import value_at
+
+    return {"cluster": row["cluster"], **{place: value_at(row, place) for place, _ in SERVING}}
+
+
+def show_steps(title: str, answer: Mapping[str, Any]) -> None:
+    """Print a table of training steps with a column for each cluster."""
     from experiments.figures.training import NAMES
-    from experiments.reports.formatting import value_text
 
-    flat = [flat_step(row) for row in rows if row["status"] == "ok"]
+    flat = [flat_step(row) for row in answer["rows"] if row["status"] == "ok"]
     parts = [f"{name}_s" for name in NAMES if any(row.get(f"{name}_s") for row in flat)]
-    lines = [*STEP, *((part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts)]
+    fields = [name for name in PLAN if len({row[name] for row in flat}) > 1]
+    lines = [*((name, f"  {name}") for name in fields), *STEP]
+    lines += [(f"job_{name}", words) for name, words in JOB if f"job_{name}" in flat[0]]
+    lines += [(part, f"  {NAMES[part.removesuffix('_s')]}") for part in parts]
+    _show_columns(title, answer, flat, lines)
+
+
+def show_serving(title: str, answer: Mapping[str, Any]) -> None:
+    """Print a table of replicas with a column for each cluster."""
+    flat = [flat_serving(row) for row in answer["rows"] if row["status"] == "ok"]
+    _show_columns(title, answer, flat, SERVING)
+
+
+def _show_columns(
+    title: str,
+    answer: Mapping[str, Any],
+    flat: Rows,
+    lines: Sequence[tuple[str, str]],
+) -> None:
+    """Print a line for each number with a column for each cluster, and what is said of them."""
+    from experiments.reports.formatting import value_text
+    from experiments.reports.ratios import ratio_sentences
+
     cells = [
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
         for name, heading in lines
     ]
     print_table(title, ["", *(row["cluster"] for row in flat)], cells)
-    _tell_idle(rows)
-    _tell_refused(rows)
+    for sentence in (*ratio_sentences(answer["ratios"]), answer.get("prices", "")):
+        print_text(sentence)
+    _tell_idle(answer["rows"])
+    _tell_refused(answer["rows"])
 
 
 def _tell_idle(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print the options that change nothing on each cluster."""
+    """Print the options that change nothing on each cluster, and the remarks on its answer."""
     for row in rows:
-        for line in idle_sentences(row.get("without_effect", {})):
-            click.echo(f"{row['cluster']}: {line}")
+        for line in (*idle_sentences(row.get("without_effect", {})), *row.get("remarks", ())):
+            print_text(f"{row['cluster']}: {line}")
 
 
 def _tell_refused(rows: Rows) -> None:
@@ -171,16 +239,34 @@ def write_collectives(run: Run, title: str, rows: Rows) -> None:
     run.figure("busbw", figure, title="Bus bandwidth side by side")
 
 
-def write_steps(run: Run, title: str, rows: Rows) -> None:
+def write_serving(run: Run, title: str, answer: Mapping[str, Any]) -> None:
+    """Add the rows of replicas to a run directory."""
+    import pandas as pd
+
+    good = [row for row in answer["rows"] if row["status"] == "ok"]
+    frame = pd.DataFrame([flat_serving(row) for row in good])
+    run.table("metrics", frame, title=title, note=_said(answer))
+    run.json("results", answer, title="Results")
+
+
+def _said(answer: Mapping[str, Any]) -> str:
+    """Return what is said of the ratios and prices of an answer."""
+    from experiments.reports.ratios import ratio_sentences
+
+    return " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
+
+
+def write_steps(run: Run, title: str, answer: Mapping[str, Any]) -> None:
     """Add the rows and a figure of each step's parts to a run directory."""
     import pandas as pd
 
     from experiments.figures.training import stacked
 
-    good = [row for row in rows if row["status"] == "ok"]
-    run.table("metrics", pd.DataFrame([flat_step(row) for row in good]), title="Results")
+    good = [row for row in answer["rows"] if row["status"] == "ok"]
+    frame = pd.DataFrame([flat_step(row) for row in good])
+    run.table("metrics", frame, title="Results", note=_said(answer))
     notes = [f"{row['chips']:,} chips, MFU {row['mfu']:.0%}" for row in good]
     names, parts = [row["cluster"] for row in good], [row["breakdown_s"] for row in good]
     figure = stacked(names, parts, notes, title=title)
     run.figure("steps", figure, title="Where the time goes, side by side")
-    run.json("results", {"rows": rows}, title="Results")
+    run.json("results", answer, title="Results")

@@ -9,6 +9,7 @@ import numpy as np
 from cluster_sim.collectives.result_rows import bus_factor
 from experiments.validation.comparison.compare import condensed
 from topologies.errors import InputError
+from topologies.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,8 +86,6 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
     ``normal``, ``size_bytes``, ``time_s`` and ``lower_bound_s``; ``crosses``: the ranks are in
     several scale-up domains.
     """
-    from experiments.reports.formatting import value_text
-
     measured = compared[compared.normal.notna()]
     slower, faster = (measured[measured.normal == word] for word in (SLOWER, FASTER))
     if slower.empty and faster.empty:
@@ -99,7 +98,7 @@ def verdict(compared: pd.DataFrame, *, crosses: bool) -> str:
     by_bandwidth = slower.lower_bound_s > BY_BANDWIDTH * slower.time_s
     where = "cables, adapters and routes between servers" if crosses else "links and their lanes"
     looks = [
-        f"At {', '.join(value_text('size_bytes', size) for size in slower.size_bytes[which])} look "
+        f"At {', '.join(format_bytes(int(size)) for size in slower.size_bytes[which])} look "
         f"at {cause}."
         for which, cause in (
             (~by_bandwidth, "what sets latency: the host, launches and the algorithm"),

@@ -21,7 +21,7 @@ from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.random_schedules import on_one_link, schedules, spans
 from topologies import cluster
-from workloads.training.front import train
+from workloads.front import train
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, COUNTER = 1, 2, 4

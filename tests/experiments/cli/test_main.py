@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster_sim import __version__
-from experiments.cli.main import run
+from experiments.cli.main import EXAMPLES, app, run
 from experiments.cli.registry import COMMANDS, Command
 
 NAMES = [command.name for command in COMMANDS]
@@ -202,9 +202,22 @@ def test_every_command_takes_the_common_options(
 def test_common_options_are_checked_where_they_change_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert (
-        run(["topology", "ring:8", "--no-graph", "--json", "--seed", "7", "--engine", "reference"])
-        == 0
-    )
+    assert run(["topology", "ring:8", "--json", "--seed", "7", "--engine", "reference"]) == 0
     assert run(["topology", "ring:8", "--engine", "simpy"]) == 2
     assert "unknown engine 'simpy'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_help_page_name_commands_and_options_that_exist(example: str) -> None:
+    _, name, *words = example.split()
+    command = app.get_command(None, name)
+    assert command.make_context(name, words).params
+
+
+def test_options_stand_under_the_heading_of_their_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "--help"]) == 0
+    page = capsys.readouterr().out
+    plan, run_of_level = page.index("Plan of a training step:"), page.index("Level of detail at")
+    assert page.index("A model and the cluster that runs it:") < page.index("--model") < plan
+    assert plan < page.index("--tp") < run_of_level < page.index("--level")
+    assert page.index("Every command:") < page.index("--json") < page.index("--help")

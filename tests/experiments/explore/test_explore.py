@@ -101,7 +101,7 @@ def reduce_changes(one: Explored, name: str) -> bool:
 def test_other_runs_are_refused_in_one_line(
     folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["topology", "trn2.48xlarge", "--no-graph", "--quiet", "--out",
+    assert run(["topology", "trn2.48xlarge", "--quiet", "--out",
                 str(tmp_path / "t")]) == 0  # fmt: skip
     capsys.readouterr()
     assert run(["explore", str(tmp_path / "t"), "--json"]) == 2

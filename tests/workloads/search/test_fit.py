@@ -14,8 +14,9 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
-from workloads.search import candidates, describe, fit
+from workloads.search import candidates, fit
 from workloads.search.fit import NEEDLESS, least_bytes
+from workloads.training.choice import describe
 from workloads.training.memory.memory import worst
 from workloads.training.plan.plan import ParallelPlan
 

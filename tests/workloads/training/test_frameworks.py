@@ -13,6 +13,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.machines import machines
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
+from workloads.front import train
 from workloads.models.model import Model
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.frameworks.framework import (
@@ -22,7 +23,6 @@ from workloads.training.frameworks.framework import (
     names,
     usual_framework,
 )
-from workloads.training.front import train
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.usual_plan import complete

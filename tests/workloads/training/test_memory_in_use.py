@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
-from workloads.training.front import train
+from workloads.front import train
 from workloads.training.memory.in_use import memory_in_use
 from workloads.training.memory.memory import memory
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from cluster_sim.schedule.table import FLOW
 from cluster_sim.trace.trace import Trace, run
 from tests.support.conservation import violations
-from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
+from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
+from workloads.models.model import Model
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
+from workloads.training.execution.shared_durations import with_shared_memory
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE
 from workloads.training.program import program as program_module
@@ -191,9 +193,42 @@ def test_experts_and_machines_with_unknown_accesses() -> None:
     sparse = iteration(SPARSE, sixteen(), how)
     assert sparse.shares_memory
     vector = iteration(SPARSE, sixteen(), how, level="rank-vector")
-    assert not vector.shares_memory
+    assert vector.shares_memory
     gpu = iteration(TOY, cluster("dgx-h100"), plan(dp=8, overlap="dp"))
     assert gpu.program.memory_bytes_per_s == 0
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "stated", "short"),
+    [
+        ("trn2.48xlarge", SPARSE, {"dp": 16, "overlap": "dp", "zero": 2, "microbatch": 2}, 0.03),
+        ("trn2.48xlarge", LATENT, {"dp": 8, "pp": 2, "overlap": "all", "zero": 2}, 0.0),
+        ("trn1.32xlarge", SPARSE, {"dp": 8, "pp": 2, "overlap": "dp", "zero": 3}, 0.0),
+        ("trn2.48xlarge", TOY, {"tp": 4, "dp": 2, "cp": 2, "overlap": "all"}, 0.0),
+    ],
+    ids=str,
+)
+def test_the_rank_vector_carries_what_shared_memory_costs(
+    machine: str, model: Model, stated: dict[str, Any], short: float
+) -> None:
+    """Without it the first of these steps is more than 3 % too short."""
+    how = plan(**{"seq": 512, "global_batch": 8 * stated["dp"], **stated})
+    shared, vector = (
+        iteration(model, sixteen(machine), how, level=level, partial=True, allow_oversized=True)
+        for level in ("collective", "rank-vector")
+    )
+    assert vector.iteration_s == pytest.approx(shared.iteration_s, rel=0.005)
+    alone = run(lower(fold(shared.program))).total_s
+    assert alone <= (1 - short) * shared.iteration_s
+    carried = with_shared_memory(shared.program)
+    assert (carried.step_ps >= shared.program.step_ps).all()
+
+
+def test_no_duration_moves_where_memory_limits_none() -> None:
+    program = toy_program(plan(dp=16, **BUCKETS), sixteen())
+    plenty = replace(sharing(program, 1), memory_bytes_per_s=10**15)
+    for each in (program, plenty):
+        assert fits_in_memory_rate(each) == (with_shared_memory(each) is each)
 
 
 def test_a_draw_keeps_the_time_of_its_op() -> None:

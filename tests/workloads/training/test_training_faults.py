@@ -108,12 +108,11 @@ def test_a_slow_link_is_followed_at_the_chunk_level() -> None:
     assert slow.breakdown_s["compute"] == usual.breakdown_s["compute"]
 
 
-def test_a_level_without_links_names_the_one_that_has_them() -> None:
-    for fault in ("link:0-1@0s:slow=1/2", "tx:5@0s:dead"):
-        with pytest.raises(InputError, match=r"no resource .*; use --level chunk, which has links"):
-            iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[parse_fault(fault)])
-    engine = parse_fault("engine:0@0s:slow=1/2")
-    with pytest.raises(InputError, match="--level flow or chunk for links and adapters"):
+def test_a_level_without_a_resource_names_the_one_that_has_it() -> None:
+    uplink, engine = (parse_fault(f"{name}:0@0s:slow=1/2") for name in ("uplink", "engine"))
+    with pytest.raises(InputError, match=r"no resource .*; use --level chunk or flow"):
+        iteration(TOY, sixteen(), plan(tp=4, dp=4), faults=[uplink])
+    with pytest.raises(InputError, match=r"follows no faults\. Use --level collective, or chunk"):
         iteration(TOY, sixteen(), plan(tp=4, dp=4), level="rank-vector", faults=[engine])
 
 

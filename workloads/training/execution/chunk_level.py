@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cluster_sim.collectives import CollectiveCall, build
+from cluster_sim.collectives import CollectiveCall, Group, build
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule
@@ -77,6 +77,7 @@ def expand(
     *,
     as_flows: bool = False,
     in_place: bool = True,
+    down: tuple[str, ...] = (),
 ) -> Expanded:
     """Write out the collectives of an iteration.
 
@@ -92,6 +93,8 @@ def expand(
     in_place : bool
         Whether the engine runs routines in place. Another engine needs every call written out, so
         there may be fewer of them.
+    down : tuple of str
+        Links that messages go around.
 
     Raises
     ------
@@ -105,7 +108,7 @@ def expand(
             "chunks. Use --level collective."
         )
     layout = lay_out(program)
-    called = list(_collectives(program, layout, cluster, as_flows=as_flows))
+    called = list(_collectives(program, layout, cluster, down, as_flows=as_flows))
     standing = len(collectives) + sum(map(len, called))
     run = len(collectives) + sum(len(call.pattern) * len(call.join) for call in called)
     level = "flow" if as_flows else "chunk"
@@ -144,7 +147,7 @@ def project(times: Times, expanded: Expanded) -> Trace:
 
 
 def _collectives(
-    program: Program, layout: Layout, cluster: Cluster, *, as_flows: bool
+    program: Program, layout: Layout, cluster: Cluster, down: tuple[str, ...], *, as_flows: bool
 ) -> Iterator[Called]:
     """Yield each collective of each group with its calls, apart from those within one chip."""
     schedules: dict[tuple[bytes, str, int, int], Schedule] = {}
@@ -157,7 +160,8 @@ def _collectives(
                 alone_ps = int(exchange.duration_ps[kind, calls[0]]) if as_flows else 0
                 key = (chips.tobytes(), step.collective, step.size_bytes, alone_ps)
                 if key not in schedules:
-                    chunks = _schedule(cluster, chips, step)
+                    group = group_of(cluster, chips)
+                    chunks = call_schedule(group, step.collective, step.size_bytes, down)
                     flow_or_chunks = as_flow(chunks, alone_ps) if as_flows else chunks
                     schedules[key] = replace(flow_or_chunks, labels={})  # nobody reads them
                 yield Called(schedules[key], layout.offset[members[0], number] + 2 * calls)
@@ -186,12 +190,13 @@ def _calls(
         yield program.steps[numbers[0]], np.flatnonzero(np.isin(step, numbers))
 
 
-def _schedule(cluster: Cluster, chips: IntArray, step: LayerOp) -> Schedule:
-    """Schedule of a step's collective on these chips."""
-    group = group_of(cluster, chips)
-    if step.collective != "send":
-        return build(CollectiveCall(step.collective, group, step.size_bytes))
-    return _one_way(build(CollectiveCall("permute", group, step.size_bytes)))
+def call_schedule(
+    group: Group, collective: str, size_bytes: int, down: tuple[str, ...] = ()
+) -> Schedule:
+    """Return the schedule of a collective or a send of a group, around links that are down."""
+    if collective != "send":
+        return build(CollectiveCall(collective, group, size_bytes), down=down)
+    return _one_way(build(CollectiveCall("permute", group, size_bytes), down=down))
 
 
 def _one_way(both: Schedule) -> Schedule:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cluster_sim.engine.faults import Faults
 from cluster_sim.engine.routines import simulate_calls
 from cluster_sim.engine.times import HorizonError
-from cluster_sim.hardware.fault_text import Fault, fault_table
+from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around
 from cluster_sim.schedule.routines import written_out
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
@@ -19,6 +20,7 @@ from workloads.training.execution.chunk_level import Expanded, expand, project, 
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
+from workloads.training.execution.shared_durations import with_shared_memory
 from workloads.training.program.by_value import ByValue
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.program import Program, fits_in_memory_rate
@@ -87,6 +89,7 @@ def ready(
     *,
     engine: str = "fast",
     structures: ByValue | None = None,
+    healthy: Program | None = None,
 ) -> Ready:
     """Prepare the run of a program at a level of detail.
 
@@ -101,6 +104,8 @@ def ready(
         Engine that will run it.
     structures : ByValue, optional
         Cache that programs share whose ops differ only in their times and sizes.
+    healthy : Program, optional
+        The same rows without faults that lengthen collectives, to compare with.
 
     Raises
     ------
@@ -109,25 +114,29 @@ def ready(
     """
     if level == "rank-vector" and faults:
         raise InputError(
-            "--level rank-vector follows no faults. Use --level collective for engines and "
-            "streams of ranks, --level flow or chunk for links and adapters."
+            "--level rank-vector follows no faults. Use --level collective, or chunk for links and "
+            "adapters that fail after the start."
         )
     if level == "rank-vector":
-        return Ready(program, disturbed)
+        return Ready(with_shared_memory(program), disturbed)
     usual = lower(program, memory=level == "collective", structures=structures)
     schedule = disturb(usual, program, disturbed) if disturbed else usual
-    compared = bool(disturbed or faults)
+    compared = bool(disturbed or faults or healthy)
     if level == "collective":
         table = fault_table(schedule, faults) if faults else None
         if not compared:
             return Ready(program, disturbed, schedule, table)
-        like = equal_ranks(program)
-        undisturbed = lower(keep(program, like), memory=True, structures=structures)
+        usually = healthy or program
+        like = equal_ranks(usually)
+        undisturbed = lower(keep(usually, like), memory=True, structures=structures)
         return Ready(program, disturbed, schedule, table, undisturbed, like)
     in_place = engine == "fast" and not faults
-    expanded = expand(program, schedule, cluster, as_flows=level == "flow", in_place=in_place)
-    table = fault_table(expanded.schedule, faults, cluster) if faults else None
-    calm = with_durations(expanded, usual) if disturbed else expanded
+    down, slow = gone_around(faults)
+    how = partial(expand, program, cluster=cluster, as_flows=level == "flow", in_place=in_place)
+    expanded = how(schedule, down=down)
+    table = fault_table(expanded.schedule, slow, cluster) if slow else None
+    whole = how(schedule) if down else expanded
+    calm = with_durations(whole, usual) if disturbed else whole
     return Ready(program, disturbed, expanded, table, calm if compared else None)
 
 

@@ -46,6 +46,11 @@ COUNTS = (
     "recompute_every",
 )  # fmt: skip
 """Fields that are whole numbers of at least 1."""
+SEARCHED = (
+    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
+    "schedule", "recompute", "order",
+)  # fmt: skip
+"""Fields of a plan that a search varies unless they are stated."""
 OPTIONAL = ("etp", "bucket_bytes", "lora_rank", "routed_nodes")
 """Fields that are whole numbers, of which 0 stands for the default."""
 FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")

@@ -7,6 +7,8 @@ arXiv 2412.19437, section 3.2.2). Results come back the same way, summed on each
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group
@@ -18,7 +20,15 @@ from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
 
 
-def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
+def routed_ps(
+    group: Group,
+    nodes: int,
+    per_token: int,
+    size_bytes: int,
+    *,
+    at: int = 0,
+    timed: Callable[[CollectiveCall], int] = duration_ps,
+) -> int:
     """Time of an all-to-all that sends each token once to each server [ps].
 
     It is the longer one of two all-to-alls that run at once: of tokens over the network, between
@@ -34,14 +44,19 @@ def routed_ps(group: Group, nodes: int, per_token: int, size_bytes: int) -> int:
         Experts of a token.
     size_bytes : int
         Size of the copies of a rank's tokens, one for each of their experts [B].
+    at : int
+        Place in the group of the chip whose peers and neighbours are timed; by default all are
+        alike.
+    timed : function of a call
+        Returns the time of a call [ps].
     """
     cluster, chips = group.cluster, np.asarray(group.chips)
     server, place = np.divmod(chips, cluster.chips_per_domain)
-    peers, near = chips[place == place[0]], chips[server == server[0]]
+    peers, near = chips[place == place[at]], chips[server == server[at]]
     crossing = round(visited(nodes, per_token) * size_bytes / per_token)
     calls = ((peers, crossing), (near, size_bytes))
     return max(
-        duration_ps(CollectiveCall("all-to-all", Group(cluster, ranks, group.ranks_per_chip), size))
+        timed(CollectiveCall("all-to-all", Group(cluster, ranks, group.ranks_per_chip), size))
         for ranks, size in calls
         if len(ranks) > 1
     )

@@ -58,8 +58,8 @@ class CollectiveInputs:
     fault: tuple[str, ...] = field(
         default=(),
         metadata=option(
-            "Link, adapter or other resource that dies or slows down, such as link:0-1@5us:dead or "
-            "tx:5@0s:slow=1/2; may be repeated",
+            "Cable, link, adapter or other resource that dies or slows down, such as "
+            "cable:0-1@5us:dead or tx:5@0s:slow=1/2; may be repeated",
             metavar="RESOURCE@TIME:dead|slow=P/Q",
         ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from experiments.cli.commands.run_job.tables import print_job
-from experiments.cli.commands.train import PlanInputs
+from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workloads.job.plan import JobPlan
     from workloads.training.iteration import Iteration
 
-LISTED = ("curve", "plan", "without_effect", "notes")
+LISTED = ("curve", "plan", "without_effect", "notes", "searched", "remarks")
 """Keys of the document that are no numbers of the table of results."""
 
 
@@ -48,9 +48,9 @@ def run_job(
     catalogue = catalogue_inputs.read(inputs.cluster)
     filed = read_any_plan(plan.plan) if plan.plan else None
     cluster = inputs.read_cluster(catalogue)
-    step, fields = _step(inputs, stated, plan, cluster, call)
+    step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
-    document = {**result.document(), **_plan_document(step, fields)}
+    document = {**result.document(), **_plan_document(step)}
     document |= filed.document() if filed else {}
     goodput = f"a goodput of {result.goodput:.1%}"
     call.answer(
@@ -75,36 +75,6 @@ def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
     return expected_job_goodput(replace(step, cluster=cluster), plan)
 
 
-def _step(
-    inputs: ModelOnCluster,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    cluster: Cluster,
-    call: Invocation,
-) -> tuple[Iteration, Mapping[str, Any]]:
-    """Simulate one optimizer step of the job; return it with the stated fields of its plan."""
-    from cluster_sim.progress import progress_bars
-    from experiments.cli.output.remedies import remedied
-    from workloads.job.choice import job_plan
-    from workloads.training.iteration import iteration
-    from workloads.training.plan.checks import check_chips
-
-    model = inputs.read_model()
-    if plan.chips is not None:
-        check_chips(plan.chips, cluster)
-    fields = plan.fields(stated, cluster)
-    hints = remedied(fields, model, cluster, lnc=plan.lnc)
-    with hints, progress_bars(quiet=call.quiet) as report:
-        chosen = job_plan(fields, model, cluster, lnc=plan.lnc, chips=plan.chips)
-        step = iteration(
-            *(model, cluster, chosen),
-            engine=call.engine,
-            progress=report,
-            partial=plan.chips is not None,
-        )
-    return step, fields
-
-
 def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPlan:
     from dataclasses import asdict
 
@@ -113,15 +83,13 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
     return plan_with(JobPlan(seed=seed), asdict(how), cluster, chips)
 
 
-def _plan_document(step: Iteration, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plan, and the stated fields of it that change nothing."""
+def _plan_document(step: Iteration) -> dict[str, Any]:
+    """Return the plan, the stated fields of it that change nothing, and the remarks on its step."""
     from experiments.reports.idle import idle_entry
+    from experiments.reports.remarks import remarks_entry
     from experiments.reports.training import stated
-    from workloads.training.plan.without_effect import idle_fields
 
-    every = idle_fields(step.plan, step.model)
-    idle = {name: reason for name, reason in every.items() if name in fields}
-    return {"plan": stated(step.plan), **idle_entry(idle)}
+    return {"plan": stated(step.plan), **idle_entry(step.without_effect), **remarks_entry(step)}
 
 
 def _write(run: Run, result: JobResult, document: Mapping[str, Any]) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from experiments.cli.output.printing import print_table
+from experiments.cli.output.job_amounts import amount, spent
+from experiments.cli.output.printing import print_table, print_text
 from experiments.reports.idle import idle_sentences
 from topologies.units import format_bytes, format_seconds
 
@@ -36,6 +37,8 @@ def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
     for line in idle_sentences(document.get("without_effect", {})):
         click.echo(line)
     print_table(title, ["result", "value"], _results(result, document), left=2)
+    for line in document.get("remarks", ()):
+        print_text(line)
     shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
     print_table("", ["where the time goes", "share"], shares)
     causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
@@ -77,34 +80,8 @@ def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, 
         rows.append(("tokens", f"{number(result.tokens)} (80 %: {few} – {many})"))
     else:
         rows.append(("tokens", number(result.tokens)))
-        rows.append(("length", _amount(document, "days", "days")))
-    rows += _price_rows(document)
-    if document["energy_joules"] is not None:
-        rows.append(("energy", _amount(document, "energy_joules", "MWh", 3.6e9)))
-    return rows
-
-
-def _amount(document: Mapping[str, Any], name: str, symbol: str, unit: float = 1.0) -> str:
-    """Text of an amount in a unit, with its interval where it has one."""
-    from experiments.reports.formatting import number
-
-    ends = document["interval"].get(name)
-    text = f"{number(document[name] / unit)} {symbol}"
-    if ends is None:
-        return text
-    return f"{text} (80 %: {number(ends['low'] / unit)} – {number(ends['high'] / unit)})"
-
-
-def _price_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows with the price of the run; none if the catalogue has no price."""
-    if document["cost_usd"] is None:
-        return []
-    rows = [("price", _amount(document, "cost_usd", "USD"))]
-    each, ends = (part.get("usd_per_million_tokens") for part in (document, document["interval"]))
-    if each is not None:
-        sure = f" (80 %: {ends['low']:,.3g} – {ends['high']:,.3g})" if ends else ""
-        rows.append(("  a million tokens", f"{each:,.3g} USD{sure}"))
-    return rows
+        rows.append(("length", amount(document, "days", "days")))
+    return [*rows, *spent(document)]
 
 
 def _restart(document: Mapping[str, Any]) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.commands.serve.tables import chips_of, print_serving
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.side_by_side import cluster_names
 from topologies.options import option
 from workloads.kernels.precision import SERVING, SERVING_CACHES
 from workloads.options.speculation import SPECULATION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from experiments.reports.run_directory import Run
@@ -191,46 +192,86 @@ def serve(
 ) -> None:
     """Serve requests on one replica, token by token.
 
-    With --disaggregate, prompts and decoding run on separate replicas.
+    With --disaggregate, prompts and decoding run on separate replicas. Several clusters, written
+    --cluster A,B,C, serve the same requests and are compared side by side.
     """
-    from workloads.economics import Economics
     from workloads.serving import parse_slo, requests_from
-    from workloads.serving.sureness import with_intervals
 
-    limits, catalogue = parse_slo(replica.slo), catalogue_inputs.read(inputs.cluster)
+    limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
     requests = requests_from(load.requests, seed=call.seed, **_drawing(load))
     path = _log(load, faster)
 
-    def simulate(catalogue: Catalogue) -> Deployed:
-        cluster, precision = inputs.read_cluster(catalogue), replica.precision
+    def simulate(name: str, catalogue: Catalogue) -> Deployed:
+        cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = _options(replica, faster, cluster)
-        model = inputs.read_model()
-        served_by = options.deployment(model, cluster, tp=replica.tp, precision=precision)
+        served_by = options.deployment(
+            inputs.read_model(), cluster, tp=replica.tp, precision=replica.precision
+        )
         return served_by.run(options.cached(requests, served_by.profile, path), call.seed)
 
-    deployed = simulate(catalogue)
+    def answer(name: str, catalogue: Catalogue, deployed: Deployed) -> dict[str, Any]:
+        return _document(replace(inputs, cluster=name), catalogue, deployed, limits)
+
+    if len(names) > 1:
+        _side_by_side(inputs.model, names, simulate, answer, (catalogue_inputs, sure, call))
+        return
+    catalogue = catalogue_inputs.read(inputs.cluster)
+    deployed = simulate(inputs.cluster, catalogue)
     rankings = sure.rank(
-        lambda moved: _first_token_s(simulate(moved).served),
+        lambda moved: _first_token_s(simulate(inputs.cluster, moved).served),
         catalogue,
         quiet=call.quiet,
         what="the median time to the first token",
         jumps=True,
     )
-    deployment, cluster = deployed.deployment, inputs.read_cluster(catalogue)
-    plain = {
-        "model": inputs.model,
-        "cluster": inputs.cluster,
-        "chips": deployment.chips,
-        **deployed.summary(limits),
-        **deployed.cost(Economics.of(cluster)),
-    }
-    document = with_intervals(plain, inputs.read_model(), cluster, deployed)
+    document = answer(inputs.cluster, catalogue, deployed)
     call.answer(
         lambda: document,
         lambda: print_serving(document),
         lambda run: _write(run, document, deployed.served, limits),
         rankings=rankings,
     )
+
+
+def _side_by_side(
+    model: str,
+    names: Sequence[str],
+    simulate: Callable[[str, Catalogue], Deployed],
+    answer: Callable[[str, Catalogue, Deployed], dict[str, Any]],
+    how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
+) -> None:
+    """Serve the requests on a replica of several clusters, and show them in one table."""
+    from experiments.cli.output import side_by_side as beside
+
+    catalogue_inputs, sure, call = how
+    beside.check_single({"--sensitivity": sure.sensitivity})
+    catalogue, prices = catalogue_inputs.read_side_by_side(names)
+    rows = beside.each(names, lambda name: [answer(name, catalogue, simulate(name, catalogue))])
+    both = beside.document(rows, "serve", prices)
+    title = f"{model}: a replica on each of {len(names)} clusters"
+    call.answer(
+        lambda: both,
+        lambda: beside.show_serving(title, both),
+        lambda run: beside.write_serving(run, title, both),
+    )
+
+
+def _document(
+    inputs: ModelOnCluster, catalogue: Catalogue, deployed: Deployed, limits: Limits
+) -> dict[str, Any]:
+    """Return the results of a replica with their intervals and price."""
+    from workloads.economics import Economics
+    from workloads.serving.sureness import with_intervals
+
+    cluster = inputs.read_cluster(catalogue)
+    plain = {
+        "model": inputs.model,
+        "cluster": inputs.cluster,
+        "chips": deployed.deployment.chips,
+        **deployed.summary(limits),
+        **deployed.cost(Economics.of(cluster)),
+    }
+    return with_intervals(plain, inputs.read_model(), cluster, deployed)
 
 
 def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster) -> ServingOptions:

@@ -49,6 +49,19 @@ def test_a_link_of_a_switch_is_named_as_the_trace_prints_it(capsys, link):
     assert slow[0] == slow[1] > healthy
 
 
+def test_messages_go_around_a_cable_that_is_down_from_the_start(capsys):
+    """A step over the missing hop takes the three others, which also carry their own messages."""
+    ring = (*RING, "--algorithm", "ring")
+    healthy = time_s(capsys, *ring)
+    down, slow, later = (
+        time_s(capsys, *ring, "--fault", f"cable:0-1@{what}")
+        for what in ("0s:dead", "0s:slow=1/2", "1s:dead")
+    )
+    assert down > slow > later == healthy
+    assert run([*RING, *QUIET, "--fault", "cable:0-1@2us:dead"]) == 2
+    assert "ops never ran" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -191,3 +192,55 @@ def test_the_room_of_experts_is_refused_for_a_dense_model(
 ) -> None:
     assert run(*command_line, "--capacity-factor", "1.5") == 2
     assert "capacity factor 1.5 is the room of experts, but" in capsys.readouterr().err
+
+
+def test_a_plan_of_ones_own_stands_beside_the_others(
+    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--with", "--tp 8 --zero 3", "--top", "2"]
+    assert run(*command_line, *own, "--json", "--out", str(tmp_path / "run")) == 0
+    document = json.loads(capsys.readouterr().out)
+    mine, first = document["own"], document["rows"][0]
+    assert (mine["tp"], mine["dp"], mine["zero"], mine["recompute"]) == (8, 2, 3, "selective")
+    assert mine["loss"] == mine["iteration_s"] / first["iteration_s"] - 1 > 0
+    assert mine["differs"]["tp"] == {"own": 8, "first": first["tp"]}
+    assert mine["changed_s"] < mine["iteration_s"]
+    assert set(mine["change"]) <= {*FIELDS}
+    rows = pd.read_csv(tmp_path / "run" / "metrics.csv")
+    assert rows["own"].tolist()[-1]
+    assert rows["iteration_s"].tolist()[-1] == pytest.approx(mine["iteration_s"])
+    assert "Your plan is number" in (tmp_path / "run" / "report.html").read_text()
+    assert run(*command_line, *own) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    place = f"{mine['rank']} of {document['fitting']} that fit: {mine['loss']:.1%} slower"
+    assert f"Your plan is number {place} than the first" in text
+    assert f"{mine['rank']}, yours" in text
+
+
+def test_the_first_plan_as_ones_own_is_marked_in_the_table(
+    command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = tmp_path / "best.yaml"
+    assert run(*command_line, "--top", "1", "--best", str(best)) == 0
+    capsys.readouterr()
+    assert run(*command_line, "--top", "2", "--with", str(best)) == 0
+    text = capsys.readouterr().out
+    assert "\n1, yours" in text
+    assert "that fit: the fastest." in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ("--tpp 8", r"--with '--tpp 8': No such option '--tpp'.*such as '--tp 8 --pp 4'"),
+        ("--tp 'x", "No closing quotation"),
+        ("missing.yaml", "missing.yaml cannot be read"),
+        ("--seq 2048", "the plan of --with has seq 2048, and --seq is 1024"),
+        ("--tp 5", "your own plan: .*tp 5"),
+    ],
+)
+def test_mistakes_of_ones_own_plan_are_named(
+    own: str, message: str, command_line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command_line, "--with", own) == 2
+    assert re.search(message, capsys.readouterr().err)

@@ -167,3 +167,43 @@ def test_sensitivity_ranks_what_moves_the_goodput() -> None:
     assert rows["failure.chip.mtbf"]["change_low"] < 0 < rows["failure.chip.mtbf"]["change_high"]
     assert "job.restart.start" in rows
     assert not any(name.startswith("serving.") for name in rows)
+
+
+def test_train_and_plan_tell_the_same_job_of_a_step(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A step of a stated plan, so that all three are about one step."""
+    plan = ("--tp=4", "--pp=1", "--microbatch=1", "--recompute=selective", "--zero=1", "--quiet")
+    line = ("--model=llama-3.1-8b", "--cluster=trn2.48xlarge:4", "--global-batch=64", *plan)
+    documents = {}
+    for command in ("run-job", "train", "plan"):
+        out = f"--out={tmp_path}/{command}"
+        assert run_line([command, *line, "--tokens=1T", "--json", out]) == 0
+        documents[command] = json.loads(capsys.readouterr().out)
+        if command != "run-job":
+            page = (tmp_path / command / "results.json").read_text()
+            assert json.loads(page)["job"] == documents[command]["job"]
+    whole = documents["run-job"]
+    for command in ("train", "plan"):
+        job = documents[command]["job"]
+        shared = [name for name in job if name != "interval"]
+        assert {name: job[name] for name in shared} == {name: whole[name] for name in shared}
+        assert job["tokens"] == pytest.approx(1e12, rel=1e-3)
+    assert documents["train"]["job"]["interval"]["days"] == whole["interval"]["days"]
+    assert run_line(["train", *line, "--tokens=1T"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "tokens value length" in text
+    assert f"{whole['spare_chips']} chips, in price and energy" in text
+
+
+def test_clusters_side_by_side_have_the_job_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["train", "--model=llama-3.1-8b", "--tp=8", "--tokens=1T", "--quiet"]
+    assert run_line([*line, "--cluster=trn2.48xlarge,p5.48xlarge"]) == 0
+    assert "days of the job" in capsys.readouterr().out
+
+
+def test_tokens_that_no_job_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["train", "--model=llama-3.1-8b", "--cluster=trn2.48xlarge", "--tp=8"]
+    for tokens, message in (("15x", "is not a number"), ("1k", "are less than a step of")):
+        assert run_line([*line, f"--tokens={tokens}"]) == 2
+        assert message in capsys.readouterr().err

@@ -160,7 +160,7 @@ def test_rows_that_nothing_reads_are_named(
     path = tmp_path / "mine.csv"
     rows = ("h100,hbm_bandwidth,,3.0", "trn2,hbm_bandwidth,,2.8", "trn2,dma_bandwidth,,0.4")
     path.write_text(HEAD + "".join(f"{row},TB/s,assumed,me,,,\n" for row in rows))
-    words = ["topology", "trn2.48xlarge", "--no-graph", "--catalogue", str(path)]
+    words = ["topology", "trn2.48xlarge", "--catalogue", str(path)]
     assert run(words) == 0
     assert capsys.readouterr().err == (
         f"{path}: nothing reads h100.hbm_bandwidth, trn2.dma_bandwidth here, rows of other "

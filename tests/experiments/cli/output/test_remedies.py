@@ -10,7 +10,7 @@ from tests.support.toy_training import TOY, sixteen
 from topologies.errors import InputError
 from workloads.training.usual_plan import complete
 
-STEP = "train --model gpt2 --cluster trn2.48xlarge --global-batch 16 --json"
+STEP = "train --model gpt2 --cluster trn2.48xlarge --tp 4 --global-batch 16 --json"
 
 
 def test_a_refusal_names_it_in_the_same_line() -> None:

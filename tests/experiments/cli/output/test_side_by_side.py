@@ -104,3 +104,65 @@ def test_too_many_and_files_with_commas(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     Path("a,b.yaml").write_text("")
     assert cluster_names("a,b.yaml") == ["a,b.yaml"]
+
+
+def test_the_first_plan_of_each_cluster_is_that_of_a_search_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = ("plan", "--model=llama-3.1-8b", "--global-batch=32", "--finalists=2", "--quiet")
+    both = answer(capsys, *line, f"--cluster={','.join(CLUSTERS)},ring:4", f"--out={tmp_path}/a")
+    for name, row in zip(CLUSTERS, both["rows"], strict=False):
+        alone = answer(capsys, *line, f"--cluster={name}")
+        first = alone["rows"][0]
+        assert row["iteration_s"] == first["iteration_s"]
+        assert row["interval"]["low"] == alone["interval"]["low"]
+        assert {row["plan"][field] == first[field] for field in ("tp", "pp", "dp", "zero")} == {
+            True
+        }
+    assert both["rows"][2]["status"] == "refused"
+    assert len(pd.read_csv(tmp_path / "a" / "metrics.csv")) == 2
+    assert run([*line, f"--cluster={','.join(CLUSTERS)}"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"dgx-h100 has {both['ratios'][0]['ratio']:.3g} times the tokens a second" in printed
+
+
+def test_replicas_serve_the_same_requests(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = ("serve", "--model=llama-3.1-8b", "--tp=4", "--requests=poisson:2", "--count=50")
+    both = answer(
+        capsys, *line, "--quiet", f"--cluster={','.join(CLUSTERS)}", f"--out={tmp_path}/a"
+    )
+    alone = [answer(capsys, *line, "--quiet", f"--cluster={name}") for name in CLUSTERS]
+    assert [steady(row) for row in both["rows"]] == [steady(row) for row in alone]
+    (first, later) = both["ratios"]
+    assert first["number"] == "the median time to first token"
+    assert first["ratio"] == alone[1]["ttft_s"]["p50"] / alone[0]["ttft_s"]["p50"]
+    assert later["number"] == "the median time per output token"
+    assert run([*line, "--quiet", f"--cluster={','.join(CLUSTERS)}"]) == 0
+    assert "time per output token, median" in capsys.readouterr().out
+    assert "times the median time" in (tmp_path / "a" / "report.html").read_text()
+
+
+def test_prices_are_of_one_kind_unless_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    line = (*STEP, "--cluster=trn2.48xlarge,p5.48xlarge")
+    both = answer(capsys, *line)
+    assert both["prices"].startswith("All prices are by Capacity Block: p5.48xlarge price 39.33")
+    assert "39.33" in both["rows"][1]["price_basis"]
+    chosen = answer(capsys, *line, "--variant=trn2.48xlarge.price=spot")
+    assert "prices" not in chosen
+    assert "55.04" in chosen["rows"][1]["price_basis"]
+    apart = answer(capsys, *STEP, "--cluster=trn2.48xlarge,p6-b200.48xlarge")
+    assert apart["prices"] == (
+        "Prices are of different kinds and do not compare: trn2.48xlarge by Capacity Block, "
+        "p6-b200.48xlarge on demand."
+    )
+
+
+def test_options_of_one_cluster_are_refused_for_several(capsys: pytest.CaptureFixture[str]) -> None:
+    many = f"--cluster={','.join(CLUSTERS)}"
+    plan = ["plan", "--model=llama-3.1-8b", "--global-batch=32", many, "--with", "--tp 4"]
+    assert run(plan) == 2
+    assert "--with is for one cluster, not several. Name one." in capsys.readouterr().err
+    assert run(["serve", "--model=llama-3.1-8b", many, "--sensitivity"]) == 2
+    assert "--sensitivity is for one cluster" in capsys.readouterr().err

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
+from cluster_sim.progress import progress as shown
 from topologies.arguments import check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
+from workloads.search.choice import usual_or_searched
+from workloads.training.choice import is_open
 from workloads.training.detail import Detail, DetailFields
 from workloads.training.execution.rank_vector import Progress
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
@@ -47,7 +51,9 @@ def train(
     cluster : Cluster or str
         A cluster or its name, as :func:`cluster_sim.cluster` takes it.
     plan : Plan, optional
-        By default the fields in ``stated``, completed as the framework usually has them.
+        By default the fields in ``stated``, completed as the framework usually has them. Where no
+        degree of parallelism is stated, it is data parallel over all chips if that fits in memory,
+        and else the best plan of a search; ``choice`` of the result has that search.
     detail : Detail, optional
         Level of detail, engine, and what disturbs the step.
     progress : function of (str, int, int), optional
@@ -85,8 +91,14 @@ def train(
     stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
     if plan:
         plan = _changed(plan, plan_fields, stack, count)
-    plan = plan or complete({**plan_fields, "framework": stack}, model, cluster, chips=count)
-    return iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
+    choice, plan_fields = None, {**plan_fields, "framework": stack}
+    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
+    if plan is None and count is None and not oversized and is_open(plan_fields):
+        watch = partial(shown, quiet=False)
+        plan, choice = usual_or_searched(plan_fields, model, cluster, watch=watch)
+    plan = plan or complete(plan_fields, model, cluster, chips=count)
+    step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
+    return replace(step, choice=choice)
 
 
 def _changed(

@@ -1,0 +1,99 @@
+"""The plan that a step takes if no degree of parallelism is stated."""
+
+from __future__ import annotations
+
+import pytest
+
+from topologies.clusters.names import cluster
+from topologies.errors import InputError
+from workloads.front import train
+from workloads.models.huggingface import named
+from workloads.search import search
+from workloads.search.choice import QUICK, searched_plan, usual_batch, usual_or_searched
+from workloads.training.choice import BATCH_TOKENS, is_open
+from workloads.training.plan.fields import SEARCHED
+from workloads.training.usual_plan import complete
+
+SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
+
+
+def test_the_chosen_plan_has_the_least_estimate() -> None:
+    """The same as the search's first finalists, whose simulation is spared."""
+    choice = searched_plan({"seq": 8192}, SMALL, WHERE)
+    stated = {**QUICK, "seq": 8192, "overlap": "dp", "attention": "fused"}
+    best = search(SMALL, WHERE, WHERE.chips, stated=stated, finalists=2).finalists
+    by_estimate = sorted(best, key=lambda each: each.estimate_s)
+    assert choice.best == by_estimate[0].plan
+    assert choice.others[0].ratio == pytest.approx(
+        by_estimate[1].estimate_s / by_estimate[0].estimate_s
+    )
+    assert all(other.ratio >= 1 for other in choice.others)
+
+
+def test_a_stated_degree_makes_the_plan_the_users_own() -> None:
+    assert is_open({"zero": 3, "seq": 8192, "tp": None, "framework": ""})
+    assert not any(is_open({name: value}) for name, value in (("tp", 1), ("stage_layers", (9, 7))))
+    assert train("llama-3.1-8b", "trn2.48xlarge", tp=4).choice is None
+
+
+def test_a_data_parallel_plan_that_fits_stays_the_default() -> None:
+    assert usual_or_searched({}, SMALL, WHERE) == (complete({}, SMALL, WHERE), None)
+
+
+def test_a_default_that_costs_more_than_a_tenth_is_compared_at_its_own_batch() -> None:
+    """ZeRO-1 on Trn1 has an optimizer of a fixed time, which gpt2's step mostly is."""
+    model, where = named("gpt2"), cluster("trn1.32xlarge")
+    plan, choice = usual_or_searched({}, model, where, search="compared")
+    assert plan == complete({}, model, where)
+    assert choice is not None
+    assert choice.default_ratio is not None
+    assert choice.default_ratio > 4
+    assert choice.best.zero == 0
+    assert choice.best.global_batch == plan.global_batch
+
+
+def test_a_default_within_a_tenth_of_the_best_is_not_named() -> None:
+    plan, choice = usual_or_searched({}, SMALL, cluster("p5.48xlarge:4"), search="compared")
+    assert (plan.dp, choice) == (32, None)
+
+
+def test_a_plan_is_searched_where_the_default_does_not_fit_or_divide() -> None:
+    model, where = named("llama-3.1-70b"), cluster("p5.48xlarge:8")
+    for stated in ({}, {"global_batch": 24}):
+        plan, choice = usual_or_searched(stated, model, where)
+        assert choice is not None
+        assert plan == choice.best
+        assert plan.tp * plan.pp * plan.zero > 1
+        assert plan.global_batch == stated.get("global_batch", 64)
+        assert {"seq", "overlap"} <= set(plan.assumed)
+        assert not {*SEARCHED} & {*plan.assumed}
+        assert ("global_batch" in plan.assumed) == (not stated)
+
+
+def test_stated_fields_and_those_of_a_named_framework_are_kept() -> None:
+    model, where = named("llama-3.1-70b"), cluster("p5.48xlarge:4")
+    stated = {"precision": "fp8", "microbatch": 2, "framework": "fsdp", "recompute": "selective"}
+    best = searched_plan(stated, model, where).best
+    assert (best.precision, best.microbatch, best.framework) == ("fp8", 2, "fsdp")
+    assert (best.zero, best.recompute, best.recompute_every) == (3, "full", 2)
+
+
+def test_the_default_batch_is_a_sequence_a_chip_up_to_a_limit() -> None:
+    assert usual_batch(1024, 4096) == 1024
+    assert usual_batch(499_968, 8192) == 499_968 // 64
+    assert usual_batch(499_968, 8192) * 8192 <= BATCH_TOKENS < 2 * usual_batch(499_968, 8192) * 8192
+    assert usual_batch(3, BATCH_TOKENS) == 3  # an odd number is not halved
+
+
+def test_a_model_that_fits_in_no_way_is_refused_with_a_remedy() -> None:
+    with pytest.raises(InputError, match=r"none of .* fits on trn2\.48xlarge: .* Use more chips"):
+        usual_or_searched({}, named("llama-3.1-405b"), cluster("trn2.48xlarge"))
+
+
+def test_python_searches_too_unless_told_to_run_what_does_not_fit() -> None:
+    step = train("llama-3.1-70b", "p5.48xlarge:8")
+    assert step.choice is not None
+    assert step.plan == step.choice.best
+    whole = train("llama-3.1-70b", "p5.48xlarge:8", allow_oversized=True)
+    assert whole.choice is None
+    assert whole.plan.dp == 64

@@ -1,0 +1,78 @@
+"""A user's own plan beside those of a search: its place, and the change that helps it most."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import cluster_sim as cs
+from tests.support.toy_training import TOY, sixteen
+from topologies.errors import InputError
+from workloads.search import Search, search
+from workloads.search.own_plan import own_plan, single_changes
+from workloads.training.iteration import iteration
+from workloads.training.plan.plan import ParallelPlan
+
+
+@pytest.fixture(scope="module")
+def found() -> Search:
+    """A search whose finalists are all plans that fit."""
+    return search(TOY, sixteen(), 16, stated={"seq": 1024, "pp": 1}, finalists=10_000)
+
+
+def test_each_plan_of_a_search_has_its_own_place(found: Search) -> None:
+    times = [one.iteration_s for one in found.finalists]
+    for one in (found.finalists[0], found.finalists[len(times) // 2], found.finalists[-1]):
+        own = own_plan(found, one.plan)
+        assert own.rank == 1 + sum(seconds < one.iteration_s for seconds in times)
+        assert own.finalist.iteration_s == one.iteration_s
+
+
+def test_a_plan_slower_than_the_finalists_has_the_place_of_its_estimate() -> None:
+    few = search(TOY, sixteen(), 16, stated={"seq": 1024, "pp": 1}, finalists=2)
+    slowest = few.plans[int(few.estimate_s.argmax())]
+    faster = int((few.estimate_s < few.estimate_s.max()).sum())
+    assert own_plan(few, slowest).rank == 1 + faster > 3
+
+
+def test_no_single_change_gains_more_than_the_one_that_is_named(found: Search) -> None:
+    slow = found.finalists[-1].plan
+    own = own_plan(found, slow)
+    assert own.changed is not None
+    assert own.changed.plan == replace(slow, **own.change)
+    assert own.changed.iteration_s < own.finalist.iteration_s
+    one_apart = [
+        each.iteration_s
+        for each in found.finalists
+        if each.plan in {replace(slow, **change) for change in _possible(slow, found)}
+    ]
+    assert own.changed.iteration_s <= min(one_apart) * 1.01  # chosen by its estimate
+
+
+def _possible(plan: ParallelPlan, found: Search) -> list[dict[str, object]]:
+    possible = []
+    for change in single_changes(plan, found.plans):
+        try:
+            replace(plan, **change)
+        except InputError:
+            continue
+        possible.append(change)
+    return possible
+
+
+def test_the_best_plan_has_no_change_that_gains(found: Search) -> None:
+    own = own_plan(found, found.finalists[0].plan)
+    assert (own.rank, own.change, own.changed) == (1, {}, None)
+
+
+def test_python_ranks_a_plan_and_refuses_one_that_does_not_fit() -> None:
+    plan = cs.Plan(tp=8, dp=8, global_batch=64)
+    beside = cs.search_plans(
+        "llama-3.1-70b", "trn2-ultraserver", 64, finalists=2, own=plan, quiet=True
+    )
+    assert beside.own is not None
+    alone = iteration(beside.model, cs.cluster("trn2-ultraserver"), plan)
+    assert beside.own.finalist.iteration_s == alone.iteration_s
+    with pytest.raises(InputError, match="the plan needs"):
+        own_plan(beside, replace(plan, tp=1, dp=64))

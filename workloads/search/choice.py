@@ -1,0 +1,172 @@
+"""Choice of a plan for a step without stated degrees of parallelism: the best by its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from cluster_sim.progress import Watch, unwatched
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.models.model import Model
+from workloads.search.candidates import candidates
+from workloads.search.estimate import best_estimates, estimate
+from workloads.search.fit import fit
+from workloads.training.choice import BATCH_TOKENS, Choice, RunnerUp, tied
+from workloads.training.frameworks.framework import framework, framework_of, framework_text
+from workloads.training.plan.fields import SEARCHED
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
+from workloads.training.usual_plan import DEFAULT_SEQ, complete, fits, recomputation
+
+When = Literal["needed", "compared", "always"]
+"""Conditions under which a plan without stated degrees is searched."""
+QUICK: Mapping[str, Any] = {"cp": 1, "order": ("tp", "cp", "dp", "pp")}
+"""Fields that are fixed at first, so that a search takes seconds."""
+QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
+"""The same for models with experts, of which there are ten times as many plans."""
+NAMED = 6
+"""Plans whose order is known."""
+COMPARED_CHIPS = 4096
+"""Most chips on which a default plan that fits is compared with a searched one: on more, the search
+takes longer than the answer."""
+WORTH_NAMING = 1.1
+"""Least ratio of the default plan's time to the best one's at which the better one is named."""
+
+
+def usual_or_searched(
+    stated: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    *,
+    lnc: int | None = None,
+    search: When = "needed",
+    watch: Watch = unwatched,
+) -> tuple[ParallelPlan, Choice | None]:
+    """Return the plan of a step without stated degrees, and the search for it if there was one.
+
+    The plan is data parallel over all chips if that fits in memory, and else the best of a search.
+
+    Parameters
+    ----------
+    stated : mapping
+        Fields of a plan, without degrees; None counts as not stated.
+    model : Model
+    cluster : Cluster
+    lnc : int, optional
+        Physical cores of a logical core of Trainium.
+    search : {"needed", "compared", "always"}
+        Whether a plan is searched where the data-parallel one fits as well: never; to compare the
+        two, on up to ``COMPARED_CHIPS`` chips, in which case the search is returned if the best is
+        shorter by ``WORTH_NAMING``; or to take the best.
+    watch : function of (sequence, str)
+        Function that wraps a sequence of plans to show progress, with a word for the work.
+
+    Raises
+    ------
+    InputError
+        If no plan divides model, batch and cluster, or none fits in memory.
+    """
+    usual = None if search == "always" else _usual(stated, model, cluster, lnc)
+    if usual is None:
+        choice = searched_plan(stated, model, cluster, lnc=lnc, watch=watch)
+        return choice.best, choice
+    if search == "needed" or cluster.chips > COMPARED_CHIPS:
+        return usual, None
+    sizes = {"global_batch": usual.global_batch, "seq": usual.seq}
+    choice = searched_plan({**stated, **sizes}, model, cluster, lnc=lnc, watch=watch)
+    default_s, best_s = estimate(model, cluster, [usual, choice.best]).tolist()
+    ratio = default_s / best_s
+    return usual, replace(choice, default_ratio=ratio) if ratio >= WORTH_NAMING else None
+
+
+def _usual(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, lnc: int | None
+) -> ParallelPlan | None:
+    """Return the default plan; None if it does not divide the batch or fit in memory."""
+    try:
+        usual = complete(stated, model, cluster, lnc=lnc)
+        on_stack = framework_of(usual, cluster).on(cluster, model)
+    except InputError:
+        return None  # the search finds another plan, or says what is wrong
+    return usual if fits(model, usual, on_stack) else None
+
+
+def searched_plan(
+    stated: Mapping[str, Any],
+    model: Model,
+    cluster: Cluster,
+    *,
+    lnc: int | None = None,
+    watch: Watch = unwatched,
+) -> Choice:
+    """Return the plan with the shortest estimated step among those that fit in memory.
+
+    Stated fields are kept, and those that the framework sets if it is named. No step is simulated
+    for the choice: on half a million chips one simulation takes as long as all estimates, and the
+    answer needs one of its own anyway. Unless stated, a step has a sequence a chip and at most
+    ``BATCH_TOKENS``.
+
+    Parameters are those of :func:`usual_or_searched`.
+
+    Raises
+    ------
+    InputError
+        If no plan divides model, batch and cluster, or none fits in memory.
+    """
+    fields = {name: value for name, value in stated.items() if value not in (None, "", ())}
+    assumed = tuple(name for name in PLAN_FIELDS if name not in (*fields, *SEARCHED))
+    stack = framework(framework_text(fields.get("framework", ""), cluster, fields))
+    named = not fields.get("framework", ":").startswith(":")
+    assumed += () if named or "framework" in assumed else ("framework",)  # settings name none
+    seq = fields.setdefault("seq", min(DEFAULT_SEQ, model.positions or DEFAULT_SEQ))
+    batch = fields.pop("global_batch", usual_batch(cluster.chips, seq))
+    usual = {name: value for name, value in stack.plan.items() if named or name not in SEARCHED}
+    wide = recomputation({**usual, **fields, "framework": stack.text}, stack)
+    try:
+        quick = QUICK_EXPERTS if model.experts else QUICK
+        choice = _best(model, cluster, batch, {**quick, **wide}, lnc, watch)
+    except InputError:
+        choice = _best(model, cluster, batch, wide, lnc, watch)
+    return replace(choice, best=replace(choice.best, assumed=assumed), stated=frozenset(stated))
+
+
+def usual_batch(chips: int, seq: int) -> int:
+    """Return the sequences of a step where none are stated: one a chip, halved where too many.
+
+    Examples
+    --------
+    >>> usual_batch(1024, 4096), usual_batch(499_968, 4096)
+    (1024, 15624)
+    """
+    batch = chips
+    while batch * seq > BATCH_TOKENS and batch % 2 == 0:
+        batch //= 2
+    return batch
+
+
+def _best(
+    model: Model,
+    cluster: Cluster,
+    batch: int,
+    kept: Mapping[str, Any],
+    lnc: int | None,
+    watch: Watch,
+) -> Choice:
+    """Return the best plans by their estimates among those with the fields that are kept."""
+    listed = candidates(model, cluster, batch, stated=kept, spared=set(kept), lnc=lnc)
+    fitting = np.flatnonzero(fit(listed, set(kept), watch).fits).tolist()
+    plans = [listed.plans[row] for row in fitting]
+    seconds = best_estimates(model, cluster, plans, NAMED, watch)
+    best, *others = np.argsort(seconds, kind="stable")[:NAMED].tolist()
+    after = [(plans[row], float(seconds[row] / seconds[best])) for row in others]
+    return Choice(
+        listed.considered,
+        plans[best],
+        tuple(
+            RunnerUp(plan, ratio, tied(model, cluster, plans[best], plan, ratio))
+            for plan, ratio in after
+        ),
+    )

@@ -1,0 +1,108 @@
+"""Plans that a search found for a step whose degrees of parallelism nobody stated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from topologies.clusters.cluster import Cluster
+from workloads.confidence.features import training_features
+from workloads.confidence.ratio import margin
+from workloads.models.model import Model
+from workloads.training.frameworks.framework import framework_of
+from workloads.training.plan.plan import ParallelPlan
+
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "stage_layers")
+"""Fields of which one that is stated makes a plan the user's own."""
+BATCH_TOKENS = 64_000_000
+"""Most tokens of a step unless stated; published runs train on up to 16 M (Llama 3) or 63 M
+(DeepSeek-V3) at once."""
+
+
+class RunnerUp(NamedTuple):
+    """Plan that comes after the best one.
+
+    Attributes
+    ----------
+    plan : ParallelPlan
+    ratio : float
+        Its estimated time over that of the best plan.
+    tied : bool
+        Whether the ratio is within the error of a ratio of two predictions.
+    """
+
+    plan: ParallelPlan
+    ratio: float
+    tied: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Outcome of a search for a plan.
+
+    Attributes
+    ----------
+    considered : int
+        Plans that divide model, batch and cluster.
+    best : ParallelPlan
+        Plan with the shortest estimated step among those that fit in memory.
+    others : tuple of RunnerUp
+        The next best plans.
+    stated : collection of str
+        Fields of a plan that were stated, and so are the same in all plans.
+    default_ratio : float, optional
+        Estimated time of the data-parallel plan that the step has, over that of the best; None
+        where the step has the best plan.
+    """
+
+    considered: int
+    best: ParallelPlan
+    others: tuple[RunnerUp, ...]
+    stated: Collection[str] = ()
+    default_ratio: float | None = None
+
+
+def is_open(stated: Mapping[str, Any]) -> bool:
+    """Return whether no degree of parallelism is stated."""
+    return all(stated.get(name) in (None, "", ()) for name in DEGREES)
+
+
+def tied(
+    model: Model, cluster: Cluster, best: ParallelPlan, other: ParallelPlan, ratio: float
+) -> bool:
+    """Return whether a plan's time over that of the best is within the error of a ratio.
+
+    Plans of one search share the errors of machine, model and kernels, so their ratio is more
+    certain than either time.
+    """
+    one, two = (
+        training_features(model, plan, cluster, framework_of(plan, cluster).name)
+        for plan in (best, other)
+    )
+    return math.log(ratio) <= margin(one, two)
+
+
+def describe(plan: ParallelPlan) -> str:
+    """Describe a plan in one line, without fields that have no influence on it.
+
+    Examples
+    --------
+    >>> describe(ParallelPlan(tp=8, dp=2, global_batch=4, recompute="full"))
+    'tp 8, pp 1, dp 2, microbatch 1, zero 1, sequence parallel, recompute full'
+    """
+    words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}"]
+    words += [f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if _above(plan, name)]
+    words.append(f"microbatch {plan.microbatch}")
+    words += [f"zero {plan.zero}"] * (plan.dp > 1)
+    words += ["sequence parallel"] * (plan.tp > 1 and plan.sequence_parallel)
+    words += [f"schedule {plan.schedule}"] * (plan.pp > 1)
+    words.append(f"recompute {plan.recompute}")
+    words += [f"order {'-'.join(plan.order)}"] * (plan.pp > 1 and plan.dp > 1)
+    words += [f"layers {'-'.join(map(str, plan.stage_layers))}"] * bool(plan.stage_layers)
+    return ", ".join(words)
+
+
+def _above(plan: ParallelPlan, name: str) -> bool:
+    return bool(getattr(plan, name) > 1)

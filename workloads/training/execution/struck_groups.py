@@ -1,0 +1,426 @@
+"""Faults of links and adapters at the collective level, where a collective is one op.
+
+Each group of ranks whose messages may cross a fault is simulated on its own chips with it and
+without it, and its calls take the difference longer. Messages go around a cable that is down. The
+step is then folded as usual: all other groups keep their times.
+
+Two kinds of groups are not simulated message by message. Those whose collectives are known by
+NCCL's measured times, and those with too many messages, are timed as if all their ports, or
+adapters, were as slow as the slowest: every ring passes all of them, and all ranks wait for the
+last. Of a group too large a slow link is followed on as many of its domains as can be simulated;
+the delay is then an upper bound, as more domains hide more of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives.algorithms.footprint import ops_foreseen
+from cluster_sim.collectives.algorithms.registry import choose_algorithm
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.hardware.communication_costs import communication_costs
+from cluster_sim.hardware.fault_text import (
+    Fault,
+    fault_table,
+    gone_around,
+    spelled_out,
+    stands_in,
+)
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from cluster_sim.schedule.table import Schedule
+from cluster_sim.trace.trace import run
+from topologies.arrays import BoolArray, IntArray, present
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from topologies.shapes.basic import Switch
+from workloads.training.execution.chunk_level import call_schedule
+from workloads.training.layers.steps import LayerOp
+from workloads.training.plan.plan import ParallelPlan
+from workloads.training.program.exchanges import Exchange
+from workloads.training.program.expert_exchange import routed_ps
+from workloads.training.program.group_times import group_of
+from workloads.training.program.program import Program, sharing
+from workloads.training.program.shared_memory import Draws, draws
+
+SIDES = ("tx", "rx")
+ON_THE_WAY = ("link", "cable", "adapter", *SIDES)
+"""Kinds of parts that messages cross, as faults name them."""
+MOST_OPS = 200_000
+"""Most ops of a collective that is simulated on all its domains with a fault, if it has several."""
+
+
+class Struck(NamedTuple):
+    """Collectives of one kind and size that cross a fault.
+
+    Attributes
+    ----------
+    axis : str
+        Axis of the plan along which they communicate.
+    collective : str
+    size_bytes : int
+        Size as nccl-tests count it [B].
+    groups, of_groups : int
+        Groups of ranks that the fault slows, and all that make such calls.
+    calls : int
+        Calls that each of them makes in a step.
+    usual_s, time_s : float
+        Time of a call without the fault, and with it in the group that it slows most [s].
+    """
+
+    axis: str
+    collective: str
+    size_bytes: int
+    groups: int
+    of_groups: int
+    calls: int
+    usual_s: float
+    time_s: float
+
+
+class Crossed(NamedTuple):
+    """Collectives of a step that cross faults, and faults that change nothing.
+
+    Attributes
+    ----------
+    struck : tuple of Struck
+        Collectives that take longer.
+    idle : dict of str to str
+        Faults that change nothing, as they are stated, with the reasons.
+    """
+
+    struck: tuple[Struck, ...]
+    idle: dict[str, str]
+
+
+class Composed(NamedTuple):
+    """A program whose groups take the times that faults leave them.
+
+    Attributes
+    ----------
+    program : Program
+    usual : Program
+        The same rows without faults.
+    both : Program
+        The same rows with both times of each call, by which equal ranks are found.
+    crossed : Crossed
+    """
+
+    program: Program
+    usual: Program
+    both: Program
+    crossed: Crossed
+
+
+def of_messages(faults: Iterable[Fault]) -> tuple[tuple[Fault, ...], tuple[Fault, ...]]:
+    """Part faults into those of cables and adapters, and all others."""
+    parts: tuple[list[Fault], list[Fault]] = ([], [])
+    for fault in faults:
+        parts[fault.resource.split(":")[0] not in ON_THE_WAY].append(fault)
+    return tuple(parts[0]), tuple(parts[1])
+
+
+def composed(
+    program: Program,
+    plan: ParallelPlan,
+    cluster: Cluster,
+    faults: Sequence[Fault],
+    *,
+    per_token: int,
+    iterations: int = 1,
+) -> Composed:
+    """Time the groups that cross faults of links and adapters with them.
+
+    Parameters
+    ----------
+    program : Program
+        Program of all ranks.
+    plan : ParallelPlan
+    cluster : Cluster
+    faults : sequence of Fault
+        Faults of cables and adapters, as stated.
+    per_token : int
+        Experts of a token.
+    iterations : int
+        Steps in a row that the program has.
+
+    Raises
+    ------
+    InputError
+        For a resource that the cluster does not have, a fault that does not stand from the start,
+        an adapter that is dead, and a chip that has no other way to another.
+    """
+    damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
+    worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()
+    for exchange in program.exchanges:
+        kind, duration, origin = _timed(program, exchange, damage, struck)
+        drawn = draws(exchange.draws.size_bytes[origin], duration, program.memory_bytes_per_s)
+        worse.append(replace(exchange, kind=kind, duration_ps=drawn[1], draws=drawn[0]))
+        old = Draws(*(column[origin] for column in exchange.draws))
+        lasted = exchange.duration_ps[origin]
+        usual.append(replace(exchange, kind=kind, duration_ps=lasted, draws=old))
+    both = [
+        replace(slow, duration_ps=np.hstack([slow.duration_ps, old.duration_ps]))
+        for slow, old in zip(worse, usual, strict=True)
+    ]
+    slow = replace(program, exchanges=tuple(worse))
+    hit = [each._replace(calls=each.calls // iterations) for each in struck.values() if each.groups]
+    memory = program.memory_bytes_per_s
+    return Composed(
+        sharing(slow, memory) if memory and hit else slow,
+        replace(program, exchanges=tuple(usual)),
+        replace(program, exchanges=tuple(both)),
+        Crossed(tuple(hit), damage.idle(faults, struck=bool(hit))),
+    )
+
+
+def _timed(
+    program: Program,
+    exchange: Exchange,
+    damage: _Damage,
+    struck: dict[tuple[str, str, int], Struck],
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Kind of each group, times of each kind [ps], and the kind without faults of each."""
+    stage = program.stage[exchange.members[0, 0]]
+    step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
+    numbers, where = present(step)
+    steps = [program.steps[number] for number in numbers.tolist()]
+    chips = program.chip[exchange.members]
+    kind, rows, origin = exchange.kind.copy(), [], [*range(len(exchange.duration_ps))]
+    later_of: list[tuple[int, list[int]]] = []
+    for group in np.flatnonzero(damage.reaches(chips)).tolist():
+        later = [damage.later_ps(chips[group], each) for each in steps]
+        if any(later):
+            later_of.append((int(exchange.kind[group]), later))
+            kind[group] = len(origin)
+            rows.append(exchange.duration_ps[exchange.kind[group]] + np.array(later)[where])
+            origin.append(int(exchange.kind[group]))
+    calls = np.bincount(where)
+    for key in dict.fromkeys(map(_alike, steps)):
+        alike = [number for number, each in enumerate(steps) if _alike(each) == key]
+        one = alike[0]
+        call = int(np.flatnonzero(where == one)[0])
+        usual = {old: int(exchange.duration_ps[old, call]) for old, _ in later_of}
+        times = [(usual[old] + later[one], usual[old]) for old, later in later_of if later[one]]
+        slowest = _seconds(max(times, default=(0, 0)))
+        each = int(calls[alike].sum()) if times else 0
+        _add(struck, key, Struck(*key, len(times), len(kind), each, *slowest))
+    return kind, np.vstack([exchange.duration_ps, *rows]), np.array(origin)
+
+
+def _alike(step: LayerOp) -> tuple[str, str, int]:
+    return step.what, step.collective, step.size_bytes
+
+
+def _seconds(times_ps: tuple[int, int]) -> tuple[float, float]:
+    return times_ps[1] / PS_PER_S, times_ps[0] / PS_PER_S
+
+
+def _add(
+    struck: dict[tuple[str, str, int], Struck], key: tuple[str, str, int], more: Struck
+) -> None:
+    """Add the groups of one exchange to those of others that make the same calls."""
+    had = struck.get(key)
+    if had is not None:
+        slowest = max(had, more, key=lambda each: each.time_s)
+        more = slowest._replace(
+            groups=had.groups + more.groups,
+            of_groups=had.of_groups + more.of_groups,
+            calls=max(had.calls, more.calls),
+        )
+    struck[key] = more
+
+
+class _Damage:
+    """Faults of links and adapters of a cluster, and what they cost the calls of a plan's groups.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    faults : sequence of Fault
+    plan : ParallelPlan
+    per_token : int
+        Experts of a token.
+    """
+
+    def __init__(
+        self, cluster: Cluster, faults: Sequence[Fault], plan: ParallelPlan, per_token: int
+    ):
+        self.cluster, self.plan, self.per_token = cluster, plan, per_token
+        for fault in faults:
+            _check(fault, cluster)
+        self.links = tuple(each for each in faults if each.resource.startswith("link:"))
+        self.adapters = tuple(each for each in faults if each not in self.links)
+        if any(not each.numerator for each in self.links) and covers(cluster):
+            raise InputError(
+                f"{self.links[0].resource} is dead, and a chip of {cluster.name} has no other way "
+                "to its switch. Write slow=P/Q for a port of which some lanes are down."
+            )
+        self.met: set[str] = set()
+        self._known: dict[tuple[object, ...], int] = {}
+
+    def idle(self, stated: Sequence[Fault], *, struck: bool) -> dict[str, str]:
+        """Return the stated faults that change nothing, with the reasons."""
+        reasons = {}
+        for fault in stated:
+            parts = {each.resource for each in spelled_out([fault], self.cluster)}
+            if parts.isdisjoint(self.met):
+                reasons[fault.resource] = "no collective of this step crosses it"
+            elif not struck:
+                reasons[fault.resource] = "the collectives that cross it take no longer"
+        return reasons
+
+    def reaches(self, chips: IntArray) -> BoolArray:
+        """Return which groups may send messages over a faulty part, from their chips, bool."""
+        domain = chips // self.cluster.chips_per_domain
+        reached = np.zeros(len(chips), np.bool_)
+        for fault in self.links:
+            inside = domain == _chip_near(fault) // self.cluster.chips_per_domain
+            most = np.where(inside, chips, -1).max(axis=1)
+            reached |= np.where(inside, chips, most[:, None]).min(axis=1) < most
+        several = domain.min(axis=1) < domain.max(axis=1)
+        for fault in self.adapters:
+            reached |= several & (chips == fault.chip).any(axis=1)
+        return reached
+
+    def later_ps(self, chips: IntArray, step: LayerOp) -> int:
+        """Return by how much the faults lengthen a call of the ranks on these chips [ps]."""
+        key = chips.tobytes(), step.collective, step.size_bytes, step.axis == "ep"
+        if key not in self._known:
+            group = group_of(self.cluster, chips)
+            size = step.size_bytes * max(1, self.plan.ranks_per_chip // group.ranks_per_chip)
+            nodes = self.plan.routed_nodes if step.axis == "ep" else 0
+            later = self._routed(group, nodes, size) if nodes else self._of(group, step, size)
+            self._known[key] = max(0, later)
+        return self._known[key]
+
+    def _routed(self, group: Group, nodes: int, size: int) -> int:
+        """Return the delay of an all-to-all that routes tokens by server [ps]."""
+
+        def timed(call: CollectiveCall) -> int:
+            step = LayerOp("", "", 0, collective=call.kind)
+            return duration_ps(call) + max(0, self._of(call.group, step, call.size_bytes))
+
+        routed = nodes, self.per_token, size
+        domain = group.chips // self.cluster.chips_per_domain
+        struck = [_chip_near(fault) for fault in (*self.links, *self.adapters)]
+        near = [
+            int(np.argmax((group.chips == chip) * 2 + (domain == domain_of)))
+            for chip in struck
+            for domain_of in [chip // self.cluster.chips_per_domain]
+        ]
+        slowest = max(routed_ps(group, *routed, at=at, timed=timed) for at in near)
+        return slowest - routed_ps(group, *routed)
+
+    def _of(self, group: Group, step: LayerOp, size: int) -> int:
+        """Return the delay of a call of a group [ps]."""
+        if covers(self.cluster):
+            return self._with_slow_ports(group, step, size, self.links, self.adapters)
+        few = self._few_domains(group, step, size)
+        if few is group:
+            return self._simulated(group, step, size, (*self.links, *self.adapters))
+        over_links = self._simulated(few, step, size, self.links) if self.links else 0
+        return over_links + self._with_slow_ports(group, step, size, (), self.adapters)
+
+    def _few_domains(self, group: Group, step: LayerOp, size: int) -> Group:
+        """Return the part of a group in the domains of faulty links and others, not too large."""
+        costs, domain = communication_costs(self.cluster), group.domain
+        struck = [_chip_near(fault) // self.cluster.chips_per_domain for fault in self.links]
+        others = [each for each in group.domains.tolist() if each not in struck]
+        few = group
+        while len(others) > 1:
+            call = _call(few, step, size)
+            if ops_foreseen([call], choose_algorithm(call), costs) <= MOST_OPS:
+                break
+            others = others[: len(others) // 2]
+            chips = group.chips[np.isin(domain, [*struck, *others])]
+            few = Group(self.cluster, chips, group.ranks_per_chip)
+        return few
+
+    def _simulated(self, group: Group, step: LayerOp, size: int, faults: Sequence[Fault]) -> int:
+        """Return the delay of a call from runs of its messages with the faults and without [ps]."""
+        usual = call_schedule(group, step.collective, size)
+        met = _used(usual, faults)
+        self.met |= met
+        if not met:
+            return 0
+        down, slow = gone_around(faults)
+        broken = call_schedule(group, step.collective, size, down) if down else usual
+        table = fault_table(broken, slow, self.cluster) if slow else None
+        return run(broken, faults=table).total_ps - run(usual).total_ps
+
+    def _with_slow_ports(
+        self,
+        group: Group,
+        step: LayerOp,
+        size: int,
+        links: Sequence[Fault],
+        adapters: Sequence[Fault],
+    ) -> int:
+        """Return the delay of a call if all ports were as slow as the slowest faulty one [ps]."""
+        slow, near = self.cluster, set((group.chips // self.cluster.chips_per_domain).tolist())
+        here = [each for each in links if _chip_near(each) in group.chips]
+        if here and isinstance(slow.shape, Switch):
+            rate = _slowest(here, slow.shape.bandwidth_bytes_per_s)
+            slow = replace(slow, shape=replace(slow.shape, bandwidth_bytes_per_s=rate))
+        beyond = [each for each in adapters if each.chip in group.chips]
+        if beyond and slow.scale_out is not None and len(near) > 1:
+            rate = _slowest(beyond, slow.scale_out.bandwidth_bytes_per_s)
+            scale_out = replace(slow.scale_out, bandwidth_bytes_per_s=rate)
+            slow = replace(slow, scale_out=scale_out)
+        self.met.update(each.resource for each in (*here, *beyond))
+        call = _call(group, step, size)
+        worse = replace(call, group=Group(slow, group.chips, group.ranks_per_chip))
+        return duration_ps(worse) - duration_ps(call)
+
+
+def _call(group: Group, step: LayerOp, size: int) -> CollectiveCall:
+    """Return the call of a step; a send takes as long as a permutation."""
+    kind = "permute" if step.collective == "send" else step.collective
+    return CollectiveCall(kind, group, size)
+
+
+def _slowest(faults: Sequence[Fault], rate: int) -> int:
+    """Return the lowest rate that faults leave [B/s]."""
+    return max(1, min(rate * each.numerator // each.denominator for each in faults))
+
+
+def _used(schedule: Schedule, faults: Sequence[Fault]) -> set[str]:
+    """Return the names of the faulty resources that a schedule uses."""
+    table, used = schedule.resources, np.zeros(len(schedule.resources), np.bool_)
+    used[schedule.resource[schedule.resource >= 0]] = True
+    used[schedule.flows.resource] = True
+    near = [_chip_near(fault) for fault in faults]
+    used &= np.isin(table.owner, near) | np.isin(table.peer, near)
+    return {fault.resource for fault in faults}.intersection(table.names(np.flatnonzero(used)))
+
+
+def _chip_near(fault: Fault) -> int:
+    """Return a chip in the domain of a link or at an adapter: an end that is no switch."""
+    if fault.chip >= 0:
+        return fault.chip
+    return int(fault.resource.rpartition("-")[2].partition(".")[0])
+
+
+def _check(fault: Fault, cluster: Cluster) -> None:
+    """Refuse what the collective level cannot compose."""
+    name = fault.resource
+    if not stands_in(cluster, name):
+        raise InputError(
+            f"no resource {name} on {cluster.name}. Name a link or adapter that it has."
+        )
+    if fault.time_ps:
+        raise InputError(
+            f"the fault of {name} begins at {fault.time_ps:,} ps; at --level collective it must "
+            "stand from the start. Write @0s, or use --level chunk."
+        )
+    if not fault.numerator and name.split(":")[0] in SIDES:
+        raise InputError(
+            f"{name} is dead, and chip {fault.chip} has no other way out of its domain. Write "
+            "slow=P/Q for an adapter of which some ports are down."
+        )
