@@ -94,6 +94,7 @@ def fit_attention(chip: str) -> tuple[dict[str, float], FloatArray]:
     processors = rank.constant("processors")
 
     def residuals(logs: FloatArray) -> FloatArray:
+        """Logarithms of modelled over measured times."""
         constants = dict(zip(ATTENTION, np.exp(logs), strict=True))
         peak, memory = rank.peak_flops_per_s, rank.hbm_bytes_per_s
         modelled = _attention_s(constants, sides, peak, memory, processors)

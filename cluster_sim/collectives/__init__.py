@@ -14,7 +14,7 @@ from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.result_rows import bus_factor
 from cluster_sim.collectives.results import measure, rows
-from cluster_sim.collectives.verify.bounds import Bound, lower_bound, lower_bound_ps
+from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import ProofError, prove
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "hbm_bytes",
     "hbm_bytes_per_s",
     "lower_bound",
-    "lower_bound_ps",
     "measure",
     "prove",
     "rows",

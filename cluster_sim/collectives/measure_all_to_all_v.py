@@ -133,6 +133,7 @@ def measure_v(
         return {**row, "collective": KIND}, trace
 
     def measured(name: str) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of one algorithm."""
         build = functools.partial(compose_v, group, sent_bytes, name, ideal=ideal)
         return measure_built(build, frame, faults=faults)
 

@@ -150,6 +150,7 @@ def one_chunk_messages(
     shape = np.shape(channel)
 
     def column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> Any:
+        """Column with one value for each message."""
         array = np.asarray(values, dtype)
         if array.ndim == 0:
             return np.broadcast_to(array, int(np.prod(shape)))  # one value takes no memory
@@ -228,6 +229,7 @@ def side_by_side(tables: Sequence[Messages]) -> Messages:
     offsets = _Offsets.of(tables)
 
     def joined(name: str, offset: IntArray | None = None) -> Any:
+        """One column of all tables, with the offset of each added."""
         columns = [getattr(table, name) for table in tables]
         if offset is not None:
             columns = [column + by for column, by in zip(columns, offset.tolist(), strict=True)]

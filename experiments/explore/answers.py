@@ -120,6 +120,7 @@ def _train(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     }  # fmt: skip
 
     def ask(catalogue: Catalogue) -> Parts:
+        """Answer with the numbers of a catalogue."""
         machine = cluster_of(_text(inputs["cluster"]), catalogue=catalogue)
         step = iteration(model, machine, complete(fields, model, machine), allow_oversized=True)
         return step.breakdown_s
@@ -145,6 +146,7 @@ def _collective(folder: Path, inputs: Mapping[str, Any]) -> Explored:
     ranks, each = inputs.get("ranks"), int(inputs.get("ranks_per_chip") or 1)
 
     def ask(catalogue: Catalogue) -> Parts:
+        """Answer with the numbers of a catalogue."""
         machine = cluster_of(
             _text(inputs["cluster"]), bandwidth=inputs.get("bandwidth"),
             latency=inputs.get("latency"), catalogue=catalogue,

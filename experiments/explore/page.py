@@ -151,6 +151,7 @@ def page(
     }
 
     def view(*factors: float) -> Any:
+        """Pictures and table for one place of the sliders."""
         numbers_now = moved(catalogue, dict(zip(names, factors, strict=True)))
         answers = [run.ask(numbers_now) for run in runs]
         drawn = [
@@ -219,6 +220,7 @@ def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list
     back = pn.widgets.Button(name="Back to the catalogue", width=SLIDER_WIDTH)
 
     def put_back(_: Any) -> None:
+        """Move every slider back to 1."""
         for slider in sliders.values():
             # Panel declares the value after a drag (value_throttled) constant outside of the page.
             with edit_constant(slider):

@@ -51,6 +51,7 @@ def run(
     steps = {share: Steps(model, _fabric(cluster, share)) for share in shares}
 
     def row(point: tuple[float, int]) -> dict[str, Any]:
+        """Row of one share and degree."""
         share, degree = point
         plan = {"tp": degree, "global_batch": global_batch, "seq": seq, "overlap": "all",
                 "recompute": "full"}  # fmt: skip

@@ -51,6 +51,7 @@ def run(
     replicas = steps.cluster.chips // (tp * pp)
 
     def row(point: tuple[PipelineSchedule, int]) -> dict[str, Any]:
+        """Row of one schedule and number of microbatches."""
         schedule, count = point
         searched = schedule.chunks_searched
         vpp = chunks if len(searched) > 1 else searched[0]

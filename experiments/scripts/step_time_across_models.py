@@ -53,6 +53,7 @@ def run(
     fabric, stated = machine(cluster), {"seq": seq, "overlap": overlap}
 
     def row(model: Model) -> pd.DataFrame:
+        """Row of the best plan for a model."""
         searched = search(
             model, fabric, global_batch, stated=stated, finalists=finalists, processes=1
         )

@@ -54,6 +54,7 @@ def run(
     steps = [Steps(model, cluster) for model in models]
 
     def row(point: tuple[int, str]) -> dict[str, Any]:
+        """Row of one model and overlap."""
         number, kind = point
         degrees = {"tp": tp[min(number, len(tp) - 1)], "pp": pp[min(number, len(pp) - 1)]}
         plan = {**degrees, "overlap": kind, "global_batch": global_batch, "seq": seq}

@@ -60,6 +60,7 @@ def run(
     }
 
     def rows(count: int) -> list[dict[str, Any]]:
+        """Rows of one number of machines."""
         steps = Steps(shape, f"{machine}:{count}" if count > 1 else machine)
         plan = steps.repeated(replica)
         return [

@@ -53,6 +53,7 @@ def run(
     from topologies.clusters.names import cluster as named
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:
+        """Rows of one machine and collective."""
         machine, op = point
         rate = injection_bytes_per_s(machine)
         timed = rows(op, whole(machine), parse_sizes(sizes), "best", ideal=ideal, proof=False)

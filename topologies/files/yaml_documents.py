@@ -114,6 +114,7 @@ def _check_size(root: yaml.Node) -> None:
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node, above: frozenset[int]) -> int:
+        """Count the values of a node as if each alias were written out."""
         if id(node) in above:
             raise _mistake("an alias stands within what it repeats", node)
         if id(node) in sizes:

@@ -107,6 +107,7 @@ def mixture_ends(
         return usual_share + slow.share * (NORMAL.cdf((log_time - slowed) / spread) - usual_share)
 
     def quantile(share: float) -> float:
+        """Factor below which a share of machines lies, by halving."""
         low, high = usual - half_width, slowed + half_width
         for _ in range(HALVINGS):
             middle = (low + high) / 2

@@ -182,6 +182,7 @@ def _growth(text: str, rest: str) -> Change:
     factor = 1.0 + share_from(size, f"what-if {text!r}", "growth=30%")
 
     def change(horizon: Horizon) -> Horizon:
+        """Change the demand of a horizon."""
         history = horizon.history
         return Horizon(
             horizon.demand.times(factor), None if history is None else history.times(factor)
@@ -197,6 +198,7 @@ def _launch(text: str, rest: str) -> Change:
     match = _placed(text, place, "launch")
 
     def change(horizon: Horizon) -> Horizon:
+        """Change the demand of a horizon."""
         first = _minute(horizon.demand, match, 0)
         return replace(
             horizon, demand=raised(horizon.demand, first, horizon.demand.minutes, factor)
@@ -210,6 +212,7 @@ def _spike(text: str, rest: str) -> Change:
     match = _placed(text, rest, "spike")
 
     def change(horizon: Horizon) -> Horizon:
+        """Change the demand of a horizon."""
         demand = horizon.demand
         night = min(1, demand.minutes // MINUTES_PER_DAY - 1)  # day 0 of a run of one day
         default = max(night, 0) * MINUTES_PER_DAY + minute_from_start(demand, "02:00")
@@ -226,6 +229,7 @@ def _failover(text: str, rest: str) -> Change:
     match = _placed(text, rest, "failover")
 
     def change(horizon: Horizon) -> Horizon:
+        """Change the demand of a horizon."""
         demand = horizon.demand
         first = _minute(demand, match, demand.minutes // 2)
         minutes, factor = _length(text, match, 720), _factor(match, 2.0)
@@ -242,6 +246,7 @@ def _monday(text: str, rest: str) -> Change:
         raise InputError(f"what-if {text!r} takes no numbers; write monday.")
 
     def change(horizon: Horizon) -> Horizon:
+        """Change the demand of a horizon."""
         first = first_monday(horizon.demand)
         history = [horizon.history] if horizon.history is not None else []
         if first:

@@ -40,15 +40,9 @@ SHIPPED = (
 class Cause:
     """One cause of failures of a job.
 
-    Attributes
-    ----------
-    name : str
-    per_s : float
-        Rate of failures of the whole job [1/s].
-    replaces : bool
-        Whether the unit goes to repair and a spare takes its place.
-    basis : str
-        Row of the catalogue or of the file that states the rate.
+    ``per_s``: rate of failures of the whole job [1/s].
+    ``replaces``: whether the unit goes to repair and a spare takes its place.
+    ``basis``: row of the catalogue or of the file that states the rate.
     """
 
     name: str
@@ -61,12 +55,8 @@ class Cause:
 class FailureRates:
     """All causes of a job's failures.
 
-    Attributes
-    ----------
-    causes : tuple of Cause
-    low, high : float
-        Factors on all rates between which 80 % of clusters should lie; 1 where the user stated the
-        rates.
+    ``low, high``: factors on all rates between which 80 % of clusters should lie; 1 where the user
+        stated the rates.
     """
 
     causes: tuple[Cause, ...]
@@ -91,8 +81,6 @@ class FailureRates:
     def scaled(self, factor: float) -> FailureRates:
         """Return all rates times a factor, without a range, as if the user had stated them.
 
-        Examples
-        --------
         >>> FailureRates((Cause("chip", 2.0, True),), 0.5, 2.0).scaled(3).mtbf_s
         0.16666666666666666
         """
@@ -107,8 +95,6 @@ def counts(cluster: Cluster, chips: int) -> dict[str, float]:
     where a domain has several servers. A job on a part of the cluster depends on a proportional
     part of the links and switches.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> units = counts(cluster("dgx-h100:2048"), 16384)
     >>> units["optical-link"], units["switch"]

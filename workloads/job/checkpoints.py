@@ -26,14 +26,9 @@ from workloads.training.plan.plan import ParallelPlan
 class State:
     """A checkpoint in the shared store.
 
-    Attributes
-    ----------
-    checkpoint_bytes : float
-        Weights, master copy and optimizer moments of all trained parameters [B].
-    write_s, read_s : float
-        Time to write it, and to read it until every server has its part [s].
-    writers : int
-        Servers that hold different parts of the state.
+    ``checkpoint_bytes``: weights, master copy and optimizer moments of all trained parameters [B].
+    ``write_s, read_s``: time to write it, and to read it until every server has its part [s].
+    ``writers``: servers that hold different parts of the state.
     """
 
     checkpoint_bytes: float
@@ -52,8 +47,6 @@ def job_state(
     frozen weights once, and sends the weights to the other replicas over the network. The rates are
     parts ``fleet.store`` and ``fleet.load`` of the catalogue.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
     >>> plan = ParallelPlan(tp=8, pp=2, dp=64, global_batch=512)
@@ -106,18 +99,11 @@ PARTS_HELD = 2
 class PeerCopies:
     """Copies of a job's state in the host memory of its units.
 
-    Attributes
-    ----------
-    every_s : float
-        Computing time between two copies [s].
-    copy_s : float
-        Time that a copy takes; it cannot be used before [s].
-    restart_s : float
-        Time from a detected failure, once all units are there, to the first step [s].
-    bytes_per_server : float
-        Host memory of a server that the copies take [B].
-    host_bytes : float, optional
-        Host memory of a server [B]; None where nothing states it.
+    ``every_s``: computing time between two copies [s].
+    ``copy_s``: time that a copy takes; it cannot be used before [s].
+    ``restart_s``: time from a detected failure, once all units are there, to the first step [s].
+    ``bytes_per_server``: host memory of a server that the copies take [B].
+    ``host_bytes``: host memory of a server [B]; None where nothing states it.
     """
 
     every_s: float
@@ -129,8 +115,6 @@ class PeerCopies:
     def lost_s(self, computed_s: float) -> float:
         """Computing time that is lost by a failure ``computed_s`` after a start [s].
 
-        Examples
-        --------
         With a copy every ten seconds that takes four, the copy begun at 10 s is the last complete
         one at 23 s, and the copy begun at 20 s is at 24 s:
 
@@ -146,12 +130,8 @@ class PeerCopies:
 class PeerLinks:
     """Network between the memory of a server and that of its partner.
 
-    Attributes
-    ----------
-    bytes_per_s : float
-        Rate of the adapters of one server [B/s]; by default a copy takes no time.
-    share : float
-        Share of the rate that training leaves to copies.
+    ``bytes_per_s``: rate of the adapters of one server [B/s]; by default a copy takes no time.
+    ``share``: share of the rate that training leaves to copies.
     """
 
     bytes_per_s: float = math.inf
@@ -168,14 +148,9 @@ class PeerLinks:
     def copies(self, part_bytes: float, *, step_s: float, start_s: float) -> PeerCopies:
         """Return copies after every step, or after as few steps as the network allows.
 
-        Parameters
-        ----------
-        part_bytes : float
-            Part of the state that a server holds [B].
-        step_s : float
-            Duration of an optimizer step [s].
-        start_s : float
-            Time from a detected failure to the first step, without reading the state [s].
+        ``part_bytes``: part of the state that a server holds [B]. ``step_s``: duration of an
+        optimizer step [s]. ``start_s``: time from a detected failure to the first step, without
+        reading the state [s].
         """
         copy_s = part_bytes / (self.bytes_per_s * self.share)
         return PeerCopies(
@@ -189,8 +164,6 @@ class PeerLinks:
 def held_bytes(part_bytes: float) -> float:
     """Return the host memory that copies take on a server with a part of the state [B].
 
-    Examples
-    --------
     >>> held_bytes(100e9)
     400000000000.0
     """
@@ -214,18 +187,9 @@ def peer_copies(
 ) -> PeerCopies:
     """Return the copies of a job: after every step, or after as few steps as the network allows.
 
-    Parameters
-    ----------
-    state : State
-    cluster : Cluster
-    servers : int
-        Servers that hold different parts of the state.
-    step_s : float
-        Duration of an optimizer step [s].
-    start_s : float
-        Time from a detected failure to the first step, without reading the state [s].
-    catalogue : Catalogue
-        Its part ``job.peer`` is read.
+    ``servers``: servers that hold different parts of the state. ``step_s``: duration of an
+    optimizer step [s]. ``start_s``: time from a detected failure to the first step, without reading
+    the state [s]. ``catalogue``: its part ``job.peer`` is read.
     """
     if cluster.scale_out is None or cluster.domains < 2:
         raise InputError(

@@ -92,8 +92,6 @@ def smooth_goodput(job: Job) -> float:
     With copies in the memory of peers, the time between two copies takes the place of the interval,
     and the time of a copy that of the write. The two units of a pair are never out together.
 
-    Examples
-    --------
     >>> from workloads.job import FailureRates, Recovery
     >>> at_once = Recovery(0.0, 0.0, 0.0, 0.0, 0.0)
     >>> job = Job(FailureRates(()), at_once, 90.0, 10.0, 0.0, 1, 0, 86400.0)
@@ -133,12 +131,8 @@ LEAST_S = 1.0
 class Curve:
     """Goodput against the time between checkpoints.
 
-    Attributes
-    ----------
-    interval_s, goodput : tuple of float
-        Simulated points, the shortest interval first.
-    best_s : float
-        Interval at which the fitted waste is smallest [s].
+    ``interval_s, goodput``: simulated points, the shortest interval first.
+    ``best_s``: interval at which the fitted waste is smallest [s].
     """
 
     interval_s: tuple[float, ...]

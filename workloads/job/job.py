@@ -26,18 +26,13 @@ LONGEST_S = 20 * 365.25 * 86400
 class Recovery:
     """Times of the phases that follow a failure [s].
 
-    Attributes
-    ----------
-    restart_s : float
-        Time from a detected failure, once all units are there, to the first step.
-    explicit_s, timeout_s : float
-        Time until a failure is detected: by a reported error, and by a time-out of a hang.
-    hang_share : float
-        Share of failures that hang without an error.
-    repair_s : float
-        Mean time of a repair; the times are exponential.
-    warm_saves_s : float
-        Time by which a restart is shorter if all spares that it needs have their processes started.
+    ``restart_s``: time from a detected failure, once all units are there, to the first step.
+    ``explicit_s, timeout_s``: time until a failure is detected: by a reported error, and by a
+        time-out of a hang.
+    ``hang_share``: share of failures that hang without an error.
+    ``repair_s``: mean time of a repair; the times are exponential.
+    ``warm_saves_s``: time by which a restart is shorter if all spares that it needs have their
+        processes started.
     """
 
     restart_s: float
@@ -74,14 +69,10 @@ class Recovery:
 class Stragglers:
     """Servers that turn slow, and slow the whole job until they are found and replaced.
 
-    Attributes
-    ----------
-    per_s : float
-        Rate at which servers of the job turn slow [1/s].
-    slower : float
-        Share by which a step takes longer while any server is slow, such as 0.1.
-    found_after_s : float
-        Time until a slow server is found [s]; a spare replaces it at the next checkpoint.
+    ``per_s``: rate at which servers of the job turn slow [1/s].
+    ``slower``: share by which a step takes longer while any server is slow, such as 0.1.
+    ``found_after_s``: time until a slow server is found [s]; a spare replaces it at the next
+        checkpoint.
     """
 
     per_s: float = 0.0
@@ -236,24 +227,15 @@ class Job:
 class Outcome:
     """Result of one simulated run.
 
-    Attributes
-    ----------
-    parts_ms : mapping of str to int
-        Time of each of ``PARTS`` [ms]; the sum is the length of the run.
-    failures : mapping of str to int
-        Number of failures of each cause.
-    checkpoints : int
-        Checkpoints whose stall was not interrupted by a failure.
-    replaced : int
-        Units that a spare replaced.
-    spares_used : int
-        Most units in repair at one time.
-    pairs_lost : int
-        Number of times that both units with a part of the state were out, so that it had to be read
-        from the store.
-    slices : tuple of (int, mapping of str to int)
-        Time at the end of each slice of the run, and the time of each part until then [ms]. Work
-        that no checkpoint holds yet is not in any part.
+    ``parts_ms``: time of each of ``PARTS`` [ms]; the sum is the length of the run.
+    ``failures``: number of failures of each cause.
+    ``checkpoints``: checkpoints whose stall was not interrupted by a failure.
+    ``replaced``: units that a spare replaced.
+    ``spares_used``: most units in repair at one time.
+    ``pairs_lost``: number of times that both units with a part of the state were out, so that it
+        had to be read from the store.
+    ``slices``: time at the end of each slice of the run, and the time of each part until then [ms].
+        Work that no checkpoint holds yet is not in any part.
     """
 
     parts_ms: Mapping[str, int]

@@ -114,17 +114,10 @@ KEYWORDS = tuple(sorted(described(JobInputs).keys() - {field.name for field in f
 def plan_with(plan: JobPlan, keywords: Mapping[str, Any], cluster: Cluster, chips: int) -> JobPlan:
     """Return a plan with some fields changed, by their names or as options of ``run-job``.
 
-    Parameters
-    ----------
-    plan : JobPlan
-    keywords : mapping of str to object
-        Fields of the plan, or options as on the command line: ``checkpoint_interval="30min"``,
-        ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or a file, ``repair="4h"``,
-        ``restart="10min"``, ``spares="auto"``, ``tokens="15T"``. A plain number for a time means
-        seconds; None leaves the plan as it is.
-    cluster : Cluster
-    chips : int
-        Chips of the job.
+    ``keywords``: fields of the plan, or options as on the command line:
+    ``checkpoint_interval="30min"``, ``checkpoint="peer"``, ``standby="warm"``, ``failures=0.2`` or
+    a file, ``repair="4h"``, ``restart="10min"``, ``spares="auto"``, ``tokens="15T"``. A plain
+    number for a time means seconds; None leaves the plan as it is. ``chips``: chips of the job.
     """
     names = [*(field.name for field in fields(JobPlan)), *KEYWORDS]
     changes: dict[str, Any] = {}

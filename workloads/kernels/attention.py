@@ -30,20 +30,12 @@ bytes for each read and each write, and one byte of mask (arXiv 2205.05198, sect
 class AttentionShape:
     """Sizes of the attention of one rank.
 
-    Attributes
-    ----------
-    batch : int or int array
-        Sequences.
-    seq : int or int array
-        Queries of each sequence.
-    heads, kv_heads : int or int array
-        Query heads and key-value heads.
-    head_dim : int or int array
-        Width of a head.
-    kv_seq : int or int array, optional
-        Keys of each sequence; as many as queries by default.
-    causal : bool
-        Whether only the scores at and below the diagonal are needed.
+    ``batch``: sequences.
+    ``seq``: queries of each sequence.
+    ``heads, kv_heads``: query heads and key-value heads.
+    ``head_dim``: width of a head.
+    ``kv_seq``: keys of each sequence; as many as queries by default.
+    ``causal``: whether only the scores at and below the diagonal are needed.
     """
 
     batch: npt.ArrayLike
@@ -182,25 +174,11 @@ def decode_attention(
     It is a cost for each sequence and key-value head, plus the time of reading the cache at a share
     of the memory's rate.
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue.
-    batch : int or int array
-        Sequences.
-    cached : int or int array
-        Cached tokens of each sequence.
-    kv_heads : int or int array
-        Key-value heads of this rank.
-    head_dim : int or int array
-        Width of a head.
-    element_bytes : float
-        Bytes of an element of a cached key or value.
-    ranks_per_chip, catalogue
-        See :func:`workloads.kernels.gemm.gemm`.
+    ``chip``: part of the catalogue. ``batch``: sequences. ``cached``: cached tokens of each
+    sequence. ``kv_heads``: key-value heads of this rank. ``head_dim``: width of a head.
+    ``element_bytes``: bytes of an element of a cached key or value. ``ranks_per_chip, catalogue``:
+    see :func:`workloads.kernels.gemm.gemm`.
 
-    Examples
-    --------
     >>> seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
     >>> bool(1.2 < seconds[1] / seconds[0] < 1.6)
     True
@@ -235,22 +213,9 @@ def unfused_attention(
     attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
     as queries.
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue.
-    batch : int
-        Sequences.
-    seq : int
-        Queries of each sequence.
-    heads : int
-        Heads of this rank.
-    head_dim : int
-        Width of a head.
-    direction : str
-        ``forward`` or ``backward``.
-    ranks_per_chip, catalogue
-        See :func:`workloads.kernels.gemm.gemm`.
+    ``chip``: part of the catalogue. ``batch``: sequences. ``seq``: queries of each sequence.
+    ``heads``: heads of this rank. ``head_dim``: width of a head. ``direction``: ``forward`` or
+    ``backward``. ``ranks_per_chip, catalogue``: see :func:`workloads.kernels.gemm.gemm`.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     product = partial(

@@ -25,15 +25,11 @@ KERNELS = "kernels."
 class Timing(NamedTuple):
     """Time of a kernel, or of an array of kernels.
 
-    Attributes
-    ----------
-    seconds : float or float array
-        Time of one call of the kernel [s].
-    provenance : str
-        Worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated`` or
-        ``assumed``.
-    size_bytes : int
-        Smallest number of bytes that one call reads and writes in memory [B]; 0 if not counted.
+    ``seconds``: time of one call of the kernel [s].
+    ``provenance``: worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated``
+        or ``assumed``.
+    ``size_bytes``: smallest number of bytes that one call reads and writes in memory [B]; 0 if not
+        counted.
     """
 
     seconds: Any
@@ -45,14 +41,9 @@ class Timing(NamedTuple):
 class Family:
     """Chips that run the same kernels.
 
-    Attributes
-    ----------
-    name : str
-        ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
-    measured_on : str
-        Chip of the catalogue that its tables were measured on.
-    provenance : str
-        Best provenance of a time that is taken from its tables.
+    ``name``: ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
+    ``measured_on``: chip of the catalogue that its tables were measured on.
+    ``provenance``: best provenance of a time that is taken from its tables.
     """
 
     name: str
@@ -64,22 +55,13 @@ class Family:
 class Rank:
     """Share of a chip that one rank has.
 
-    Attributes
-    ----------
-    chip : str
-        Part of the catalogue.
-    family : Family
-        Family whose kernels it runs.
-    peak_flops_per_s : float
-        Share of the matrix peak in the stated precision [FLOP/s].
-    hbm_bytes_per_s : float
-        Share of the memory bandwidth [B/s].
-    element_bytes : float
-        Bytes of an element of a GEMM's inputs.
-    ranks_per_chip : int
-        Ranks that share the chip.
-    catalogue : Catalogue
-        Catalogue with the constants.
+    ``chip``: part of the catalogue.
+    ``family``: family whose kernels it runs.
+    ``peak_flops_per_s``: share of the matrix peak in the stated precision [FLOP/s].
+    ``hbm_bytes_per_s``: share of the memory bandwidth [B/s].
+    ``element_bytes``: bytes of an element of a GEMM's inputs.
+    ``ranks_per_chip``: ranks that share the chip.
+    ``catalogue``: catalogue with the constants.
     """
 
     chip: str
@@ -140,8 +122,6 @@ class Rank:
 def family(chip: str, catalogue: Catalogue | None = None) -> Family:
     """Return the family whose kernels a chip runs, as the catalogue names it.
 
-    Examples
-    --------
     >>> family("h200")
     Family(name='h100', measured_on='h100', provenance='interpolated')
     >>> family("trn2").name
@@ -155,10 +135,8 @@ def family(chip: str, catalogue: Catalogue | None = None) -> Family:
 def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue | None) -> Rank:
     """Return the share of a chip that each of its ranks has.
 
-    Raises
-    ------
-    InputError
-        For a chip that is not in the catalogue, or a precision that the chip does not have.
+    Raises InputError for a chip that is not in the catalogue, or a precision that the chip does not
+    have.
     """
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
@@ -185,8 +163,6 @@ def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
 def worst(*provenances: str) -> str:
     """Return the worst of some provenances.
 
-    Examples
-    --------
     >>> worst("measured", "assumed", "interpolated")
     'assumed'
     """

@@ -26,12 +26,8 @@ GRID = Path(__file__).parent / "data" / "gemm_us.csv"
 class GemmTable:
     """Measured GEMM times of one family of chips in one precision.
 
-    Attributes
-    ----------
-    m, n, k : float array
-        Sides of the grid of shapes, ascending.
-    seconds : float array (m, n, k)
-        Measured times [s]; NaN for a shape that was not measured.
+    ``m, n, k``: sides of the grid of shapes, ascending.
+    ``seconds`` (m, n, k): measured times [s]; NaN for a shape that was not measured.
     """
 
     m: FloatArray
@@ -51,8 +47,6 @@ def gemm_table(family: str, precision: str) -> GemmTable | None:
 
     Source: kernel measurements of NVIDIA's aiconfigurator (Apache-2.0): CUDA graphs, medians.
 
-    Examples
-    --------
     >>> gemm_table("h100", "bf16").seconds.shape
     (11, 18, 18)
     """
@@ -90,13 +84,8 @@ def fill(factor: FloatArray) -> FloatArray:
 def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> FloatArray:
     """Interpolate trilinearly in log2 of (m, n, k); shapes outside take the value at the edge.
 
-    Parameters
-    ----------
-    table : GemmTable
-    values : float array (m, n, k)
-        Values on the grid of the table.
-    *shape : three float arrays of one shape
-        Sides m, n and k to interpolate at.
+    ``values`` (m, n, k): values on the grid of the table. ``*shape``: sides m, n and k to
+    interpolate at.
     """
     axes = zip((table.m, table.n, table.k), table.logs, shape, strict=True)
     (low_m, m), (low_n, n), (low_k, k) = (_cell(*axis) for axis in axes)

@@ -45,8 +45,6 @@ SERVING_CACHES = ("bf16", "fp8")
 def element_width(precision: str) -> str:
     """Return the format without micro-scales that has elements of the same width.
 
-    Examples
-    --------
     >>> element_width("mxfp4"), element_width("bf16")
     ('fp4', 'bf16')
     """
@@ -56,8 +54,6 @@ def element_width(precision: str) -> str:
 def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
     """Return the precisions in which a chip computes, among the ones in ``among``.
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> [precisions_of(chip, shipped_catalogue(), TRAINING) for chip in ("trn2", "trn3")]
     [('bf16', 'fp8'), ('bf16', 'fp8', 'mxfp8', 'mxfp4')]
@@ -70,21 +66,10 @@ def check_precision(
 ) -> None:
     """Refuse a precision in which a chip does not compute.
 
-    Parameters
-    ----------
-    precision : str
-    chip : str
-        Catalogue part of the chip.
-    catalogue : Catalogue
-    among : tuple of str
-        Precisions that the command supports.
-    does : str
-        Verb of the command for the message, such as ``"train"``.
+    ``chip``: catalogue part of the chip. ``among``: precisions that the command supports. ``does``:
+    verb of the command for the message, such as ``"train"``.
 
-    Raises
-    ------
-    InputError
-        The message has the precisions of the chip.
+    Raises InputError: the message has the precisions of the chip.
     """
     able = precisions_of(chip, catalogue, among)
     if precision not in able:

@@ -38,24 +38,12 @@ def collective_seen_by_host(
 ) -> float:
     """Return the time of one collective as its host sees it [s].
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue; only Trainium's runtimes are known.
-    device_s : float
-        Time inside a compiled graph, where the host adds nothing [s].
-    runtime : {"compiled", "eager", "xla"}
-    kind : str
-        Operation, such as ``all-gather``; some runtimes add more to some operations.
-    catalogue : Catalogue, optional
+    ``chip``: part of the catalogue; only Trainium's runtimes are known. ``device_s``: time inside a
+    compiled graph, where the host adds nothing [s]. ``runtime`` ("compiled", "eager", "xla").
+    ``kind``: operation, such as ``all-gather``; some runtimes add more to some operations.
 
-    Raises
-    ------
-    InputError
-        For an unknown runtime.
+    Raises InputError for an unknown runtime.
 
-    Examples
-    --------
     >>> round(collective_seen_by_host("trn2", 8e-6, "eager") * 1e6)
     108
     """
@@ -86,22 +74,11 @@ def seen_by_host(
 ) -> Any:
     """Return the time of one call as its host sees it [s].
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue; only Trainium's runtimes are known.
-    device_s : float or float array
-        Time on the device [s].
-    runtime : {"graph", "compiled", "eager", "xla"}
-    catalogue : Catalogue, optional
+    ``chip``: part of the catalogue; only Trainium's runtimes are known. ``device_s``: time on the
+    device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
 
-    Raises
-    ------
-    InputError
-        For an unknown runtime.
+    Raises InputError for an unknown runtime.
 
-    Examples
-    --------
     >>> round(seen_by_host("trn2", 1e-6, "eager") * 1e6), seen_by_host("trn2", 1e-6)
     (49, 1e-06)
     """

@@ -28,13 +28,8 @@ def product_s(
 ) -> FloatArray:
     """Return the time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s].
 
-    Parameters
-    ----------
-    rank : Rank
-    batch, m, n, k : float array
-        Sides of the products; the arrays have one shape.
-    sustained : float
-        Share of the engines' rate that they keep for hours.
+    ``batch, m, n, k``: sides of the products; the arrays have one shape. ``sustained``: share of
+    the engines' rate that they keep for hours.
     """
     arithmetic_s = batch * np.minimum(
         _arithmetic_s(rank, m, n, k, sustained), _arithmetic_s(rank, n, m, k, sustained)

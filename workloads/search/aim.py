@@ -20,23 +20,17 @@ MOST_MARGIN = 0.9
 class Aim:
     """Measure that a search for plans optimises, and the extent of the search.
 
-    Attributes
-    ----------
-    objective : {"time", "cost", "energy"}
-        Measure by which the simulated plans are ranked. On one cluster at one price the cost is
-        proportional to time; energy also depends on whether chips compute or wait.
-    finalists : int
-        Number of the best estimates that are simulated in full.
-    each : sequence of str
-        Fields of a plan. Of plans that agree in all of these fields only the one with the best
-        estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
+    ``objective`` ("time", "cost", "energy"): measure by which the simulated plans are ranked. On
+        one cluster at one price the cost is proportional to time; energy also depends on whether
+        chips compute or wait.
+    ``finalists``: number of the best estimates that are simulated in full.
+    ``each``: fields of a plan. Of plans that agree in all of these fields only the one with the
+        best estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
         ``overlap`` is varied only if it is among them.
-    memory_margin : float
-        Share of a rank's memory that a plan must leave free.
-    processes : int
-        Processes that simulate finalists in parallel; 0 for two on large clusters, else one.
-    lnc : int, optional
-        Physical cores of a logical core of Trainium.
+    ``memory_margin``: share of a rank's memory that a plan must leave free.
+    ``processes``: processes that simulate finalists in parallel; 0 for two on large clusters, else
+        one.
+    ``lnc``: physical cores of a logical core of Trainium.
     """
 
     objective: str = "time"

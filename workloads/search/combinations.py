@@ -42,19 +42,9 @@ Stated = Mapping[str, Any]
 def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated) -> Columns:
     """Return the combinations that divide model, batch and cluster.
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    base : ParallelPlan
-        Fields that all plans share.
-    fixed : mapping
-        Stated fields, which are not varied.
+    ``base``: fields that all plans share. ``fixed``: stated fields, which are not varied.
 
-    Raises
-    ------
-    InputError
-        If there is no combination.
+    Raises InputError if there is no combination.
     """
     ranks = cluster.chips * base.ranks_per_chip
     columns = _degrees(model, base, fixed, ranks)
@@ -163,8 +153,6 @@ def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated
 def _pairs(fixed: Stated) -> list[tuple[str, int]]:
     """Pipeline schedules that are tried, with each number of chunks a stage.
 
-    Examples
-    --------
     >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})
     ([('gpipe', 1)], [('interleaved', 4)], [('interleaved', 5)])
     """
@@ -206,13 +194,8 @@ def with_overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Co
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
     """Return the layers of each stage if the last one has fewer, to make up for the output layer.
 
-    Returns
-    -------
-    tuple of int
-        Empty if layers are divided in this way anyway, or cannot be.
+    Empty if layers are divided in this way anyway, or cannot be.
 
-    Examples
-    --------
     The output layer of llama-3.1-8b takes as long as two of its 32 layers:
 
     >>> from workloads.models.huggingface import named

@@ -52,6 +52,7 @@ class Communication:
 
         @cache
         def time_s(step: LayerOp) -> float:
+            """Time of a step in the slowest group [s]."""
             groups = slowest.get(step.axis, self.groups(plan, step.axis))
             times_s = self._times_s(groups, step, plan)
             slowest[step.axis] = groups[[np.argmax(times_s)]]

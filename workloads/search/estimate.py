@@ -43,14 +43,8 @@ def estimate(
 ) -> FloatArray:
     """Estimate the time of one optimizer step of every plan [s], float64 (plans,).
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    plans : sequence of ParallelPlan
-        Plans that divide the model.
-    watch : function of (sequence, str)
-        Function that wraps a sequence to show progress, with a word for the work.
+    ``plans``: plans that divide the model. ``watch``: function that wraps a sequence to show
+    progress, with a word for the work.
     """
     seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
     for row, plan in enumerate(plans):
@@ -79,16 +73,9 @@ def best_estimates(
     The time of a plan is infinite if a lower bound of its estimate exceeds the estimates of
     ``count`` other plans. Every other time is that of :func:`estimate`, ties included.
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    plans : sequence of ParallelPlan
-        Plans that divide the model, all of one framework.
-    count : int
-        Number of the best plans whose order is needed, from 1.
-    watch : function of (sequence, str)
-        Function that wraps a sequence to show progress, with a word for the work.
+    ``plans``: plans that divide the model, all of one framework. ``count``: number of the best
+    plans whose order is needed, from 1. ``watch``: function that wraps a sequence to show progress,
+    with a word for the work.
     """
     shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):

@@ -27,8 +27,6 @@ def rows(columns: Columns) -> int:
 def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Columns:
     """Return every row with each of some values of a further field.
 
-    Examples
-    --------
     >>> rows = crossed(crossed(one_row(), "tp", [1, 2]), "pp", [1, 4])
     >>> rows["tp"].tolist(), rows["pp"].tolist()
     ([1, 1, 2, 2], [1, 4, 1, 4])
@@ -45,8 +43,6 @@ def kept(columns: Columns, which: BoolArray) -> Columns:
 def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, ...]]) -> BoolArray:
     """Return whether each row's values of some fields are one of these tuples.
 
-    Examples
-    --------
     >>> among({"tp": np.array([1, 2]), "cp": np.array([1, 1])}, ("tp", "cp"), [(2, 1)]).tolist()
     [False, True]
     """
@@ -60,8 +56,6 @@ def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, .
 def divisors(size: int) -> list[int]:
     """Return all divisors of a number, ascending; 0 has none.
 
-    Examples
-    --------
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """

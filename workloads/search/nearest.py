@@ -40,22 +40,11 @@ def nearest_plan(
 ) -> Changes | None:
     """Return the fewest changes to the stated fields that give a plan which divides and fits.
 
-    Parameters
-    ----------
-    stated : mapping
-        Fields of a plan, as :func:`workloads.training.plan.plan_file.complete` takes them.
-    model : Model
-    cluster : Cluster
-    lnc : int, optional
-        Physical cores of a logical core of Trainium.
+    ``stated``: fields of a plan, as :func:`workloads.training.plan.plan_file.complete` takes them.
+    ``lnc``: physical cores of a logical core of Trainium.
 
-    Returns
-    -------
-    dict or None
-        Fields to change, with their values; None if nothing near works.
+    Returns the fields to change, with their values; None if nothing near works.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
     >>> nearest_plan({"tp": 3}, named("llama-3.1-8b"), cluster("trn2.48xlarge"))

@@ -30,45 +30,31 @@ ORDERS_KEPT = 64
 class Line(NamedTuple):
     """Pipeline of one plan, as arrays for compiled code.
 
-    Attributes
-    ----------
-    passes : int64 array (3, stages, passes)
-        Phase, microbatch and chunk of each pass of each stage, see :func:`orders`.
-    number : int64 array (stages, chunks of a stage)
-        Number of each stage's chunks in the model.
-    stage : int64 array (chunks,)
-        Stage that holds each chunk of the model.
-    first : int64 array (chunks + 1,)
-        First layer of each chunk of the model, and the number of layers.
-    kind : int64 array (layers,)
-        0 for a dense layer, 1 for one with experts.
-    sparse : int64 array (chunks,)
-        Layers with experts of each chunk.
-    layer_s : float64 array (3, 2)
-        Time of one layer by phase and kind [s].
-    ends_s : float64 array (2, 3)
-        Further time of the first and the last chunk, by phase [s].
-    hop_s : float64 array (stages,)
-        Time of a transfer from a stage to the next, and from the last to the first [s].
-    gather_s : float64 array (layers,)
-        Time of gathering the bucket of parameters that begins with a layer [s].
-    reduce_s : float64 array (layers,)
-        Time of reducing the bucket of gradients that a layer's backward pass completes [s].
-    gather_rest_s : float64 array (stages,)
-        Time of gathering the parameters of a stage that belong to no layer [s].
-    reduce_rest_s : float64 array (chunks,)
-        Time of reducing the gradients that are left after the last layer of a chunk [s].
-    after_s : float64 array (stages,)
-        Time after the last pass [s].
-    tie_s : float
-        Time of the exchange of tied embeddings between the end stages before that [s].
-    gathers, reduces : int
-        Passes beside which parameters are gathered and gradients reduced: ``NOT``, ``ONCE`` or
-        ``EACH``.
-    reduced_in : int
-        Phase that completes gradients.
-    sends_beside, dp_beside : bool
-        Whether a stage computes while it sends, and while replicas exchange.
+    ``passes`` (3, stages, passes): phase, microbatch and chunk of each pass of each stage, see
+        :func:`orders`.
+    ``number`` (stages, chunks of a stage): number of each stage's chunks in the model.
+    ``stage`` (chunks,): stage that holds each chunk of the model.
+    ``first`` (chunks + 1,): first layer of each chunk of the model, and the number of layers.
+    ``kind`` (layers,): 0 for a dense layer, 1 for one with experts.
+    ``sparse`` (chunks,): layers with experts of each chunk.
+    ``layer_s`` (3, 2): time of one layer by phase and kind [s].
+    ``ends_s`` (2, 3): further time of the first and the last chunk, by phase [s].
+    ``hop_s`` (stages,): time of a transfer from a stage to the next, and from the last to the first
+        [s].
+    ``gather_s`` (layers,): time of gathering the bucket of parameters that begins with a layer [s].
+    ``reduce_s`` (layers,): time of reducing the bucket of gradients that a layer's backward pass
+        completes [s].
+    ``gather_rest_s`` (stages,): time of gathering the parameters of a stage that belong to no layer
+        [s].
+    ``reduce_rest_s`` (chunks,): time of reducing the gradients that are left after the last layer
+        of a chunk [s].
+    ``after_s`` (stages,): time after the last pass [s].
+    ``tie_s``: time of the exchange of tied embeddings between the end stages before that [s].
+    ``gathers, reduces``: passes beside which parameters are gathered and gradients reduced:
+        ``NOT``, ``ONCE`` or ``EACH``.
+    ``reduced_in``: phase that completes gradients.
+    ``sends_beside, dp_beside``: whether a stage computes while it sends, and while replicas
+        exchange.
     """
 
     passes: IntArray
@@ -106,10 +92,7 @@ def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
 def walk_s(line: Line) -> float:
     """Return the time from the start of an iteration to the end of its last update [s].
 
-    Raises
-    ------
-    ValueError
-        For stages that wait for each other in a circle.
+    Raises ValueError for stages that wait for each other in a circle.
     """
     stages = line.passes.shape[1]
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)

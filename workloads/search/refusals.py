@@ -27,17 +27,7 @@ def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> N
 
     Each field is checked in a plan whose other fields allow as much as possible.
 
-    Parameters
-    ----------
-    model : Model
-    base : ParallelPlan
-        Fields that all candidates share.
-    fixed : mapping
-        Stated fields.
-
-    Raises
-    ------
-    InputError
+    ``base``: fields that all candidates share. ``fixed``: stated fields.
     """
     check_model(base, model)
     alone = {name: fixed[name] for name in ALONE if name in fixed}

@@ -39,21 +39,16 @@ from workloads.training.plan.stage_layers import (
 class Replicas:
     """Times of exchanges between replicas, and after the last pass [s].
 
-    Attributes
-    ----------
-    gather_s : float64 array (layers,)
-        Time of gathering the bucket of parameters that begins with a layer; 0 if none does.
-    reduce_s : float64 array (layers,)
-        Time of reducing the bucket of gradients that a layer's backward pass completes; 0 if it
-        completes none.
-    gather_rest_s : float64 array (stages,)
-        Time of gathering the parameters of a stage that belong to no layer.
-    reduce_rest_s : float64 array (chunks,)
-        Time of reducing the gradients that are left after the last layer of a chunk.
-    after_s : float64 array (stages,)
-        Time of communication after the last pass and of the update.
-    tie_s : float
-        Time of summing the gradients of an embedding that both end stages hold.
+    ``gather_s`` (layers,): time of gathering the bucket of parameters that begins with a layer; 0
+        if none does.
+    ``reduce_s`` (layers,): time of reducing the bucket of gradients that a layer's backward pass
+        completes; 0 if it completes none.
+    ``gather_rest_s`` (stages,): time of gathering the parameters of a stage that belong to no
+        layer.
+    ``reduce_rest_s`` (chunks,): time of reducing the gradients that are left after the last layer
+        of a chunk.
+    ``after_s`` (stages,): time of communication after the last pass and of the update.
+    ``tie_s``: time of summing the gradients of an embedding that both end stages hold.
     """
 
     gather_s: FloatArray

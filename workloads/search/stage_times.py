@@ -37,15 +37,8 @@ and exchanges of replicas apart."""
 class Stage:
     """Plan whose passes are timed; its numbers of stages and replicas do not matter.
 
-    Attributes
-    ----------
-    model : Model
-    plan : ParallelPlan
-    chip : str
-        Catalogue part of the chip.
-    catalogue : Catalogue
-    time_s : function of a step
-        Time of a step's communication [s]; it is called only for axes of ``INSIDE``.
+    ``chip``: catalogue part of the chip.
+    ``time_s``: time of a step's communication [s]; it is called only for axes of ``INSIDE``.
     """
 
     model: Model

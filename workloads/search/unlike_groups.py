@@ -19,12 +19,8 @@ from workloads.training.plan.plan import ParallelPlan
 class _Lines(NamedTuple):
     """Groups as lines through the numbers of the ranks that some axes of a plan tell apart.
 
-    Attributes
-    ----------
-    axes : tuple of str
-        Axes along which the numbers count, the one that changes fastest first.
-    degree, step : int
-        Members of a group, and the distance of their numbers.
+    ``axes``: axes along which the numbers count, the one that changes fastest first.
+    ``degree, step``: members of a group, and the distance of their numbers.
     """
 
     axes: tuple[str, ...]
@@ -38,8 +34,6 @@ def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
     The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`. Of groups
     whose first chips are whole periods of the fabric apart only one is looked at.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> plan = ParallelPlan(tp=16, pp=9, dp=2, global_batch=2)
     >>> unlike_groups(plan, "tp", cluster("gb200-nvl72:4"))[:, [0, 7, 8, 15]].tolist()

@@ -90,8 +90,6 @@ class Batching:
     def prompts_text(self) -> str:
         """Way in which prompts are processed, for people.
 
-        Examples
-        --------
         >>> Batching().prompts_text, Batching(chunk_tokens=512).prompts_text
         ('whole, while decoding waits', 'in pieces of 512 tokens, beside decoding')
         """

@@ -17,12 +17,8 @@ from topologies.units import format_seconds
 class Slo:
     """Service-level objective: limits that a request must keep to count as attained.
 
-    Attributes
-    ----------
-    ttft_s, tpot_s : float
-        Largest time to first token and mean time per later token [s].
-    share : float
-        Share of requests that must attain both for a rate to count as under the SLO.
+    ``ttft_s, tpot_s``: largest time to first token and mean time per later token [s].
+    ``share``: share of requests that must attain both for a rate to count as under the SLO.
     """
 
     ttft_s: float = float("inf")
@@ -39,12 +35,8 @@ class Slo:
 class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fault of the program
     """An SLO that even an idle replica misses.
 
-    Attributes
-    ----------
-    replica : str
-        Name of the replica.
-    attained : float
-        Share of the requests of an idle replica that keep the limits.
+    ``replica``: name of the replica.
+    ``attained``: share of the requests of an idle replica that keep the limits.
     """
 
     def __init__(self, replica: str, slo: Slo, attained: float) -> None:
@@ -143,8 +135,6 @@ class Capacity:
 def fixed_rate(rate_per_s: float) -> Capacity:
     """Return a capacity without a latency model: a request keeps the SLO unless it is queued.
 
-    Examples
-    --------
     >>> float(fixed_rate(2.0).attained(0.5, 0.0)), float(fixed_rate(2.0).attained(1.0, 90.0))
     (1.0, 0.0)
     """

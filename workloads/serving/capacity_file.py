@@ -29,14 +29,8 @@ MOST_KEPT = 1000
 def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | None:
     """Read the table of a digest, exactly as it was kept; None if there is none.
 
-    Parameters
-    ----------
-    digest : str
-        Digest of everything that the table depends on.
-    slo : Slo
-        Limits that the table was computed for.
-    folder : Path, optional
-        Folder of the table; by default the one of all kept files.
+    ``digest``: digest of everything that the table depends on. ``slo``: limits that the table was
+    computed for. ``folder``: folder of the table; by default the one of all kept files.
     """
 
     def table(values: Any) -> Capacity:

@@ -35,14 +35,10 @@ MOST = 10_000
 class Pools:
     """Replicas of both kinds, and the network between them.
 
-    Attributes
-    ----------
-    prefill, decode : int
-        Replicas.
-    transfer_bytes_per_s : float
-        Rate at which one prompt's keys and values leave a prefill replica [B/s].
-    transfer_latency_s : float
-        Latency of each transfer [s].
+    ``prefill, decode``: replicas.
+    ``transfer_bytes_per_s``: rate at which one prompt's keys and values leave a prefill replica
+        [B/s].
+    ``transfer_latency_s``: latency of each transfer [s].
     """
 
     prefill: int
@@ -65,16 +61,11 @@ class Pools:
 class Apart:
     """Outcome of a run with both kinds of replicas.
 
-    Attributes
-    ----------
-    served : Served
-        Outcome of every request.
-    prefill_end_s, arrived_s : float array (requests,)
-        When a prompt was processed, and when its keys and values had arrived [s].
-    prefill_busy_s : float
-        Time in which prefill replicas worked, all together [s].
-    decode_busy_s : float
-        The same of decode replicas [s].
+    ``served``: outcome of every request.
+    ``prefill_end_s, arrived_s`` (requests,): when a prompt was processed, and when its keys and
+        values had arrived [s].
+    ``prefill_busy_s``: time in which prefill replicas worked, all together [s].
+    ``decode_busy_s``: the same of decode replicas [s].
     """
 
     served: Served
@@ -92,12 +83,8 @@ class Apart:
 def pools(cluster: Cluster, profile: Profile, prefill: int, decode: int) -> Pools:
     """Return pools of a cluster: over scale-up links where both fit a domain, else the fabric.
 
-    All chips of a replica send at once, each over its own links or adapter.
-
-    Raises
-    ------
-    InputError
-        For more replicas than the cluster has chips for.
+    All chips of a replica send at once, each over its own links or adapter. Raises InputError for
+    more replicas than the cluster has chips for.
     """
     counts = Pools(prefill, decode, 1.0)
     chips = (prefill + decode) * profile.chips

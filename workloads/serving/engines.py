@@ -51,30 +51,15 @@ def engine_batching(
 ) -> Batching:
     """Return the batching of a serving engine on the chips of a cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    engine : str
-        One of ``ENGINES``.
-    slots : int
-        Requests that decode at once.
-    chunk_tokens : int, optional
-        Tokens of an iteration with prompts; by default the engine's, or one more than the slots.
-    overlapped : bool, optional
-        Whether an iteration is planned while the one before runs; by default as the engine does.
-    poll_passes : int
-        Passes of decode between two looks for new requests.
-    gather : str, optional
-        ``PASSES:SHARE``: passes of decode for which prompts wait for others, unless they fill this
-        share of ``chunk_tokens``; such as ``"20:0.9"``.
+    ``engine``: one of ``ENGINES``. ``slots``: requests that decode at once. ``chunk_tokens``:
+    tokens of an iteration with prompts; by default the engine's, or one more than the slots.
+    ``overlapped``: whether an iteration is planned while the one before runs; by default as the
+    engine does. ``poll_passes``: passes of decode between two looks for new requests. ``gather``:
+    ``PASSES:SHARE``: passes of decode for which prompts wait for others, unless they fill this
+    share of ``chunk_tokens``; such as ``"20:0.9"``.
 
-    Raises
-    ------
-    InputError
-        For an unknown engine, one on Trainium, and for a gather that is no such pair.
+    Raises InputError for an unknown engine, one on Trainium, and for a gather that is no such pair.
 
-    Examples
-    --------
     >>> import cluster_sim as cs
     >>> engine_batching(cs.cluster("dgx-h200"), "tensorrt-llm", 64, gather="20:0.9").gather_tokens
     7372
@@ -100,8 +85,6 @@ def engine_numbers(catalogue: Catalogue, engine: str) -> Catalogue:
 
     A value that the catalogue's user has replaced or chosen stays.
 
-    Examples
-    --------
     >>> engine_numbers(shipped_catalogue(), "vllm").value("serving.gpu", "request_iteration")
     2e-05
     """
@@ -145,9 +128,7 @@ def _usual_tokens(cluster: Cluster, engine: str) -> int:
 def read_gather(text: str) -> tuple[int, float]:
     """Read ``PASSES:SHARE``: passes for which prompts wait, and a share of an iteration's tokens.
 
-    Raises
-    ------
-    InputError
+    Raises InputError.
     """
     passes, _, share = text.partition(":")
     try:

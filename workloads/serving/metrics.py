@@ -69,8 +69,6 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
 
     A percentage alone is the share of requests: ``99.9%``.
 
-    Examples
-    --------
     >>> parse_slo("ttft=2s,tpot=50ms")
     Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
     >>> parse_slo("tpot=50ms,share=99.9%").share
@@ -99,13 +97,8 @@ def parse_slo(text: str, *, share: float = 0.99) -> Slo:
 def parse_share(text: str, where: str) -> float:
     """Read a share below 1, as ``99.9%`` or ``0.999``.
 
-    Raises
-    ------
-    InputError
-        For anything else.
+    Raises InputError for anything else.
 
-    Examples
-    --------
     >>> parse_share("99.9%", "slo share"), parse_share("0.95", "slo share")
     (0.999, 0.95)
     """

@@ -31,12 +31,8 @@ GPU_CHUNK = 8192
 class Steady:
     """Steady latencies and throughput of a replica.
 
-    Attributes
-    ----------
-    ttft_s, tpot_s : float
-        Time to first token and time per later token, each a median or mean [s].
-    tokens_per_s : float
-        Output tokens per second.
+    ``ttft_s, tpot_s``: time to first token and time per later token, each a median or mean [s].
+    ``tokens_per_s``: output tokens per second.
     """
 
     ttft_s: float
@@ -56,17 +52,8 @@ def steady(
 ) -> Steady:
     """Predict one row of a serving benchmark, with the batching that is usual for the chip.
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    tp : int, optional
-        Chips of the replica, see :func:`workloads.serving.profile.profile`.
-    precision : str
-    prompt_tokens, output_tokens : int
-        Tokens of every request.
-    concurrency : int
-        Number of requests at any time.
+    ``tp``: chips of the replica, see :func:`workloads.serving.profile.profile`. ``prompt_tokens,
+    output_tokens``: tokens of every request. ``concurrency``: number of requests at any time.
     """
     replica = profile(model, cluster, tp=tp, precision=precision)
     if chip_family(cluster.chip, cluster.catalogue).is_neuron:
@@ -109,18 +96,9 @@ def benchmark(
 ) -> Steady:
     """Return means of a benchmark that draws lengths and includes its first burst of requests.
 
-    Parameters
-    ----------
-    replica : Profile
-    longest : (int, int)
-        Prompt and output tokens of the longest requests.
-    shortest : float
-        Ratio of the shortest to the longest lengths, between which lengths are drawn uniformly.
-    rounds : int
-        Requests of each user, all of which count.
-    batching : Batching
-        Batching with a slot for each user.
-    speculation : Speculation, optional
+    ``longest``: prompt and output tokens of the longest requests. ``shortest``: ratio of the
+    shortest to the longest lengths, between which lengths are drawn uniformly. ``rounds``: requests
+    of each user, all of which count. ``batching``: batching with a slot for each user.
     """
     users, rng = batching.slots, np.random.default_rng(0)
     count = rounds * users

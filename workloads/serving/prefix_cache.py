@@ -44,15 +44,9 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
     A block hits only if all blocks before it do, because its keys and values depend on them. The
     cache is empty at the start.
 
-    Parameters
-    ----------
-    blocks : iterable of sequence of int
-        Names of each prompt's blocks, in the order of arrival.
-    capacity : int
-        Number of blocks that the cache holds.
+    ``blocks``: names of each prompt's blocks, in the order of arrival. ``capacity``: number of
+    blocks that the cache holds.
 
-    Examples
-    --------
     >>> lru_hits([[1, 2, 3], [1, 2, 4], [9], [1, 2, 3]], capacity=4)
     [0, 2, 0, 2]
     """
@@ -77,18 +71,11 @@ def lru_hits(blocks: Iterable[Sequence[int]], capacity: int) -> list[int]:
 def share_hits(prompt: IntArray, share: float, *, cold_tokens: int = 0) -> IntArray:
     """Return the cached tokens of each prompt for a cached share, int64 (requests,).
 
-    Parameters
-    ----------
-    prompt : int array (requests,)
-        Tokens of each prompt, in order of arrival.
-    share : float
-        Share of a prompt's tokens that a full cache holds.
-    cold_tokens : int
-        Tokens until the cache is full. Before that, as after a change of role, the share grows in
-        proportion to the tokens of earlier prompts. 0 for a cache that is full from the start.
+    ``prompt`` (requests,): tokens of each prompt, in order of arrival. ``share``: share of a
+    prompt's tokens that a full cache holds. ``cold_tokens``: tokens until the cache is full. Before
+    that, as after a change of role, the share grows in proportion to the tokens of earlier prompts.
+    0 for a cache that is full from the start.
 
-    Examples
-    --------
     >>> share_hits(np.array([100, 100, 100]), 0.5, cold_tokens=200).tolist()
     [0, 25, 50]
     """

@@ -49,38 +49,26 @@ Tokens = TypeVar("Tokens", float, FloatArray)
 class Profile:
     """Times and sizes of one replica.
 
-    Attributes
-    ----------
-    name : str
-    chips : int
-        Chips of one replica.
-    tokens : float array (sizes,)
-        Numbers of tokens of an iteration for which ``linear_s`` is computed, ascending.
-    linear_s : float array (sizes,)
-        Time of matrix products, all-reduces and the overhead of an iteration [s].
-    decode_kv_s : float
-        Attention time for each cached token of each decoding request [s].
-    prefill_token_s : float
-        Overhead of each prompt token, over all layers [s].
-    prefill_square_s : float
-        Attention time of a prompt token for each token before it [s].
-    weights_bytes, kv_bytes_per_token, kv_budget_bytes : float
-        Weights, cache of a token, and room for the cache, of the whole replica [B].
-    decode_request_s : float
-        Time of each decoding request that does not depend on its cached tokens, in attention and
-        on the host [s].
-    request_s : float
-        Time in network, tokenizer and scheduler before the engine sees a request [s].
-    prompt_linear_s : float array (sizes,), optional
-        Times as in ``linear_s`` of an iteration with prompts, where they differ [s].
-    expert_groups : int
-        Groups of ranks that divide the experts of a mixture while prompts run.
-    precision : str
-        Precision of the weights; empty for the stored one.
-    window_tokens : int
-        Tokens that layers with attention in windows read of each request; 0 without such layers.
-    decode_window_s : float
-        Attention time of these layers for each token that they read [s].
+    ``chips``: chips of one replica.
+    ``tokens`` (sizes,): numbers of tokens of an iteration for which ``linear_s`` is computed,
+        ascending.
+    ``linear_s`` (sizes,): time of matrix products, all-reduces and the overhead of an iteration
+        [s].
+    ``decode_kv_s``: attention time for each cached token of each decoding request [s].
+    ``prefill_token_s``: overhead of each prompt token, over all layers [s].
+    ``prefill_square_s``: attention time of a prompt token for each token before it [s].
+    ``weights_bytes, kv_bytes_per_token, kv_budget_bytes``: weights, cache of a token, and room for
+        the cache, of the whole replica [B].
+    ``decode_request_s``: time of each decoding request that does not depend on its cached tokens,
+        in attention and on the host [s].
+    ``request_s``: time in network, tokenizer and scheduler before the engine sees a request [s].
+    ``prompt_linear_s`` (sizes,): times as in ``linear_s`` of an iteration with prompts, where they
+        differ [s].
+    ``expert_groups``: groups of ranks that divide the experts of a mixture while prompts run.
+    ``precision``: precision of the weights; empty for the stored one.
+    ``window_tokens``: tokens that layers with attention in windows read of each request; 0 without
+        such layers.
+    ``decode_window_s``: attention time of these layers for each token that they read [s].
     """
 
     name: str
@@ -310,10 +298,7 @@ def _experts_held_again(rank: RankShare) -> int:
 def forward_s(model: Model, cluster: Cluster, tokens: int, *, precision: str = "bf16") -> float:
     """Forward pass of one sequence over the chips of a server, without engine overheads [s].
 
-    Raises
-    ------
-    InputError
-        For a cluster without chips.
+    Raises InputError for a cluster without chips.
     """
     if not cluster.chip:
         raise InputError(f"{cluster.name} has no chip; name a machine.")

@@ -90,12 +90,7 @@ def closed_loop(
     """Serve requests of a constant number of users, each of whom sends the next one at an end.
 
     The arrival times of the requests are replaced by the ends that bring them; the other parameters
-    are those of :func:`serve`.
-
-    Raises
-    ------
-    InputError
-        For a concurrency below 1, and as :func:`serve`.
+    are those of :func:`serve`. Raises InputError for a concurrency below 1, and as :func:`serve`.
     """
     if concurrency < 1:
         raise InputError(f"a concurrency of {concurrency} requests; it must be at least 1.")

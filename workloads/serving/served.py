@@ -14,20 +14,12 @@ from workloads.serving.requests import Requests
 class Served:
     """Outcome of each request; times are NaN for one that was not finished.
 
-    Attributes
-    ----------
-    requests : Requests
-    first_token_s, end_s : float array (requests,)
-    gap_s, gap_count : float array (stretches,)
-        Mean time between tokens of each stretch of decoding, and how many tokens it covers.
-    busy_s, end_of_run_s : float
-        Time with anything to do, and the end of the last iteration [s].
-    kv_peak_tokens : int
-    batch_mean : float
-        Requests that decode, mean over decode iterations.
-    iterations : int
-    request_s : float
-        Part of every time to first token outside the engine [s].
+    ``first_token_s, end_s`` (requests,).
+    ``gap_s, gap_count`` (stretches,): mean time between tokens of each stretch of decoding, and how
+        many tokens it covers.
+    ``busy_s, end_of_run_s``: time with anything to do, and the end of the last iteration [s].
+    ``batch_mean``: requests that decode, mean over decode iterations.
+    ``request_s``: part of every time to first token outside the engine [s].
     """
 
     requests: Requests

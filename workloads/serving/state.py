@@ -20,11 +20,7 @@ from workloads.serving.speculation import Speculation
 class Prompt:
     """An admitted prompt that is processed in pieces.
 
-    Attributes
-    ----------
-    request : int
-    tokens : int
-        Tokens of the prompt whose keys and values are cached so far.
+    ``tokens``: tokens of the prompt whose keys and values are cached so far.
     """
 
     request: int
@@ -35,45 +31,29 @@ class Prompt:
 class State:
     """A replica in the middle of a run.
 
-    Attributes
-    ----------
-    profile, batching, requests, speculation
-        What is served, and how.
-    batch : Batch
-        Requests that decode together.
-    now_s : float
-        Time [s].
-    planned_s : float
-        Start of the last iteration, at which an overlapped scheduler planned the next one [s].
-    next_arrival : int
-        First request that the scheduler has not seen.
-    waiting : deque of int
-        Requests that it has seen and not admitted, first come, first served.
-    unseen_passes : int
-        Passes of decode since the scheduler last looked for new requests.
-    gathering_passes : int
-        Passes of decode for which the first waiting prompt has been held back.
-    prompts : list of Prompt
-        Admitted prompts that are not finished.
-    cached_tokens, reserved_tokens, peak_tokens : int
-        Tokens in the cache now, those for which admitted requests have reserved room, and the most
-        that were in the cache.
-    closed : bool
-        Whether a user sends the next request at the end of the one before.
-    sent : int
-        Requests that the users of a closed loop have sent.
-    first_token_s, end_s : float array (requests,)
-        Times of the first and the last token of each request, NaN before [s].
-    gaps : list of (float, float)
-        Mean time between tokens of each stretch of decoding [s], and how many tokens it covers.
-    owed_s : float
-        Time in which decode waited for prompts since its last pass [s]; part of its next gap.
-    busy_s : float
-        Time with anything to do [s].
-    batch_sum : float
-        Requests that decode, summed over ``decode_steps``.
-    decode_steps, iterations : int
-        Iterations in which requests decode, and all.
+    ``profile, batching, requests, speculation``: what is served, and how.
+    ``batch``: requests that decode together.
+    ``now_s``: time [s].
+    ``planned_s``: start of the last iteration, at which an overlapped scheduler planned the next
+        one [s].
+    ``next_arrival``: first request that the scheduler has not seen.
+    ``waiting``: requests that it has seen and not admitted, first come, first served.
+    ``unseen_passes``: passes of decode since the scheduler last looked for new requests.
+    ``gathering_passes``: passes of decode for which the first waiting prompt has been held back.
+    ``prompts``: admitted prompts that are not finished.
+    ``cached_tokens, reserved_tokens, peak_tokens``: tokens in the cache now, those for which
+        admitted requests have reserved room, and the most that were in the cache.
+    ``closed``: whether a user sends the next request at the end of the one before.
+    ``sent``: requests that the users of a closed loop have sent.
+    ``first_token_s, end_s`` (requests,): times of the first and the last token of each request, NaN
+        before [s].
+    ``gaps``: mean time between tokens of each stretch of decoding [s], and how many tokens it
+        covers.
+    ``owed_s``: time in which decode waited for prompts since its last pass [s]; part of its next
+        gap.
+    ``busy_s``: time with anything to do [s].
+    ``batch_sum``: requests that decode, summed over ``decode_steps``.
+    ``decode_steps, iterations``: iterations in which requests decode, and all.
     """
 
     profile: Profile

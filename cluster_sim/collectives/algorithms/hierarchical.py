@@ -141,6 +141,7 @@ def _simulated_ps(alike: _Alike) -> int:
     inner = one_chip_legs or _inner_legs(call, ranks)
 
     def schedule_of(outer: list[Leg], slices: int) -> Schedule:
+        """Schedule of few messages with these steps between groups."""
         parts = [([*legs, *outer], weight) for legs, weight in inner]
         messages = staged_by_few(call, ranks.size, parts, slices)
         messages = replace(messages, cycles=cycles_inside(call))

@@ -88,11 +88,6 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
     return max(bounds, key=lambda bound: bound.time_ps)
 
 
-def lower_bound_ps(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> int:
-    """Return the shortest time that a call can take [ps]; see :func:`lower_bound`."""
-    return lower_bound(call, ideal=ideal, sbuf=sbuf).time_ps
-
-
 def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
     """Return the bytes that must leave a set of ``inside`` ranks, by any algorithm.
 

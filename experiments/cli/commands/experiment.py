@@ -79,6 +79,7 @@ def _command(chosen: Experiment) -> Any:
     arguments = _arguments(module.run)
 
     def ask(call: Invocation, options: Mapping[str, Any]) -> None:
+        """Run the experiment with the options as they were stated."""
         values = {name: argument.read(options) for name, argument in arguments.items()}
         parameters = inspect.signature(module.run).parameters
         common = {name: getattr(call, name) for name in COMMON if name in parameters}
@@ -183,6 +184,7 @@ def _run(
     answer = headline(figure)
 
     def document() -> dict[str, Any]:
+        """JSON document of the answer."""
         return {
             "experiment": chosen.name,
             "question": chosen.question,
@@ -192,6 +194,7 @@ def _run(
         }
 
     def write(run: Run) -> None:
+        """Write figure and rows of the experiment."""
         called = getattr(module, "FIGURE", chosen.name)
         run.figure(called, figure, title=chosen.question)
         run.table("metrics", frame, title="Rows", parquet=True)
@@ -236,6 +239,7 @@ def _first_line(text: str) -> str:
 
 def _list_reader(item: Callable[[str], Any]) -> Callable[[str, Any], Any]:
     def read(name: str, text: str | None) -> tuple[Any, ...] | None:
+        """Read values that stand between commas."""
         try:
             return None if text is None else tuple(item(part.strip()) for part in text.split(","))
         except ValueError:

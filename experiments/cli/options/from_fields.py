@@ -95,6 +95,7 @@ def as_options(
         raise TypeError(f"command {name} has two options of one name")
 
     def call(**stated: Any) -> int | None:
+        """Answer the command with what click read."""
         # click gives an empty tuple where an option that may be repeated is not stated
         values = {
             key: list(value) or None if isinstance(value, tuple) else value
@@ -104,6 +105,7 @@ def as_options(
             return answer(values)
 
     def answer(values: Mapping[str, Any]) -> int | None:
+        """Answer the command with the value of each parameter."""
         arguments = {key: group.build(values) for key, group in groups.items()}
         inputs = {key: values[key] for key in recorded}
         for key, value in arguments.items():
@@ -156,6 +158,7 @@ def _stated(stated: Stated) -> _Group:
     defaults = {field.name: field.default for field in dataclasses.fields(stated.kind)}
 
     def parameter(key: str, option: Option) -> click.Parameter:
+        """Parameter of click for one field."""
         kind = option.kind or _bare(hints[key])
         kind = kind if kind in PLAIN else str
         if key in stated.required:

@@ -11,7 +11,7 @@ from cluster_sim.collectives import (
     compose,
     duration_ps,
     few_ranks,
-    lower_bound_ps,
+    lower_bound,
     prove,
     rows,
     whole,
@@ -88,7 +88,8 @@ def test_every_collective_is_proven_conserved_and_above_its_bound(engine, case):
     assert prove(schedule) == "proven"
     trace = run(schedule.schedule, engine=engine)
     assert violations(trace) == []
-    assert trace.total_ps >= lower_bound_ps(Call(case.op, case.group, case.size), ideal=case.ideal)
+    call = Call(case.op, case.group, case.size)
+    assert trace.total_ps >= lower_bound(call, ideal=case.ideal).time_ps
 
 
 def test_wire_rate_of_the_4x4_torus():

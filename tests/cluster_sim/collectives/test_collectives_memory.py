@@ -14,7 +14,6 @@ from cluster_sim.collectives import (
     hbm_bytes,
     hbm_bytes_per_s,
     lower_bound,
-    lower_bound_ps,
     prove,
     whole,
 )
@@ -181,7 +180,7 @@ def test_the_bound_of_a_full_node_is_its_memory_and_of_one_rank_a_chip_its_links
     for left_out in ({"ideal": True}, {"sbuf": True}):
         assert lower_bound(Call(op, full, GIB), **left_out).what == "injection"
     pairs = hbm_bytes(Call(op, full, GIB), "kangaring")
-    assert lower_bound_ps(Call(op, full, GIB)) == pairs * 10**12 // (16 * 2_900_000_000_000)
+    assert lower_bound(Call(op, full, GIB)).time_ps == pairs * 10**12 // (16 * 2_900_000_000_000)
 
 
 @pytest.mark.parametrize("op", KINDS)
@@ -189,7 +188,7 @@ def test_the_bound_of_a_full_node_is_its_memory_and_of_one_rank_a_chip_its_links
 @pytest.mark.parametrize(("machine", "cores"), [("trn2.48xlarge", 4), ("trn1.32xlarge", 2)])
 def test_no_algorithm_beats_the_bound_of_memory(machine, cores, op, size):
     group = Group(cluster(machine), [0, 1, 4, 5], cores)
-    bound = lower_bound_ps(Call(op, group, size))
+    bound = lower_bound(Call(op, group, size)).time_ps
     assert all(
         duration_ps(Call(op, group, size), name) >= bound for name in algorithm_names(op, group)
     )

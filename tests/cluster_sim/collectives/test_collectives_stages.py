@@ -13,7 +13,7 @@ from cluster_sim.collectives import (
     build,
     compose,
     duration_ps,
-    lower_bound_ps,
+    lower_bound,
     prove,
     rows,
     whole,
@@ -110,7 +110,7 @@ def test_domains_exchange_in_the_prime_factors_of_their_number(each):
     # No faster than its bytes and its steps.
     step_ps = machine.scale_out.latency_ps
     total = run(collective.schedule).total_ps
-    assert total >= lower_bound_ps(Call("all-reduce", group, 2**12))
+    assert total >= lower_bound(Call("all-reduce", group, 2**12)).time_ps
     assert 20 * step_ps <= total < 25 * step_ps + 20 * 10**6
 
 

@@ -13,7 +13,7 @@ from cluster_sim.collectives import (
     Group,
     build,
     compose,
-    lower_bound_ps,
+    lower_bound,
     prove,
     suitable,
 )
@@ -45,7 +45,7 @@ def test_every_algorithm_is_proven_and_equal_on_both_engines(
     kind: str, chips: Sequence[int]
 ) -> None:
     call = CollectiveCall(kind, Group(MIXED, np.array(chips)), 24 * 2**20)
-    bound = lower_bound_ps(call)
+    bound = lower_bound(call).time_ps
     algorithms = suitable(call)
     assert algorithms
     for algorithm in algorithms:

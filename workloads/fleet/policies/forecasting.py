@@ -49,6 +49,7 @@ def forecast(
         )
 
     def policy(view: View) -> FloatArray | None:
+        """Units for the forecast, at the minutes that the policy acts."""
         if view.minute % every and view.minute > 0:
             return None
         lead = max(1, -(-round((view.lead_s if lead_s is None else lead_s) * 1000) // 60_000))

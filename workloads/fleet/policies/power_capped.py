@@ -26,6 +26,7 @@ def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
     limit = [-1]
 
     def policy(view: View) -> Decision:
+        """Units as the serving policy wants, training as the power allows."""
         alive = view.units - view.broken
         serving = int((view.serving + view.coming).sum())
         rise_w = view.unit_busy_w - view.unit_idle_w

@@ -95,6 +95,7 @@ def predictive(expected: Expected, weights: Weights) -> Policy:
     plans: list[_Plan] = []
 
     def policy(view: View) -> Decision:
+        """Decision of the first step of the latest plan."""
         serving = None
         if view.minute % STEP == 0 or not plans:
             plans[:] = [_plan(view, expected, weights)]
@@ -116,6 +117,7 @@ def expected_by_forecast(
     """
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
+        """Units that the next intervals need, with margin and without."""
         lead = max(1, math.ceil(round(view.lead_s * 1000) / 60_000))
         first_weekday = (view.weekday - (view.history + view.minute) // MINUTES_PER_DAY) % 7
         rows, loads = [], []
@@ -143,6 +145,7 @@ def expected_by_foresight(need: FloatArray, *, headroom: float = 0.0) -> Expecte
     """
 
     def expected(view: View, intervals: int) -> tuple[FloatArray, FloatArray]:
+        """Units that the next intervals need, with margin and without."""
         lead = max(1, math.ceil(round(view.lead_s * 1000) / 60_000))
         last = need.shape[1] - 1
         result = np.empty((len(need), intervals))

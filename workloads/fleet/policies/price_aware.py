@@ -31,6 +31,7 @@ def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
     divided = _Divided()
 
     def policy(view: View) -> Decision:
+        """Units as the serving policy wants, training in the cheap share of a day."""
         ahead = view.prices_usd_per_mwh[:MINUTES_PER_DAY]
         cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
         left = share * len(ahead) - cheaper

@@ -25,6 +25,7 @@ def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float
     check_not_negative(headroom=headroom, hysteresis=hysteresis, hold_s=hold_s)
 
     def policy(view: View) -> FloatArray:
+        """Units for the load, fewer only below the hysteresis."""
         hold_minutes = max(1, round(hold_s / 60.0))
         # Units to work off the waiting requests within ten minutes come on top.
         need = view.load[:, -1] * (1 + headroom) + view.backlog / 10.0

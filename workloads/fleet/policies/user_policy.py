@@ -59,6 +59,7 @@ def _guarded(policy: Policy, file: Path) -> Policy:
     """Turn an error of the user's function into one line that names the file and the minute."""
 
     def guarded(view: View) -> npt.ArrayLike | Decision | None:
+        """Ask the policy; its faults name file and minute."""
         try:
             with redirect_stdout(sys.stderr):
                 return policy(view)

@@ -25,18 +25,13 @@ USUAL_PEAK_SHARE = 0.9
 class Sizing:
     """A demand compared with a fleet, in its busiest hour.
 
-    Attributes
-    ----------
-    demand_scale : float
-        Factor on the demand as it was read; 1 where it was not scaled.
-    demand_peak_requests_per_s, demand_peak_tokens_per_s : float
-        Mean rates of all services in the busiest clock hour, the one that needs most units.
-    capacity_requests_per_s, capacity_tokens_per_s : float
-        Rates that the whole fleet sustains under the SLO, with requests like those of that hour.
-    unit_capacity_requests_per_s, unit_capacity_tokens_per_s : float
-        The same rates of one unit.
-    units_needed_peak : float
-        Units that the busiest hour needs, not rounded.
+    ``demand_scale``: factor on the demand as it was read; 1 where it was not scaled.
+    ``demand_peak_requests_per_s, demand_peak_tokens_per_s``: mean rates of all services in the
+        busiest clock hour, the one that needs most units.
+    ``capacity_requests_per_s, capacity_tokens_per_s``: rates that the whole fleet sustains under
+        the SLO, with requests like those of that hour.
+    ``unit_capacity_requests_per_s, unit_capacity_tokens_per_s``: the same rates of one unit.
+    ``units_needed_peak``: units that the busiest hour needs, not rounded.
     """
 
     demand_scale: float
@@ -58,10 +53,7 @@ def sizing(
 ) -> Sizing:
     """Compare a demand with a fleet of ``units`` units.
 
-    Raises
-    ------
-    InputError
-        For a demand without requests.
+    Raises InputError for a demand without requests.
     """
     need = period_means(units_needed(demand, services).sum(axis=0), 60)
     hour = int(np.argmax(need))
@@ -86,11 +78,8 @@ def scale_factor(
 ) -> float:
     """Return the factor by which a demand is scaled to a fleet.
 
-    Parameters
-    ----------
-    scale_to_peak : float, optional
-        Share of the fleet that the busiest hour shall need. By default it is 0.9 for a demand that
-        is only a shape, and one with counts of requests is not scaled.
+    ``scale_to_peak``: share of the fleet that the busiest hour shall need. By default it is 0.9 for
+    a demand that is only a shape, and one with counts of requests is not scaled.
     """
     if scale_to_peak is None:
         if demand.absolute:
@@ -125,21 +114,15 @@ def _hourly(by_minute: FloatArray, minute: int) -> float:
 class Period:
     """The part of a demand that is run, and its size.
 
-    Attributes
-    ----------
-    days : float, optional
-        Length [days]; by default up to a week, infinity for all of the demand.
-    start_day : float
-        Day of the demand on which the run begins [days]. Earlier days are history, which policies
-        know.
-    scale_to_peak : float, optional
-        Share of the fleet that the busiest hour of the run is scaled to need. By default a demand
-        with counts of requests runs as it is, and one that is only a shape is scaled to 0.9.
-    noise : float or "measured"
-        Relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it is,
-        "measured" the spread of the demand itself.
-    seed : int
-        Seed of the noise.
+    ``days``: length [days]; by default up to a week, infinity for all of the demand.
+    ``start_day``: day of the demand on which the run begins [days]. Earlier days are history, which
+        policies know.
+    ``scale_to_peak``: share of the fleet that the busiest hour of the run is scaled to need. By
+        default a demand with counts of requests runs as it is, and one that is only a shape is
+        scaled to 0.9.
+    ``noise``: relative spread of Gamma noise on top of Poisson arrivals; 0 takes the demand as it
+        is, "measured" the spread of the demand itself.
+    ``seed``: seed of the noise.
     """
 
     days: float | None = None
@@ -197,11 +180,7 @@ def draw_noise(demand: Demand, spread: FloatArray | float, seed: int) -> Demand:
 class Share:
     """A model with its share of a service's requests.
 
-    Attributes
-    ----------
-    model : Model
-    share : float, optional
-        Share of the requests; by default all models have equal shares.
+    ``share``: share of the requests; by default all models have equal shares.
     """
 
     model: Model
@@ -212,15 +191,9 @@ def divided(demand: Demand, shares: Sequence[Share]) -> tuple[Demand, tuple[Mode
     """Return a demand with a model for each of its services.
 
     One model answers every service. As many models as services answer them in order. Several models
-    for one service divide its requests; each then has a service of its own.
+    for one service divide its requests; each then has a service of its own. Raises InputError for
+    another number of models, or shares that do not add up to 1.
 
-    Raises
-    ------
-    InputError
-        For another number of models, or shares that do not add up to 1.
-
-    Examples
-    --------
     >>> from workloads.demand import constant
     >>> from workloads.models.huggingface import named
     >>> both = [Share(named("llama-3.1-405b"), 0.2), Share(named("llama-3.1-8b"), 0.8)]
@@ -280,16 +253,9 @@ def batch_work(
 ) -> BatchWork | None:
     """Return the batch work of a run.
 
-    Parameters
-    ----------
-    demand : Demand
-        Interactive requests of the run, of which the tier may be a share.
-    stated : Demand, optional
-        The tier's requests in the run where it has a demand of its own.
-    services : sequence of Service
-        Services of one model, whose weights the batch work uses as well.
-    tier : BatchTier, optional
-        None for a fleet without batch work.
+    ``demand``: interactive requests of the run, of which the tier may be a share. ``stated``: the
+    tier's requests in the run where it has a demand of its own. ``services``: services of one
+    model, whose weights the batch work uses as well. ``tier``: None for a fleet without batch work.
     """
     if tier is None:
         return None

@@ -29,14 +29,9 @@ def failures_from(
     no spare unit remedies (optical links, switches, software) stop training jobs and take nothing
     out of service; they occur as often as in a job on the whole cluster.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    services : sequence of Service
-        Servers fail one by one if no service has a replica, or a group of prefill and decode
-        replicas, that spans several servers.
-    domains : bool
-        Whether larger parts than servers fail as well.
+    ``services``: servers fail one by one if no service has a replica, or a group of prefill and
+    decode replicas, that spans several servers. ``domains``: whether larger parts than servers fail
+    as well.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     servers = max(1, cluster.chips_per_domain // cluster.chips_per_server)

@@ -62,14 +62,9 @@ def busiest_group(some: Experts, tokens: FloatArray, groups: int) -> tuple[Float
 
     Routing is balanced and random, so both numbers vary about their means as sums of independent
     choices do. The busiest of G groups exceeds the mean by as much as the largest of G normal
-    variates is expected to. With one group the numbers are the means.
-
-    Returns
-    -------
-    touched : float array
-        Experts that any token is routed to, in the shape of ``tokens``.
-    rows : float array
-        Rows that the group's experts compute, in the shape of ``tokens``.
+    variates is expected to. With one group the numbers are the means. Returns ``touched``: experts
+    that any token is routed to, in the shape of ``tokens``. ``rows``: rows that the group's experts
+    compute, in the shape of ``tokens``.
     """
     held = some.count / groups
     chance = 1 - (1 - some.per_token / some.count) ** tokens
@@ -84,8 +79,6 @@ def busiest_group(some: Experts, tokens: FloatArray, groups: int) -> tuple[Float
 def expected_largest(count: int) -> float:
     """Return the expected largest one of ``count`` independent standard normal variates.
 
-    Examples
-    --------
     >>> [round(expected_largest(count), 3) for count in (1, 2, 4, 8)]
     [0.0, 0.564, 1.029, 1.424]
     """

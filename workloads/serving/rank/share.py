@@ -28,9 +28,7 @@ MEASURED_WITH_QUANTISATION = ("fp8", "mxfp8")
 def check_cache(precision: str | None) -> str | None:
     """Return a precision of cached keys and values, or refuse an unknown one.
 
-    Raises
-    ------
-    InputError
+    Raises InputError.
     """
     if precision is not None and precision not in SERVING_CACHES:
         raise InputError(
@@ -44,22 +42,13 @@ def check_cache(precision: str | None) -> str | None:
 class RankShare:
     """One rank's share of a model that is divided among the chips of a replica.
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    chips : int
-        Chips of the replica.
-    precision : str
-        Precision of weights and products.
-    catalogue : Catalogue
-    cores : int
-        Logical cores of the replica, each of which runs a rank; 0 for all of its chips.
-    ep : int
-        Groups of ranks that divide the experts, on Trainium only while prompts run. The ranks of a
-        group divide each expert's width.
-    cache_precision : str, optional
-        Precision of cached keys and values; by default the one that ``KV_BYTES`` says.
+    ``chips``: chips of the replica.
+    ``precision``: precision of weights and products.
+    ``cores``: logical cores of the replica, each of which runs a rank; 0 for all of its chips.
+    ``ep``: groups of ranks that divide the experts, on Trainium only while prompts run. The ranks
+        of a group divide each expert's width.
+    ``cache_precision``: precision of cached keys and values; by default the one that ``KV_BYTES``
+        says.
     """
 
     model: Model

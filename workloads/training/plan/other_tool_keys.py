@@ -59,6 +59,7 @@ def _choice(name: str, choices: Mapping[str, Any]) -> tuple[str, Rule]:
     """Rule for a word that stands for the value under it in ``choices``."""
 
     def read(value: Any, _all: Mapping[str, Any]) -> Any:
+        """Look a word up among the choices."""
         word = str(value).lower()
         if word not in choices:
             raise ValueError(f"one of {', '.join(choices)}")

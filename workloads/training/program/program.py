@@ -140,6 +140,7 @@ def _streams(
     alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
 
     def stream(of_stage: StageParts) -> Stream:
+        """Ops of a stage, shared with equal ones."""
         origin = digest((alike, of_stage.contents(), *of_stage.order.passes))
 
         def make() -> Stream:

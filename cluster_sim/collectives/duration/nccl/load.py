@@ -87,6 +87,7 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     ring, shard = size_bytes * (ranks - 1) / ranks, size_bytes / ranks
 
     def load(way: Way, inside: float, outside: float, **other: float) -> Load:
+        """Load of one way of this call, with the extra traffic that it has."""
         optional: dict[str, float] = dict.fromkeys(OPTIONAL, 0.0)
         few = 2 * int(chips.max()) < min(group.cluster.chips_per_domain, SERVER)
         optional["beside"] = float(far > 1 and few)

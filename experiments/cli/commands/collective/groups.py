@@ -103,6 +103,7 @@ def how_to_measure(
     matrix = None if inputs.matrix is None else read_matrix(inputs.matrix)
 
     def measured(size: int) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of one size."""
         sent = skewed_matrix(group.ranks, size, inputs.skew or 0.0) if matrix is None else matrix
         return measure_v(
             group, sent, inputs.algorithm, ideal=inputs.ideal, engine=engine, faults=faults

@@ -43,6 +43,7 @@ def rank_fleet(
     expectations: dict[str, Expectation] = {}
 
     def answer(catalogue: Catalogue) -> Expectation:
+        """Expectation of the fleet with the numbers of a catalogue."""
         # A catalogue that records reads has to be read again for each of the two answers.
         if catalogue.digest not in expectations or isinstance(catalogue, NotingCatalogue):
             expectations[catalogue.digest] = expectation_at(question, base, catalogue)

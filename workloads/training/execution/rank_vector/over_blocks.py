@@ -40,6 +40,7 @@ def over_blocks(
         free.put(state)
 
     def work_on(stretch: tuple[int, int]) -> int:
+        """Work on a stretch with a state that is free."""
         state = free.get()
         work(state, stretch)
         free.put(state)
