@@ -17,6 +17,7 @@ from experiments.reports.plan_rows import (
     ranked,
 )
 from experiments.reports.plan_text import headline, remarks, sifted
+from experiments.reports.remarks import check_remarks
 from experiments.reports.training import stated
 from topologies.units import format_seconds
 from workloads.search import Search
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
-    best, own = search.finalists[0].plan, own_row(search)
+    first, own = search.finalists[0], own_row(search)
+    best = first.plan
     return {
         "model": search.model.name,
         "cluster": search.cluster.name,
@@ -47,6 +49,7 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         **idle_entry(search.without_effect),
         "rows": ranked(search, top),
         **({"own": own} if own else {}),
+        **({"remarks": said} if (said := check_remarks(first, search.cluster)) else {}),
         "agreement": {
             "plans": search.agreement.plans,
             "kendall_tau": search.agreement.kendall_tau,

@@ -15,6 +15,7 @@ from experiments.reports.plan_rows import (
     plan_interval,
     ranked,
 )
+from experiments.reports.remarks import check_remarks
 from topologies.units import format_memory, format_seconds
 from workloads.search import Finalist, Search
 
@@ -193,8 +194,8 @@ def remarks(search: Search) -> list[str]:
     errors = f"median error {agree.median_abs_error:.2%}, worst {agree.worst_abs_error:.2%}"
     if agree.kendall_tau is not None:
         errors = f"rank correlation (Kendall's tau) {agree.kendall_tau:.2f}, {errors}"
-    if search.finalists[0].memory.tight:
-        remarks.append("No plan is likely to fit: these do if the training stack needs little.")
+    for line in check_remarks(search.finalists[0], search.cluster):
+        remarks.append(f"Of the first plan: {line}")
     remarks.append(f"Estimates beside simulations of {agree.plans} plans: {errors}.")
     remarks.append(ties(search))
     if search.next_estimate_s is not None:

@@ -1,19 +1,35 @@
-"""Remarks on a training step: what a reader should know before believing or using the answer."""
+"""Remarks on a training step: what a reader should know before believing or using the answer.
+
+A check looks at one answer and says in a sentence where it breaks what everybody knows. Another one
+is a function of :class:`Checked` in ``CHECKS``; text, JSON and page have its remarks then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from experiments.reports.idle import option_name
 from experiments.reports.plan_rows import differing, fields_of, named
+from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.units import format_memory
+from workloads.kernels.gemm import sustained_flops_per_s
 from workloads.training.choice import BATCH_TOKENS, describe
-from workloads.training.iteration import Iteration
+
+if TYPE_CHECKING:
+    from topologies.clusters.cluster import Cluster
+    from workloads.search import Finalist
+    from workloads.training.iteration import Iteration
+    from workloads.training.memory.memory import Memory
+    from workloads.training.plan.plan import ParallelPlan
 
 
 def remarks(step: Iteration) -> list[str]:
     """Return the remarks on a step, each a sentence."""
-    return [sentence for check in CHECKS for sentence in check(step)]
+    chosen = [sentence for tell in OF_A_SEARCH for sentence in tell(step)]
+    return [*chosen, *check_remarks(step, step.cluster)]
 
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
@@ -75,18 +91,127 @@ def _faster(step: Iteration) -> Iterator[str]:
         )
 
 
-def _large_batch(step: Iteration) -> Iterator[str]:
+@dataclass(frozen=True)
+class Checked:
+    """Parts of an answer that are checked, of a simulated step or of a plan of a search.
+
+    Attributes
+    ----------
+    plan : ParallelPlan
+    cluster : Cluster
+    memory : Memory
+    iteration_s : float
+    breakdown_s : mapping of str to float
+        Parts of the step, mean over ranks [s].
+    hfu : float
+    """
+
+    plan: ParallelPlan
+    cluster: Cluster
+    memory: Memory
+    iteration_s: float
+    breakdown_s: Mapping[str, float]
+    hfu: float
+
+
+def check_remarks(answer: Iteration | Finalist, cluster: Cluster) -> list[str]:
+    """Return a sentence for each check that an answer does not pass."""
+    checked = Checked(
+        *(answer.plan, cluster, answer.memory),
+        *(answer.iteration_s, answer.breakdown_s, answer.hfu),
+    )
+    return [sentence for check in CHECKS for sentence in check(checked)]
+
+
+def _large_batch(answer: Checked) -> Iterator[str]:
     """Name a step of more tokens than anybody trains on at once."""
-    if step.plan.tokens <= BATCH_TOKENS:
+    plan = answer.plan
+    if plan.tokens <= BATCH_TOKENS:
         return
     why = ""
-    if "global_batch" in step.plan.assumed:
-        why = f", as {step.plan.microbatches} microbatches a replica were assumed"
+    if "global_batch" in plan.assumed:
+        why = f", as {plan.microbatches} microbatches a replica were assumed"
     yield (
-        f"A step has {step.plan.tokens / 1e6:,.0f} M tokens{why}; published runs have up to "
+        f"A step has {plan.tokens / 1e6:,.0f} M tokens{why}; published runs have up to "
         f"{BATCH_TOKENS / 1e6:.0f} M. State a smaller {option_name('global_batch')}."
     )
 
 
-CHECKS: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster, _large_batch)
-"""Checks of a step, each a generator of the remarks that it has to make."""
+def _full_memory(answer: Checked) -> Iterator[str]:
+    """Name a plan for which there may not be enough memory."""
+    memory = answer.memory
+    likely, room = format_memory(memory.total), format_memory(memory.capacity)
+    if not memory.fits:
+        yield f"The plan does not fit and was run all the same: {likely} of {room} a rank."
+    elif memory.tight:
+        yield (
+            f"The plan fits only if the training stack needs little memory: it is likely to need "
+            f"{likely} of {room} a rank, and at least {format_memory(memory.least)}."
+        )
+    elif memory.total > FULL * memory.capacity:
+        yield (
+            f"Memory is {memory.total / memory.capacity:.1%} full: {likely} of {room} a rank, and "
+            "training stacks differ by more than is free."
+        )
+
+
+def _unexplained(answer: Checked) -> Iterator[str]:
+    """Name a step of which a large part has no mechanism."""
+    seconds = sum(answer.breakdown_s.get(part, 0.0) for part in UNEXPLAINED)
+    if seconds > LARGE * answer.iteration_s:
+        yield (
+            f"{seconds / answer.iteration_s:.0%} of the step is time that no mechanism explains "
+            "(scheduling): one measured step of your own fixes it (cluster-sim calibrate)."
+        )
+
+
+def _unnatural_ranks(answer: Checked) -> Iterator[str]:
+    """Name ranks that the machine does not have, and groups that do not fill its domains."""
+    plan, cluster = answer.plan, answer.cluster
+    catalogue = cluster.catalogue or shipped_catalogue()
+    natural = {1, chip_family(cluster.chip, catalogue).ranks_per_chip}
+    if catalogue.has(cluster.chip, "ranks_per_chip"):
+        natural |= {int(row.value) for row in catalogue.variants(cluster.chip, "ranks_per_chip")}
+    if plan.ranks_per_chip not in natural:
+        usual = " or ".join(map(str, sorted(natural)))
+        yield (
+            f"The plan has {plan.ranks_per_chip} ranks a chip; programs on {cluster.chip} have "
+            f"{usual}."
+        )
+    domain = cluster.chips_per_domain * plan.ranks_per_chip
+    if plan.tp > 1 and plan.ranks > domain and domain % plan.tp:
+        yield (
+            f"Groups of tp {plan.tp} do not divide the {domain} ranks of a scale-up domain, so "
+            f"that layers wait for the slower fabric. Use a tp that divides {domain}."
+        )
+
+
+def _beyond_the_chip(answer: Checked) -> Iterator[str]:
+    """Name a mean rate of arithmetic that the chip does not keep for hours."""
+    catalogue, chip = answer.cluster.catalogue or shipped_catalogue(), answer.cluster.chip
+    precision = answer.plan.precision
+    rate = answer.hfu * catalogue.value(chip, f"{precision}_peak")
+    kept = sustained_flops_per_s(chip, precision, catalogue)
+    if rate > kept:
+        yield (
+            f"A chip computes {rate / 1e12:,.0f} TFLOP/s in the mean, and {chip} keeps "
+            f"{kept / 1e12:,.0f} in {precision} for hours: correct the catalogue's numbers of it."
+        )
+
+
+FULL = 0.95
+"""Share of a rank's memory above which a plan is called full."""
+LARGE = 1 / 3
+"""Share of a step above which its unexplained part is named."""
+UNEXPLAINED = ("scheduling", "other")
+"""Parts of a step without a mechanism."""
+OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
+"""Remarks on how the plan of a step was chosen."""
+CHECKS: tuple[Callable[[Checked], Iterator[str]], ...] = (
+    _large_batch,
+    _full_memory,
+    _unexplained,
+    _unnatural_ranks,
+    _beyond_the_chip,
+)
+"""Checks of an answer, each a generator of the remarks that it has to make."""

@@ -140,7 +140,7 @@ def results(run: Iteration) -> list[tuple[str, str]]:
     parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())
     ends = run.interval
     mfu, rate = (ends.scaled(number, rate=True) for number in (run.mfu, run.tokens_per_s))
-    rows = [
+    return [
         ("iteration", f"{format_seconds(run.iteration_s)} {format_interval(ends)}"),
         (
             "tokens a second",
@@ -157,11 +157,6 @@ def results(run: Iteration) -> list[tuple[str, str]]:
         ("simulated", folding(run)),
         ("took", f"{run.build_s:.2f} s to build, {run.simulate_s:.2f} s to run"),
     ]
-    if memory.tight:
-        rows.insert(6, ("tight", "the plan fits only if the training stack needs little memory"))
-    elif not memory.fits:
-        rows.insert(6, ("warning", "the plan does not fit in memory and was run all the same"))
-    return rows
 
 
 def _disturbance(run: Iteration) -> list[tuple[str, str]]:

@@ -136,6 +136,19 @@ def _one(sides: tuple[int, ...], how: How) -> Timing:
     return _many(sides, how)
 
 
+def sustained_flops_per_s(chip: str, precision: str, catalogue: Catalogue) -> float:
+    """Rate of large matrix products that a chip keeps for hours [FLOP/s].
+
+    Examples
+    --------
+    >>> from topologies.catalogue.catalogue import shipped_catalogue
+    >>> round(sustained_flops_per_s("trn2", "bf16", shipped_catalogue()) / 1e12)
+    588
+    """
+    rank = rank_of(chip, precision, 1, catalogue)
+    return rank.peak_flops_per_s * _sustained(rank, precision)
+
+
 def _sustained(rank: Rank, precision: str) -> float:
     """Share of the compute rate that a chip keeps for hours, by chip or precision where known.
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from cluster_sim.progress import Watch, unwatched
+from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.search.candidates import candidates
+from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.fit import fit
 from workloads.training.choice import BATCH_TOKENS, Choice, RunnerUp, tied
 from workloads.training.frameworks.framework import framework, framework_of, framework_text
+from workloads.training.memory.memory import likely
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.usual_plan import DEFAULT_SEQ, complete, fits, recomputation
@@ -27,6 +29,8 @@ QUICK: Mapping[str, Any] = {"cp": 1, "order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
 """The same for models with experts, of which there are ten times as many plans."""
+FREE = 0.05
+"""Share of a rank's memory that the plan leaves free if one does: stacks differ by more."""
 NAMED = 6
 """Plans whose order is known."""
 COMPARED_CHIPS = 4096
@@ -157,8 +161,7 @@ def _best(
 ) -> Choice:
     """Return the best plans by their estimates among those with the fields that are kept."""
     listed = candidates(model, cluster, batch, stated=kept, spared=set(kept), lnc=lnc)
-    fitting = np.flatnonzero(fit(listed, set(kept), watch).fits).tolist()
-    plans = [listed.plans[row] for row in fitting]
+    plans = _roomy(listed, set(kept), watch)
     seconds = best_estimates(model, cluster, plans, NAMED, watch)
     best, *others = np.argsort(seconds, kind="stable")[:NAMED].tolist()
     after = [(plans[row], float(seconds[row] / seconds[best])) for row in others]
@@ -170,3 +173,19 @@ def _best(
             for plan, ratio in after
         ),
     )
+
+
+def _roomy(listed: Candidates, settled: Collection[str], watch: Watch) -> list[ParallelPlan]:
+    """Return the plans that leave ``FREE`` of a rank's memory; those that fit where none does."""
+    model, cluster = listed.model, listed.cluster
+    catalogue = cluster.catalogue or shipped_catalogue()
+    try:
+        roomy = fit(listed, settled, watch, margin=FREE)
+    except InputError:
+        roomy = fit(listed, settled, watch)
+    plans = [listed.plans[row] for row in np.flatnonzero(roomy.fits).tolist()]
+    # If the first is only possible with a sparing stack, all of them are.
+    if likely(model, plans[0], catalogue, cluster.chip).total > roomy.capacity_bytes:
+        fits = fit(listed, settled, watch).fits
+        plans = [listed.plans[row] for row in np.flatnonzero(fits).tolist()]
+    return plans

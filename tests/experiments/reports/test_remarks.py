@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from experiments.cli.main import run as run_line
-from experiments.reports.remarks import differing, remarks, remarks_entry
+from experiments.reports.plan_rows import differing
+from experiments.reports.remarks import CHECKS, Checked, remarks, remarks_entry
+from topologies.clusters.names import cluster
 from workloads.front import train
 from workloads.training.plan.plan import ParallelPlan
 
@@ -42,6 +48,79 @@ def test_a_batch_larger_than_any_published_one_is_named() -> None:
     assert line == (
         "A step has 67 M tokens; published runs have up to 64 M. State a smaller --global-batch."
     )
+
+
+def checked(**changes: Any) -> list[str]:
+    """Remarks on a step that passes all checks, with some parts of it changed."""
+    memory = SimpleNamespace(total=50e9, least=40e9, capacity=100e9, fits=True, tight=False)
+    plan = ParallelPlan(tp=8, dp=2, global_batch=16)
+    whole = {"compute": 0.7, "scheduling": 0.3}
+    parts = (plan, cluster("trn2.48xlarge"), memory, 1.0, whole, 0.5)
+    answer = replace(Checked(*parts), **changes)  # type: ignore[arg-type]
+    return [sentence for check in CHECKS for sentence in check(answer)]
+
+
+def test_a_step_that_passes_all_checks_has_no_remark() -> None:
+    assert checked() == []
+
+
+def memory(total: float, **changes: Any) -> Any:
+    kept = {"least": 40e9, "capacity": 100e9, "fits": True, "tight": False, **changes}
+    return SimpleNamespace(total=total, **kept)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"memory": memory(95.1e9)}, "Memory is 95.1% full: 95.1 GB of 100 GB a rank, and"),
+        ({"memory": memory(120e9, tight=True)}, "The plan fits only if the training stack"),
+        ({"memory": memory(120e9, fits=False)}, "The plan does not fit and was run all the same"),
+        ({"breakdown_s": {"scheduling": 0.34}}, "34% of the step is time that no mechanism"),
+        ({"hfu": 0.9}, "A chip computes 600 TFLOP/s in the mean, and trn2 keeps 588 in bf16"),
+        (
+            {"plan": ParallelPlan(tp=2, dp=16, ranks_per_chip=2, global_batch=16)},
+            "The plan has 2 ranks a chip; programs on trn2 have 1 or 4 or 8.",
+        ),
+        (
+            {"plan": ParallelPlan(tp=6, dp=3, global_batch=3)},
+            "Groups of tp 6 do not divide the 16 ranks of a scale-up domain",
+        ),
+        ({"plan": ParallelPlan(dp=16, global_batch=16000)}, "A step has 66 M tokens; published"),
+    ],
+)
+def test_each_check_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    (said,) = checked(**changes)
+    assert said.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory": memory(95e9)},
+        {"breakdown_s": {"scheduling": 0.33}},
+        {"hfu": 0.88},
+        {"plan": ParallelPlan(tp=4, dp=16, ranks_per_chip=4, global_batch=16)},
+        {"plan": ParallelPlan(tp=16, dp=2, global_batch=2)},
+    ],
+)
+def test_values_just_within_a_limit_pass(changes: dict[str, Any]) -> None:
+    assert checked(**changes) == []
+
+
+def test_the_first_plan_of_a_search_is_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = ["plan", "--model=llama-3.1-70b", "--cluster=p5.48xlarge:2", "--global-batch=16"]
+    line += ["--top=1", "--quiet", "--seq=4096"]
+    assert run_line([*line, "--json", f"--out={tmp_path}/run"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    memory_bytes = document["rows"][0]["memory_bytes"]
+    assert memory_bytes["total"] > 0.95 * memory_bytes["capacity"]
+    (said,) = document["remarks"]
+    assert said.startswith("Memory is 9")
+    assert said in (tmp_path / "run" / "report.html").read_text()
+    assert run_line(line) == 0
+    assert f"Of the first plan: {said}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_plans_differ_in_what_a_reader_can_set() -> None:

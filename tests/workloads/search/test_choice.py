@@ -9,7 +9,7 @@ from topologies.errors import InputError
 from workloads.front import train
 from workloads.models.huggingface import named
 from workloads.search import search
-from workloads.search.choice import QUICK, searched_plan, usual_batch, usual_or_searched
+from workloads.search.choice import FREE, QUICK, searched_plan, usual_batch, usual_or_searched
 from workloads.training.choice import BATCH_TOKENS, is_open
 from workloads.training.plan.fields import SEARCHED
 from workloads.training.usual_plan import complete
@@ -21,7 +21,8 @@ def test_the_chosen_plan_has_the_least_estimate() -> None:
     """The same as the search's first finalists, whose simulation is spared."""
     choice = searched_plan({"seq": 8192}, SMALL, WHERE)
     stated = {**QUICK, "seq": 8192, "overlap": "dp", "attention": "fused"}
-    best = search(SMALL, WHERE, WHERE.chips, stated=stated, finalists=2).finalists
+    free = {"finalists": 2, "memory_margin": FREE}
+    best = search(SMALL, WHERE, WHERE.chips, stated=stated, **free).finalists
     by_estimate = sorted(best, key=lambda each: each.estimate_s)
     assert choice.best == by_estimate[0].plan
     assert choice.others[0].ratio == pytest.approx(
@@ -97,3 +98,13 @@ def test_python_searches_too_unless_told_to_run_what_does_not_fit() -> None:
     whole = train("llama-3.1-70b", "p5.48xlarge:8", allow_oversized=True)
     assert whole.choice is None
     assert whole.plan.dp == 64
+
+
+def test_a_searched_plan_leaves_memory_free_where_one_does() -> None:
+    """On fewer servers only fuller plans fit, and on fewer still only those of a sparing stack."""
+    model = named("llama-3.1-70b")
+    used = []
+    for name in ("p5.48xlarge:8", "p5.48xlarge:2"):
+        memory = train(model, name).memory
+        used.append(memory.total / memory.capacity)
+    assert used[0] <= 1 - FREE < used[1]
