@@ -274,6 +274,7 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
         breakdown_rows,
         headline,
         results,
+        slowed_note,
         slowed_rows,
         without_effect,
     )
@@ -287,6 +288,7 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     if slowed := slowed_rows(run):
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
         print_table("", of_faults, slowed)
+        print_text(slowed_note(run))
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())
