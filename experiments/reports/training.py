@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.trace.trace import Trace
 from experiments.figures.training import NAMES, one_step
 from experiments.reports.assumed import assumed_document
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
     from workloads.training.plan.plan import ParallelPlan
 
+LEAST_NOTED = 0.001
+"""Share of a step that a kind of collective must lose to a fault to be named beside others."""
 LARGEST_TRACE_OPS = 5_000_000
 """Most ops for which the trace is written."""
 
@@ -83,6 +86,32 @@ def _disturbed(run: Iteration) -> dict[str, Any]:
     return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **slowed}
 
 
+<<<<<<< HEAD
+=======
+def without_effect(run: Iteration) -> dict[str, str]:
+    """Options of a step that change nothing, with the reasons."""
+    idle = run.crossed.idle if run.crossed else {}
+    faults = {f"fault {name}": reason for name, reason in idle.items()}
+    return {**idle_fields(run.plan, run.model), **faults}
+
+
+def slowed_note(run: Iteration) -> str:
+    """Return what the times of several kinds of collectives that cross a fault leave out."""
+    least_s = LEAST_NOTED * run.iteration_s
+    axes = {
+        each.axis
+        for each in (run.crossed.struck if run.crossed else ())
+        if each.calls * (each.time_s - each.usual_s) > least_s
+    }
+    if len(axes) < 2 or run.plan.overlap == "none" or covers(run.cluster):
+        return ""
+    return (
+        "Collectives of several kinds cross the fault and may overlap there. --level chunk lets "
+        "them wait for each other, which moved steps by up to a third."
+    )
+
+
+>>>>>>> wt-faults
 def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
     """Collectives that cross a faulty link or adapter, for people: whose, how long, how often."""
     return [

@@ -282,8 +282,19 @@ def run_step(
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.assumed import assumed_sentences
+<<<<<<< HEAD
     from experiments.reports.remarks import remarks
     from experiments.reports.training import breakdown_rows, headline, results, slowed_rows
+=======
+    from experiments.reports.training import (
+        breakdown_rows,
+        headline,
+        results,
+        slowed_note,
+        slowed_rows,
+        without_effect,
+    )
+>>>>>>> wt-faults
 
     _print_left_out(run, filed)
     for line in idle_sentences(run.without_effect):
@@ -294,6 +305,7 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     if slowed := slowed_rows(run):
         of_faults = ["collectives that cross a fault", "groups", "calls", "without it", "with it"]
         print_table("", of_faults, slowed)
+        print_text(slowed_note(run))
     columns = ["where the time goes, mean over ranks", "time", "share"]
     print_table("", columns, breakdown_rows(run))
     grades = ", ".join(f"{name} {grade}" for name, grade in run.provenance.items())

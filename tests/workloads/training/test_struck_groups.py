@@ -32,6 +32,7 @@ EQUAL: tuple[tuple[str, Model, dict[str, Any], tuple[str, ...]], ...] = (
         ("cable:0-1@0s:slow=1/4", "adapter:9@0s:slow=1/2"),
     ),
     ("trn2.48xlarge", SHORT, {"tp": 16, "dp": 4, "ranks_per_chip": 4}, ("cable:0-1@0s:slow=1/4",)),
+    ("trn2.48xlarge", SPARSE, {"tp": 2, "dp": 8, "ep": 2, "zero": 3}, ("cable:8-11@0s:dead",)),
 )
 
 

@@ -1,7 +1,7 @@
 """Faults of links and adapters at the collective level, where a collective is one op.
 
-Each group of ranks whose messages may cross a fault is simulated on its own chips with it and
-without it, and its calls take the difference longer. Messages go around a cable that is down. The
+Groups of ranks whose messages may cross a fault are simulated on their own chips with it and
+without it, and their calls take the difference longer. Messages go around a cable that is down. The
 step is then folded as usual: all other groups keep their times.
 
 Two kinds of groups are not simulated message by message. Those whose collectives are known by
@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cluster_sim.collectives import CollectiveCall, Group
+from cluster_sim.collectives import CollectiveCall, Group, compose
 from cluster_sim.collectives.algorithms.footprint import ops_foreseen
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
+from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import (
     Fault,
@@ -34,8 +35,8 @@ from cluster_sim.hardware.fault_text import (
 )
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Schedule
-from cluster_sim.trace.trace import run
-from topologies.arrays import BoolArray, IntArray, present
+from cluster_sim.trace.trace import Trace, run
+from topologies.arrays import BoolArray, IntArray, distinct, present
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.shapes.basic import Switch
@@ -193,8 +194,9 @@ def _timed(
     chips = program.chip[exchange.members]
     kind, rows, origin = exchange.kind.copy(), [], [*range(len(exchange.duration_ps))]
     later_of: list[tuple[int, list[int]]] = []
-    for group in np.flatnonzero(damage.reaches(chips)).tolist():
-        later = [damage.later_ps(chips[group], each) for each in steps]
+    reached = np.flatnonzero(damage.reaches(chips))
+    columns = [damage.later_ps(chips[reached], each) for each in steps if len(reached)]
+    for group, later in zip(reached.tolist(), map(list, zip(*columns, strict=True)), strict=True):
         if any(later):
             later_of.append((int(exchange.kind[group]), later))
             kind[group] = len(origin)
@@ -262,7 +264,7 @@ class _Damage:
                 "to its switch. Write slow=P/Q for a port of which some lanes are down."
             )
         self.met: set[str] = set()
-        self._known: dict[tuple[object, ...], int] = {}
+        self._known: dict[tuple[object, ...], list[int]] = {}
 
     def idle(self, stated: Sequence[Fault], *, struck: bool) -> dict[str, str]:
         """Return the stated faults that change nothing, with the reasons."""
@@ -288,16 +290,51 @@ class _Damage:
             reached |= several & (chips == fault.chip).any(axis=1)
         return reached
 
-    def later_ps(self, chips: IntArray, step: LayerOp) -> int:
-        """Return by how much the faults lengthen a call of the ranks on these chips [ps]."""
+    def later_ps(self, chips: IntArray, step: LayerOp) -> list[int]:
+        """Return by how much the faults lengthen a call of each group of ranks on these chips [ps].
+
+        Groups make a call at about the same time, so all are simulated at once where they can be:
+        detours and slow cables may hold up several of them.
+        """
         key = chips.tobytes(), step.collective, step.size_bytes, step.axis == "ep"
         if key not in self._known:
-            group = group_of(self.cluster, chips)
-            size = step.size_bytes * max(1, self.plan.ranks_per_chip // group.ranks_per_chip)
+            rows, which = np.unique(chips, axis=0, return_inverse=True)
+            groups = [group_of(self.cluster, row) for row in rows]
+            size = step.size_bytes * max(1, self.plan.ranks_per_chip // groups[0].ranks_per_chip)
             nodes = self.plan.routed_nodes if step.axis == "ep" else 0
-            later = self._routed(group, nodes, size) if nodes else self._of(group, step, size)
-            self._known[key] = max(0, later)
+            if nodes:
+                later = [self._routed(group, nodes, size) for group in groups]
+            else:
+                later = self._at_once(groups, step, size) or [
+                    self._of(group, step, size) for group in groups
+                ]
+            self._known[key] = [max(0, later[place]) for place in which.tolist()]
         return self._known[key]
+
+    def _at_once(self, groups: Sequence[Group], step: LayerOp, size: int) -> list[int]:
+        """Return the delay of each group if all call at once [ps]; empty if they cannot."""
+        chips = np.concatenate([group.chips for group in groups])
+        if step.collective == "send" or len(distinct(chips)) < len(chips) or covers(self.cluster):
+            return []
+        calls = [_call(group, step, size) for group in groups]
+        picked = choose_algorithm(calls[0])
+        costs = communication_costs(self.cluster)
+        alike = all(choose_algorithm(call) is picked for call in calls)
+        if not alike or ops_foreseen(calls, picked, costs) > MOST_OPS:
+            return []
+        faults = (*self.links, *self.adapters)
+        usual = compose(calls, picked)
+        met = _used(usual.schedule, faults)
+        self.met |= met
+        if not met:
+            return [0] * len(groups)
+        down, slow = gone_around(faults)
+        broken = compose(calls, picked, down=down) if down else usual
+        table = fault_table(broken.schedule, slow, self.cluster) if slow else None
+        later = _ends(broken, run(broken.schedule, faults=table)) - _ends(
+            usual, run(usual.schedule)
+        )
+        return [int(each) for each in later]
 
     def _routed(self, group: Group, nodes: int, size: int) -> int:
         """Return the delay of an all-to-all that routes tokens by server [ps]."""
@@ -377,6 +414,13 @@ class _Damage:
         call = _call(group, step, size)
         worse = replace(call, group=Group(slow, group.chips, group.ranks_per_chip))
         return duration_ps(worse) - duration_ps(call)
+
+
+def _ends(built: Collective, trace: Trace) -> IntArray:
+    """Return the end of each group's call [ps]; the last ops are the joins of all ranks."""
+    ends = np.zeros(int(built.group_of_rank.max()) + 1, np.int64)
+    np.maximum.at(ends, built.group_of_rank, trace.times.end_ps[-len(built.group_of_rank) :])
+    return ends
 
 
 def _call(group: Group, step: LayerOp, size: int) -> CollectiveCall:

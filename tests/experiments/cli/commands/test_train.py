@@ -167,3 +167,30 @@ def test_a_plan_of_another_tool_names_the_framework(
     run(*words, *more)
     printed = " ".join(capsys.readouterr().out.split())
     assert (sentence in printed) if sentence else ("does not train on" not in printed)
+
+
+def test_a_slow_cable_says_what_it_hit_and_an_idle_adapter_that_it_hit_nothing(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = arguments(config, "--seq", "1024", "--dp", "2", "--overlap", "dp")
+    faults = ["--fault", "cable:0-1@0s:slow=1/4", "--fault", "adapter:3@0s:slow=1/2"]
+    run(*line, *faults)
+    printed = capsys.readouterr().out
+    assert (
+        "--fault adapter:3 changes nothing here: no collective of this step crosses it." in printed
+    )
+    head = "collectives that cross a fault"
+    rows = [" ".join(each.split()) for each in printed.partition(head)[2].splitlines()]
+    assert rows[0] == "groups calls without it with it"
+    assert rows[1].startswith("tp all-gather of 2 MiB 1 of 4 ")
+    assert "Collectives of several kinds" not in printed
+    run(*line, *faults, "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert document["level"] == "collective"
+    assert document["undisturbed_s"] < document["iteration_s"]
+    first = document["slowed_collectives"][0]
+    assert (first["groups"], first["of_groups"]) == (1, 4)
+    assert first["usual_s"] < first["time_s"]
+    # Down the columns lie both the transfers between stages and the replicas.
+    run(*line, "--fault", "cable:0-4@0s:slow=1/10", "--fault", "cable:0-12@0s:slow=1/10")
+    assert "Collectives of several kinds cross the fault" in capsys.readouterr().out
