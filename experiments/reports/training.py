@@ -86,15 +86,6 @@ def _disturbed(run: Iteration) -> dict[str, Any]:
     return {"undisturbed_s": undisturbed_s, "disturbance_change_s": change_s, **slowed}
 
 
-<<<<<<< HEAD
-=======
-def without_effect(run: Iteration) -> dict[str, str]:
-    """Options of a step that change nothing, with the reasons."""
-    idle = run.crossed.idle if run.crossed else {}
-    faults = {f"fault {name}": reason for name, reason in idle.items()}
-    return {**idle_fields(run.plan, run.model), **faults}
-
-
 def slowed_note(run: Iteration) -> str:
     """Return what the times of several kinds of collectives that cross a fault leave out."""
     least_s = LEAST_NOTED * run.iteration_s
@@ -111,7 +102,6 @@ def slowed_note(run: Iteration) -> str:
     )
 
 
->>>>>>> wt-faults
 def slowed_rows(run: Iteration) -> list[tuple[str, ...]]:
     """Collectives that cross a faulty link or adapter, for people: whose, how long, how often."""
     return [

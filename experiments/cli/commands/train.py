@@ -282,19 +282,14 @@ def run_step(
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     from experiments.reports.assumed import assumed_sentences
-<<<<<<< HEAD
     from experiments.reports.remarks import remarks
-    from experiments.reports.training import breakdown_rows, headline, results, slowed_rows
-=======
     from experiments.reports.training import (
         breakdown_rows,
         headline,
         results,
         slowed_note,
         slowed_rows,
-        without_effect,
     )
->>>>>>> wt-faults
 
     _print_left_out(run, filed)
     for line in idle_sentences(run.without_effect):
