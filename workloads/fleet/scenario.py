@@ -186,14 +186,11 @@ def scenario(
     window = cut_to_period(interactive(demand, operation.batch), period)
     services = services_from(window.demand, cluster, models, serving)
     fleet = _fleet(cluster, services, operation)
-    jobs = night_work(
-        cluster, models, training, services, window.demand, operation.post_training, fleet
-    )
+    mode = operation.post_training
+    jobs = night_work(cluster, models, training, services, window.demand, mode, fleet)
     horizon, sized = scaled_to_fleet(window, services, cluster.domains, period)
     without_noise = Scenario(
-        cluster,
-        horizon,
-        period,
+        *(cluster, horizon, period),
         spread=measured_noise(demand) if isinstance(period.noise, str) else float(period.noise),
         sizing=sized,
         demand=horizon.demand,

@@ -374,14 +374,9 @@ def run_job(step: Iteration, plan: JobPlan | None = None, **keywords: Any) -> Jo
     if settings.tokens is not None:
         job, outcomes, missed = _until(settings.tokens, job, outcomes, step.tokens_per_s, settings)
     varied = _varied(job, settings) if job.rates.high > job.rates.low else []
-    result = JobResult(
-        *(step, job, state, unit, tuple(outcomes), tuple(varied), curve),
-        goal=settings.tokens,
-    )
-    remarks = (
-        _missed_note(settings.tokens, missed),
-        _elastic_note(step, settings, job, result.goodput),
-    )
+    parts = (step, job, state, unit, tuple(outcomes), tuple(varied), curve)
+    result = JobResult(*parts, goal=settings.tokens)
+    remarks = _missed_note(settings.tokens, missed), _elastic_note(result, settings)
     return replace(result, notes=tuple(filter(None, remarks)))
 
 
@@ -539,8 +534,9 @@ def replicas_of(plan: ParallelPlan, units: int, unit: int, resize_s: float) -> R
     return Replicas(groups, -(-units // groups), plan.microbatches, resize_s)
 
 
-def _elastic_note(step: Iteration, settings: JobPlan, job: Job, goodput: float) -> str:
+def _elastic_note(result: JobResult, settings: JobPlan) -> str:
     """Return what going on with fewer replicas would give, or that it gives nothing; or empty."""
+    job, step, goodput = result.job, result.step, result.goodput
     restart_s = (job.peers or job.recovery).restart_s - job.recovery.warm_saves_s
     if job.replicas is not None:
         cost_s = job.replicas.cost_s(restart_s, job.rates.mtbf_s, 1)
@@ -553,9 +549,8 @@ def _elastic_note(step: Iteration, settings: JobPlan, job: Job, goodput: float) 
     elastic = replace(
         settings, elastic=True, peers=True, blocking=False, tokens=None, days=job.span_s / DAY_S
     )
-    state = job_state(step.model, step.plan, step.cluster)
     try:
-        going_on = _job(step, elastic, state, unit_chips(step.cluster))
+        going_on = _job(step, elastic, result.state, result.unit_chips)
     except InputError:
         return ""  # no replica would be left, or no room for copies
     gained = simulate(going_on, _rng(settings.seed, 0)).goodput

@@ -506,7 +506,7 @@ class _ElasticRun(_Run):
 
     @property
     def _joins_now(self) -> bool:
-        """Whether units join at once, as it would cost more to wait for the next failure."""
+        """Units have arrived, and would lose more by waiting for the next failure."""
         share = 1 - 1 / (1 + self._fewer)
         return self.arrived > 0 and share * self.job.rates.mtbf_s > self.replicas.resize_s
 

@@ -18,7 +18,7 @@ from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.serving.capacity import Slo
-from workloads.serving.deployment import Deployed
+from workloads.serving.deployment import Deployed, Deployment
 from workloads.serving.highest_rate import Highest, at_highest_rate
 from workloads.serving.metrics import parse_slo
 from workloads.serving.options import USUAL_REQUESTS, ServeKeywords, ServingOptions
@@ -161,7 +161,6 @@ def serve(
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: Seed = 0,
-    max_rate: bool = False,
     **keywords: Unpack[ServeKeywords],
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
@@ -173,8 +172,8 @@ def serve(
     cluster : Cluster or str
         A cluster or its name; the replica runs on its first chips.
     requests : Requests or str
-        ``"poisson:RATE"`` draws 2,000 requests at RATE [1/s], as long as those of
-        Azure's conversations; any other text is the path of a log.
+        ``"poisson:RATE"`` draws 2,000 requests at RATE [1/s], as long as those of Azure's
+        conversations; any other text is the path of a log.
     tp : int, optional
         Tensor-parallel degree; by default the chips of one server.
     precision : str, optional
@@ -183,11 +182,9 @@ def serve(
         Limits that count as kept, such as ``"ttft=2s,tpot=50ms"``.
     seed : int, default 0
         Seed of drawn requests and accepted proposals.
-    max_rate : bool, default False
-        Search for the highest rate that keeps the SLO, in place of the rate of ``requests``.
     **keywords
-        Other options of ``cluster-sim serve``, such as ``count=500`` or ``prefix_cache="50%"``; see
-        :class:`workloads.serving.options.ServeKeywords`.
+        Other options of ``cluster-sim serve``, such as ``count=500`` or ``max_rate=True``, for the
+        highest rate within the SLO; see :class:`workloads.serving.options.ServeKeywords`.
 
     Returns
     -------
@@ -212,32 +209,31 @@ def serve(
     options = _options(keywords, machine)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
-    if max_rate:
-        offered = options.offered(deployment, requests, seed=seed, **_drawing(keywords))
-        return ServingResult(decoder, machine, at_highest_rate(offered, limits), limits)
-    arrivals, log = _requests(requests, keywords, seed)
-    deployed = deployment.run(options.cached(arrivals, deployment.profile, log), seed)
-    return ServingResult(decoder, machine, Highest(deployed), limits)
+    highest = _answered(deployment, options, requests, keywords, limits, seed)
+    return ServingResult(decoder, machine, highest, limits)
 
 
-def _drawing(keywords: ServeKeywords) -> dict[str, Any]:
-    """Return the keywords about requests that are drawn or read."""
-    return {name: value for name, value in keywords.items() if name in DRAWING}
-
-
-def _requests(
-    requests: Requests | str, keywords: ServeKeywords, seed: int
-) -> tuple[Requests, Path | None]:
-    """Requests that are passed, drawn or read, and the log that they were read from."""
-    drawing = _drawing(keywords)
+def _answered(
+    replicas: Deployment,
+    options: ServingOptions,
+    requests: Requests | str,
+    keywords: ServeKeywords,
+    slo: Slo,
+    seed: int,
+) -> Highest:
+    """Serve requests that are passed, drawn or read, or drawn ones at the highest rate."""
+    drawing: dict[str, Any] = {name: value for name, value in keywords.items() if name in DRAWING}
+    if keywords.get("max_rate"):
+        return at_highest_rate(options.offered(replicas, requests, seed=seed, **drawing), slo)
+    log = None
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
-        return requests_from(requests, seed=seed, **drawing), log
-    if drawing:
+        requests = requests_from(requests, seed=seed, **drawing)
+    elif drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
-    return requests, None
+    return Highest(replicas.run(options.cached(requests, replicas.profile, log), seed))
 
 
 def _options(keywords: ServeKeywords, cluster: Cluster) -> ServingOptions:

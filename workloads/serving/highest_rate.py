@@ -136,7 +136,7 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Highest:
-    """What replicas serve at a stated rate, or at the highest one within an SLO.
+    """Replicas at a stated rate, or at the highest one within an SLO.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Highest:
     rate_per_s : float or None
         The highest rate, where it was sought [1/s].
     binds : str
-        What keeps the replicas from a higher rate, see :func:`what_binds`.
+        Cause that keeps the replicas from a higher rate, see :func:`what_binds`.
     """
 
     deployed: Deployed

@@ -47,6 +47,7 @@ class ServeKeywords(TypedDict, total=False):
     scheduler: str | None
     poll: int
     gather: str | None
+    max_rate: bool
 
 
 @dataclass(frozen=True, eq=False)

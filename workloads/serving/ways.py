@@ -27,7 +27,7 @@ class Ranking:
         Number of each of the two best ways, or of the only one that keeps the SLO, and the rate
         within the SLO of one replica [1/s].
     binds : tuple of str
-        What binds the best way, for requests of each kind, see
+        Cause that binds the best way, for requests of each kind, see
         :func:`workloads.serving.highest_rate.what_binds`.
     """
 
@@ -85,10 +85,10 @@ def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranki
         MOST * _together([each.saturated_per_s for each in way], shares) / _replicas(way)
         for way in offers
     ]
-    found: list[tuple[float, int, list[float]]] = []
+    ranked: list[tuple[float, int, list[float]]] = []
     missed: list[SloMissed] = []
     for way in sorted(range(len(offers)), key=lambda way: -most[way]):
-        least = found[1][0] if len(found) > 1 else 0.0
+        least = ranked[1][0] if len(ranked) > 1 else 0.0
         if most[way] <= least:
             break
         try:
@@ -97,13 +97,13 @@ def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranki
             missed.append(miss)
             continue
         if all(rates):
-            found.append((_together(rates, shares) / _replicas(offers[way]), way, rates))
-            found = sorted(found, key=lambda each: -each[0])[:2]
-    if not found:
+            ranked.append((_together(rates, shares) / _replicas(offers[way]), way, rates))
+            ranked = sorted(ranked, key=lambda each: -each[0])[:2]
+    if not ranked:
         raise max(missed, key=lambda miss: miss.attained)
-    _, first, rates = found[0]
+    _, first, rates = ranked[0]
     binds = (what_binds(each, slo, rate) for each, rate in zip(offers[first], rates, strict=True))
-    return Ranking(tuple((way, rate) for rate, way, _ in found), tuple(binds))
+    return Ranking(tuple((way, rate) for rate, way, _ in ranked), tuple(binds))
 
 
 def _rates(way: list[Offered], shares: list[float], slo: Slo, least_per_s: float) -> list[float]:

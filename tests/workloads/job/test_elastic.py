@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workloads.job.test_simulate import NEVER, failing, job, parts_s, run, scripted
+from tests.support.scripted_jobs import NEVER, failing, job, parts_s, run, scripted
 from topologies.errors import InputError
 from workloads.job import Job, Recovery
 from workloads.job.checkpoints import PeerCopies
@@ -155,8 +155,8 @@ def test_the_closed_form_knows_of_it() -> None:
     trial = elastic(
         failing(5000.0), units=40, replicas=Replicas(20, 2, 16, 60.0), span_s=5e6, spares=100
     )
-    found = np.mean([run(trial, seed).goodput for seed in range(3)])
-    assert found == pytest.approx(smooth_goodput(trial), abs=0.01)
+    simulated = np.mean([run(trial, seed).goodput for seed in range(3)])
+    assert simulated == pytest.approx(smooth_goodput(trial), abs=0.01)
     assert smooth_goodput(trial) > smooth_goodput(replace(trial, replicas=None)) + 0.02
 
 

@@ -55,25 +55,27 @@ def test_the_rate_is_that_of_a_queue_of_equal_prompts(limit_s: float) -> None:
 
     scan = np.geomspace(0.5, 9.9, 400)
     best = max(rate for rate in scan if kept(rate) >= slo.share)
-    found = highest_rate(queue, slo)
-    assert found == pytest.approx(best, rel=NEAR - 1)
-    assert queue.share(found, slo) >= slo.share
-    assert what_binds(queue, slo, found) == "TTFT"
+    highest = highest_rate(queue, slo)
+    assert highest == pytest.approx(best, rel=NEAR - 1)
+    assert queue.share(highest, slo) >= slo.share
+    assert what_binds(queue, slo, highest) == "TTFT"
 
 
 def test_only_a_rate_above_the_one_asked_for_is_searched() -> None:
     queue, slo = offered(), Slo(ttft_s=0.3)
-    found = highest_rate(queue, slo)
-    assert highest_rate(queue, slo, above_per_s=1.1 * found) == 0.0
+    highest = highest_rate(queue, slo)
+    assert highest_rate(queue, slo, above_per_s=1.1 * highest) == 0.0
     assert highest_rate(queue, slo, above_per_s=20.0) == 0.0
-    assert highest_rate(queue, slo, above_per_s=0.9 * found) == pytest.approx(found, rel=NEAR - 1)
+    assert highest_rate(queue, slo, above_per_s=0.9 * highest) == pytest.approx(
+        highest, rel=NEAR - 1
+    )
 
 
 def test_without_limits_replicas_are_always_busy() -> None:
     queue = offered()
-    found = highest_rate(queue, Slo())
-    assert found == MOST * queue.saturated_per_s
-    assert what_binds(queue, Slo(), found) == "throughput"
+    highest = highest_rate(queue, Slo())
+    assert highest == MOST * queue.saturated_per_s
+    assert what_binds(queue, Slo(), highest) == "throughput"
 
 
 def test_an_slo_that_idle_replicas_miss_is_refused() -> None:
@@ -126,11 +128,11 @@ def test_the_ranking_is_that_of_brute_force(
             rates.append(highest_rate(way.offered(REPLICA, lengths), slo) / replicas)
         except SloMissed:
             rates.append(0.0)
-    found = rank_ways(
+    ranking = rank_ways(
         REPLICA, [(lengths, 1.0)], slo, [[way] for way in tried], cache=tmp_path_factory.mktemp("k")
     )
     order = sorted(rates, reverse=True)
-    for (way, rate), best in zip(found.best, order, strict=False):
+    for (way, rate), best in zip(ranking.best, order, strict=False):
         # A search that begins at the second best rate ends at most one step away.
         assert rate == pytest.approx(rates[way], rel=2 * (NEAR - 1))
         assert rate == pytest.approx(best, rel=2 * (NEAR - 1))
@@ -139,15 +141,15 @@ def test_the_ranking_is_that_of_brute_force(
 def test_more_of_a_prompt_in_the_cache_is_never_worth_less(tmp_path: Path) -> None:
     """Prompts bind first, then decoding: the best split follows, and the rate with it."""
     slo, lengths = Slo(4.0, 0.1), fixed_lengths(9900, 60)
-    ranks = [
+    rankings = [
         rank_ways(REPLICA, [(lengths, 1.0)], slo, [[way] for way in ways(prefix_share=share)],
                   cache=tmp_path)
         for share in (0.0, 0.25, 0.5, 0.75, 0.9, 0.97)
     ]  # fmt: skip
-    rates = [found.best[0][1] for found in ranks]
+    rates = [ranking.best[0][1] for ranking in rankings]
     assert all(after > before / NEAR for before, after in pairwise(rates))
     assert rates[-1] > 4 * rates[0]
-    assert len({found.best[0][0] for found in ranks}) > 1
+    assert len({ranking.best[0][0] for ranking in rankings}) > 1
 
 
 def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:

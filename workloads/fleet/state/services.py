@@ -16,12 +16,12 @@ from workloads.serving.disaggregated import Pools
 
 @dataclass(frozen=True)
 class Choice:
-    """How the way of running prompts was chosen.
+    """Reasons for the way in which prompts run, where it was searched.
 
     Attributes
     ----------
     binds : str
-        What keeps a unit from a higher rate, see
+        Cause that keeps a unit from a higher rate, see
         :func:`workloads.serving.highest_rate.what_binds`.
     runner_up : str
         Best of the other ways, such as ``2:2`` or ``separate``; empty where no other keeps the SLO.
@@ -68,7 +68,7 @@ class Service:
         Prefill and decode replicas of a group that serves together; by default every replica does
         both.
     choice : Choice, optional
-        How the way of running prompts was chosen, where it was searched.
+        Reasons for the way in which prompts run, where it was searched.
     """
 
     name: str
