@@ -80,7 +80,10 @@ def usual_or_searched(
     if search == "needed" or cluster.chips > COMPARED_CHIPS:
         return usual, None
     sizes = {"global_batch": usual.global_batch, "seq": usual.seq}
-    choice = searched_plan({**stated, **sizes}, model, cluster, lnc=lnc, watch=watch)
+    try:
+        choice = searched_plan({**stated, **sizes}, model, cluster, lnc=lnc, watch=watch)
+    except InputError:
+        return usual, None  # a field that only the default can have, such as an idle one
     default_s, best_s = estimate(model, cluster, [usual, choice.best]).tolist()
     ratio = default_s / best_s
     return usual, replace(choice, default_ratio=ratio) if ratio >= WORTH_NAMING else None

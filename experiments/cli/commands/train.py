@@ -23,8 +23,7 @@ from experiments.reports.idle import idle_sentences
 from topologies.options import option
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
-from workloads.training.plan.fields import SEARCHED
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
-SIZES = ("stage_layers", "global_batch", "seq")
-"""Fields of a plan that a search leaves, and that follow from its degrees."""
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
@@ -162,7 +159,7 @@ def train(
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
-    same = {**stated, **{name: getattr(step.plan, name) for name in (*SEARCHED, *SIZES)}}
+    same = {name: getattr(step.plan, name) for name in PLAN_FIELDS}
     rankings = sure.rank(
         lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
         catalogue,

@@ -167,3 +167,12 @@ def test_a_plan_of_another_tool_names_the_framework(
     run(*words, *more)
     printed = " ".join(capsys.readouterr().out.split())
     assert (sentence in printed) if sentence else ("does not train on" not in printed)
+
+
+def test_the_plan_stays_while_numbers_move(capsys: pytest.CaptureFixture[str]) -> None:
+    """A searched plan with fields that follow from its framework, moved one number at a time."""
+    line = ["--model", "llama-3.1-8b", "--cluster", "p5.48xlarge", "--framework", "fsdp"]
+    run(*line, "--recompute", "selective", "--seq", "8192", "--sensitivity", "--json", "--quiet")
+    document = json.loads(capsys.readouterr().out)
+    moved = {row["input"]: row["elasticity"] for row in document["sensitivity"]}
+    assert -1 < moved["kernels.h100.gemm_sustained"] < -0.4
