@@ -25,7 +25,10 @@ from workloads.training.usual_plan import DEFAULT_SEQ, complete, fits, recomputa
 
 When = Literal["needed", "compared", "always"]
 """Conditions under which a plan without stated degrees is searched."""
-QUICK: Mapping[str, Any] = {"cp": 1, "order": ("tp", "cp", "dp", "pp")}
+LONG_SEQ = 32_768
+"""Longest sequence that is searched without context parallelism at first; longer ones are searched
+with it, and one at once."""
+QUICK: Mapping[str, Any] = {"order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
 """The same for models with experts, of which there are ten times as many plans."""
@@ -134,6 +137,7 @@ def searched_plan(
     wide = recomputation({**usual, **fields, "framework": stack.text}, stack)
     try:
         quick = QUICK_EXPERTS if model.experts else QUICK
+        quick = {**quick, **({"microbatch": 1} if seq > LONG_SEQ else {"cp": 1})}
         choice = _best(model, cluster, batch, {**quick, **wide}, lnc, watch)
     except InputError:
         choice = _best(model, cluster, batch, wide, lnc, watch)
