@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -285,19 +286,21 @@ def run_step(
             )
         else:
             chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
-        with progress_bars(quiet=call.quiet) as report:
-            step = iteration(
-                *(model, cluster, chosen),
-                partial=plan.chips is not None,
-                engine=call.engine,
-                folded=not how.unfolded,
-                allow_oversized=how.allow_oversized,
-                iterations=how.iterations,
-                faults=faults,
-                disturbed=disturbed,
-                level=how.level,
-                progress=report,
-            )
+    # A searched plan works: what is refused now is something else.
+    hints = remedied(fields, model, cluster, lnc=plan.lnc) if choice is None else nullcontext()
+    with hints, progress_bars(quiet=call.quiet) as report:
+        step = iteration(
+            *(model, cluster, chosen),
+            partial=plan.chips is not None,
+            engine=call.engine,
+            folded=not how.unfolded,
+            allow_oversized=how.allow_oversized,
+            iterations=how.iterations,
+            faults=faults,
+            disturbed=disturbed,
+            level=how.level,
+            progress=report,
+        )
     return replace(step, choice=choice)
 
 
