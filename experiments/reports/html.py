@@ -25,6 +25,7 @@ from experiments.reports.blocks import Block, document_blocks, parts_table, plai
 from experiments.reports.certainty import basis, interval_band
 from experiments.reports.findings import TABLED, answers, finding
 from experiments.reports.formatting import value_text
+from experiments.reports.ratios import ratio_sentences
 from experiments.reports.run_files import (
     SHOWN_FAULTS,
     figure_blocks,
@@ -77,8 +78,12 @@ def report_html(folder: Path, program: click.Command | None = None) -> str:
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
     results = merged_documents(folder, contents)
+    ratios = results.get("ratios") or []
+    if ratios:  # of several clusters, whose numbers stand in a table and not as the answer
+        results = {key: value for key, value in results.items() if key not in ("rows", "interval")}
     rows = first_table(folder, contents) if command in TABLED else None
-    title = finding(command, results, rows) or _drawn_finding(contents) or command
+    title = finding(command, results, rows) or _drawn_finding(contents)
+    title = title or next(iter(ratio_sentences(ratios)), command)
     script = packaged("report.js")
     sections = [
         *_sections(folder, record, results),

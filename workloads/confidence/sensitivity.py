@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -42,15 +42,21 @@ class NotingCatalogue(Catalogue):
     Attributes
     ----------
     read : dict
-        Part and quantity of every number read so far, in order; a dict that serves as ordered set.
+        Every row read so far by its part, quantity and variant, in order.
     """
 
-    read: dict[tuple[str, str], None] = field(default_factory=dict, compare=False)
+    read: dict[tuple[str, ...], Entry] = field(default_factory=dict, compare=False)
 
     def entry(self, part: str, quantity: str) -> Entry:
         """Return the row in force, and record that it was read."""
-        self.read[part, quantity] = None
-        return super().entry(part, quantity)
+        row = super().entry(part, quantity)
+        self.read[row[:3]] = row
+        return row
+
+    def with_variants(self, names: Mapping[str, str]) -> Catalogue:
+        """Return a catalogue with other variants that records in the same place."""
+        other = super().with_variants(names)
+        return NotingCatalogue(f"{self.digest} {other.digest}", other.rows, other.chosen, self.read)
 
 
 def noting(catalogue: Catalogue) -> NotingCatalogue:
@@ -126,7 +132,7 @@ def sensitivity(
     """
     noted = noting(catalogue)
     base = answer(noted)
-    entries = [catalogue.entry(*key) for key in noted.read if catalogue.has(*key)]
+    entries = list(noted.read.values())
     rows = [_of_entry(answer, catalogue, base, entry, step) for entry in watch(entries)]
     moving = [row for row in rows if row is not None]
     return sorted(moving, key=lambda row: (-row.swing, row.input))

@@ -25,7 +25,10 @@ from workloads.training.usual_plan import DEFAULT_SEQ, complete, fits, recomputa
 
 When = Literal["needed", "compared", "always"]
 """Conditions under which a plan without stated degrees is searched."""
-QUICK: Mapping[str, Any] = {"cp": 1, "order": ("tp", "cp", "dp", "pp")}
+LONG_SEQ = 32_768
+"""Longest sequence that is searched without context parallelism at first; longer ones are searched
+with it, and one at once."""
+QUICK: Mapping[str, Any] = {"order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
 """The same for models with experts, of which there are ten times as many plans."""
@@ -80,7 +83,10 @@ def usual_or_searched(
     if search == "needed" or cluster.chips > COMPARED_CHIPS:
         return usual, None
     sizes = {"global_batch": usual.global_batch, "seq": usual.seq}
-    choice = searched_plan({**stated, **sizes}, model, cluster, lnc=lnc, watch=watch)
+    try:
+        choice = searched_plan({**stated, **sizes}, model, cluster, lnc=lnc, watch=watch)
+    except InputError:
+        return usual, None  # a field that only the default can have, such as an idle one
     default_s, best_s = estimate(model, cluster, [usual, choice.best]).tolist()
     ratio = default_s / best_s
     return usual, replace(choice, default_ratio=ratio) if ratio >= WORTH_NAMING else None
@@ -131,6 +137,7 @@ def searched_plan(
     wide = recomputation({**usual, **fields, "framework": stack.text}, stack)
     try:
         quick = QUICK_EXPERTS if model.experts else QUICK
+        quick = {**quick, **({"microbatch": 1} if seq > LONG_SEQ else {"cp": 1})}
         choice = _best(model, cluster, batch, {**quick, **wide}, lnc, watch)
     except InputError:
         choice = _best(model, cluster, batch, wide, lnc, watch)

@@ -203,7 +203,7 @@ def _search(
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
         return progress(items, what, quiet=call.quiet)
 
-    own = _own_fields(how.with_plan, stated) if how.with_plan else {}
+    own = {} if how.with_plan is None else _own_fields(how.with_plan, stated)
     common = {name: value for name, value in own.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
     batch = {"global_batch": stated["global_batch"]}
     kept = {name: value for name, value in {**common, **stated}.items() if name not in batch}
@@ -259,6 +259,8 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
                 f"--with {text[:80]!r}: {getattr(mistake, 'message', mistake)} Write options of "
                 "train, such as '--tp 8 --pp 4', or name a file."
             ) from None
+    if not own:
+        raise InputError(f"--with {text[:80]!r} states no field of a plan. Write '--tp 8 --pp 4'.")
     for name, value in own.items():
         asked = stated.get(name)
         if asked is not None and field_value(name, asked) != field_value(name, value):

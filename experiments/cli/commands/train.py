@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +24,7 @@ from experiments.reports.idle import idle_sentences
 from topologies.options import option, setting
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
-from workloads.training.plan.fields import SEARCHED
-from workloads.training.plan.plan import ParallelPlan
+from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
 if TYPE_CHECKING:
     from topologies.catalogue.catalogue import Catalogue
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
 
-SIZES = ("stage_layers", "global_batch", "seq")
-"""Fields of a plan that a search leaves, and that follow from its degrees."""
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 
@@ -138,7 +136,7 @@ def train(
     step = run_step(inputs, stated, plan, how, catalogue, call)
     quietly = replace(call, quiet=True)  # the ranking shows a progress bar of its own
     # Other numbers of the catalogue change the time of this plan, not which plan it is.
-    same = {**stated, **{name: getattr(step.plan, name) for name in (*SEARCHED, *SIZES)}}
+    same = {name: getattr(step.plan, name) for name in PLAN_FIELDS}
     rankings = sure.rank(
         lambda moved: run_step(inputs, same, plan, how, moved, quietly).iteration_s,
         catalogue,
@@ -264,19 +262,21 @@ def run_step(
             )
         else:
             chosen, choice = complete(fields, model, cluster, lnc=plan.lnc, chips=plan.chips), None
-        with progress_bars(quiet=call.quiet) as report:
-            step = iteration(
-                *(model, cluster, chosen),
-                partial=plan.chips is not None,
-                engine=call.engine,
-                folded=not how.unfolded,
-                allow_oversized=how.allow_oversized,
-                iterations=how.iterations,
-                faults=faults,
-                disturbed=disturbed,
-                level=how.level,
-                progress=report,
-            )
+    # A searched plan works: what is refused now is something else.
+    hints = remedied(fields, model, cluster, lnc=plan.lnc) if choice is None else nullcontext()
+    with hints, progress_bars(quiet=call.quiet) as report:
+        step = iteration(
+            *(model, cluster, chosen),
+            partial=plan.chips is not None,
+            engine=call.engine,
+            folded=not how.unfolded,
+            allow_oversized=how.allow_oversized,
+            iterations=how.iterations,
+            faults=faults,
+            disturbed=disturbed,
+            level=how.level,
+            progress=report,
+        )
     return replace(step, choice=choice)
 
 

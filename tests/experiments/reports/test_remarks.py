@@ -152,3 +152,13 @@ def test_clusters_side_by_side_have_the_plan_of_each(capsys: pytest.CaptureFixtu
     text = " ".join(capsys.readouterr().out.split())
     for name in ("trn2-ultraserver", "p5.48xlarge:8"):
         assert f"{name}: No degree of parallelism was stated" in text
+
+
+def test_a_refusal_of_a_searched_plan_names_no_other_plan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = ["train", "--model=llama-3.1-70b", "--cluster=p5.48xlarge:8", "--level=chunk", "--quiet"]
+    assert run_line(line) == 2
+    said = capsys.readouterr().err
+    assert "Use --level collective." in said
+    assert "nearest plan" not in said

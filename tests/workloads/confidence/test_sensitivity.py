@@ -84,7 +84,7 @@ def test_a_refused_end_is_left_empty() -> None:
 def test_a_noting_catalogue_has_the_same_numbers_under_another_digest() -> None:
     noted = noting(shipped_catalogue())
     assert noted.value("trn2", "cores") == shipped_catalogue().value("trn2", "cores")
-    assert list(noted.read) == [("trn2", "cores")]
+    assert list(noted.read) == [("trn2", "cores", "")]
     assert noted != shipped_catalogue()
 
 
@@ -101,3 +101,15 @@ def test_the_tornado_labels_every_bar_with_its_range_and_grade() -> None:
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert any(label.startswith("trn2.link_latency") and "assumed" in label for label in labels)
     assert any("±10 %" in label for label in labels)
+
+
+def test_numbers_of_a_variant_that_the_answer_chooses_are_ranked() -> None:
+    """As a framework does, whose variants were read without being recorded."""
+    chosen = {"trn2.hbm_bandwidth": "kernel-guide"}
+
+    def stream_s(catalogue: Catalogue) -> float:
+        return 1e12 / catalogue.with_variants(chosen).value("trn2", "hbm_bandwidth")
+
+    (row,) = sensitivity(stream_s, shipped_catalogue())
+    assert row.input == "trn2.hbm_bandwidth"
+    assert row.elasticity == pytest.approx((1 / 1.01 - 1) / 0.01)

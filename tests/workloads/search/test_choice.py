@@ -20,7 +20,7 @@ SMALL, WHERE = named("llama-3.1-8b"), cluster("trn2.48xlarge:4")
 def test_the_chosen_plan_has_the_least_estimate() -> None:
     """The same as the search's first finalists, whose simulation is spared."""
     choice = searched_plan({"seq": 8192}, SMALL, WHERE)
-    stated = {**QUICK, "seq": 8192, "overlap": "dp", "attention": "fused"}
+    stated = {**QUICK, "cp": 1, "seq": 8192, "overlap": "dp", "attention": "fused"}
     free = {"finalists": 2, "memory_margin": FREE}
     best = search(SMALL, WHERE, WHERE.chips, stated=stated, **free).finalists
     by_estimate = sorted(best, key=lambda each: each.estimate_s)
@@ -77,6 +77,12 @@ def test_stated_fields_and_those_of_a_named_framework_are_kept() -> None:
     best = searched_plan(stated, model, where).best
     assert (best.precision, best.microbatch, best.framework) == ("fp8", 2, "fsdp")
     assert (best.zero, best.recompute, best.recompute_every) == (3, "full", 2)
+
+
+def test_long_sequences_are_divided() -> None:
+    model, where = named("qwen3-8b"), cluster("trn2.48xlarge")
+    assert searched_plan({"seq": 131_072}, model, where).best.cp > 1
+    assert searched_plan({"seq": 32_768}, model, where).best.cp == 1
 
 
 def test_the_default_batch_is_a_sequence_a_chip_up_to_a_limit() -> None:

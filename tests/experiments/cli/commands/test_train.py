@@ -194,3 +194,12 @@ def test_a_slow_cable_says_what_it_hit_and_an_idle_adapter_that_it_hit_nothing(
     # Down the columns lie both the transfers between stages and the replicas.
     run(*line, "--fault", "cable:0-4@0s:slow=1/10", "--fault", "cable:0-12@0s:slow=1/10")
     assert "Collectives of several kinds cross the fault" in capsys.readouterr().out
+
+
+def test_the_plan_stays_while_numbers_move(capsys: pytest.CaptureFixture[str]) -> None:
+    """A searched plan with fields that follow from its framework, moved one number at a time."""
+    line = ["--model", "llama-3.1-8b", "--cluster", "p5.48xlarge", "--framework", "fsdp"]
+    run(*line, "--recompute", "selective", "--seq", "8192", "--sensitivity", "--json", "--quiet")
+    document = json.loads(capsys.readouterr().out)
+    moved = {row["input"]: row["elasticity"] for row in document["sensitivity"]}
+    assert -1 < moved["kernels.h100.gemm_sustained"] < -0.4

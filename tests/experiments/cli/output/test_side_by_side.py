@@ -121,6 +121,9 @@ def test_the_first_plan_of_each_cluster_is_that_of_a_search_alone(
         }
     assert both["rows"][2]["status"] == "refused"
     assert len(pd.read_csv(tmp_path / "a" / "metrics.csv")) == 2
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "the best plan on each of 3 clusters" in page
+    assert "Memory of a rank" not in page  # which would be that of the first cluster alone
     assert run([*line, f"--cluster={','.join(CLUSTERS)}"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert f"dgx-h100 has {both['ratios'][0]['ratio']:.3g} times the tokens a second" in printed
@@ -141,7 +144,9 @@ def test_replicas_serve_the_same_requests(
     assert later["number"] == "the median time per output token"
     assert run([*line, "--quiet", f"--cluster={','.join(CLUSTERS)}"]) == 0
     assert "time per output token, median" in capsys.readouterr().out
-    assert "times the median time" in (tmp_path / "a" / "report.html").read_text()
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "<title>dgx-h100" in page
+    assert "times the median time" in page
 
 
 def test_prices_are_of_one_kind_unless_chosen(capsys: pytest.CaptureFixture[str]) -> None:
