@@ -100,8 +100,6 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
     Machines without a price are left out. Where no kind of price is known of all, the catalogue is
     the same and the sentence says so; it is empty where all prices are of one kind already.
 
-    Examples
-    --------
     >>> changed, why = one_kind_of_price(shipped_catalogue(), ["trn2.48xlarge", "p5.48xlarge"])
     >>> changed.entry("p5.48xlarge", "price").written, why[:36]
     ('39.33 USD/h', 'All prices are by Capacity Block: p5')

@@ -174,8 +174,6 @@ def ordered_box(group: Group) -> Box | None:
     Shifts around rings, reflections, and exchanges of axes that are alike move an order to one that
     is as good: the places of the box that is returned are those after the move.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> torus = cluster("torus:2x4", bandwidth="100GB/s", latency="1us")
     >>> shifted, mixed = [1, 2, 3, 0, 5, 6, 7, 4], [1, 2, 3, 0, 4, 5, 6, 7]

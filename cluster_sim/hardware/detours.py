@@ -19,19 +19,10 @@ if TYPE_CHECKING:
 def with_detours(fabric: Fabric, down: Sequence[str]) -> Fabric:
     """Return a fabric whose messages go around links between chips that are down.
 
-    Parameters
-    ----------
-    fabric : Fabric
-    down : sequence of str
-        Names of links; those of domains that the fabric does not cover are left out.
+    ``down``: names of links; those of domains that the fabric does not cover are left out.
 
-    Raises
-    ------
-    InputError
-        For a link of a switch, and for chips that no other way joins.
+    Raises InputError for a link of a switch, and for chips that no other way joins.
 
-    Examples
-    --------
     >>> from cluster_sim.hardware.fabric import fabric
     >>> from topologies.clusters.names import cluster
     >>> ring = fabric(cluster("ring:4", bandwidth="100GB/s", latency="1us"))
@@ -79,8 +70,6 @@ def _way(fabric: Fabric, working: nx.DiGraph[int], name: str, start: int, end: i
 def around(paths: Paths, fabric: Fabric) -> Paths:
     """Return paths that take the detours of a fabric in place of its dead links.
 
-    Examples
-    --------
     >>> from cluster_sim.hardware.fabric import fabric
     >>> from topologies.clusters.names import cluster
     >>> ring = fabric(cluster("ring:4", bandwidth="100GB/s", latency="1us"))

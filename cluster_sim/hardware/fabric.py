@@ -77,27 +77,16 @@ class Fabric:
 
     Links of the domains come first, domain by domain, then each other kind chip by chip.
 
-    Attributes
-    ----------
-    cluster : Cluster
-    domains : int64 array (domains,)
-        Global numbers of the domains covered, ascending.
-    links : Links
-        Links of one domain.
-    costs : CommunicationCosts
-        Efficiencies, and times and memory accesses of messages.
-    rate : int64 array (resources,)
-        Usable rate of links and adapters [B/s]; 0 for other resources.
-    latency_ps : int64 array (resources,)
-        Latency of one hop over a link [ps]; 0 for other resources.
-    forwards : bool array (resources,)
-        Whether the node that a link leads to forwards a message while it receives it.
-    resources : Resources
-        Table of all resources, those of the uplinks last.
-    uplinks : Uplinks
-        Oversubscribed links of the scale-out fabric.
-    ways : mapping of int to int64 array
-        Links over which messages go in place of each link that is down
+    ``domains`` (domains,): global numbers of the domains covered, ascending.
+    ``links``: links of one domain.
+    ``costs``: efficiencies, and times and memory accesses of messages.
+    ``rate`` (resources,): usable rate of links and adapters [B/s]; 0 for other resources.
+    ``latency_ps`` (resources,): latency of one hop over a link [ps]; 0 for other resources.
+    ``forwards`` (resources,): whether the node that a link leads to forwards a message while it
+        receives it.
+    ``resources``: table of all resources, those of the uplinks last.
+    ``uplinks``: oversubscribed links of the scale-out fabric.
+    ``ways``: links over which messages go in place of each link that is down
         (:mod:`cluster_sim.hardware.detours`).
     """
 

@@ -79,8 +79,6 @@ def spelled_out(
     A cable is a link each way, an adapter its two sides, a chip the engines of its ranks, and a
     server its chips.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> slow = parse_fault("cable:0-1@0s:slow=1/2")
     >>> [fault.resource for fault in spelled_out([slow], cluster("trn2.48xlarge"))]

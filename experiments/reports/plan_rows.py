@@ -126,8 +126,6 @@ def differing(plan: ParallelPlan, other: ParallelPlan) -> dict[str, Any]:
 def named(values: Mapping[str, Any]) -> str:
     """Return fields and their values in words.
 
-    Examples
-    --------
     >>> named({"dp": 3906, "sequence_parallel": False})
     'dp 3,906, sequence parallel off'
     """

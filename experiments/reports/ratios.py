@@ -24,12 +24,8 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals.
 
-    Parameters
-    ----------
-    command : str
-        Command whose document each row is.
-    rows : sequence of mapping
-        Documents of one cluster each, the first of which all others are compared with.
+    ``command``: command whose document each row is. ``rows``: documents of one cluster each, the
+    first of which all others are compared with.
     """
     entries = []
     first, *others = rows

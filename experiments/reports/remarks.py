@@ -95,15 +95,7 @@ def _faster(step: Iteration) -> Iterator[str]:
 class Checked:
     """Parts of an answer that are checked, of a simulated step or of a plan of a search.
 
-    Attributes
-    ----------
-    plan : ParallelPlan
-    cluster : Cluster
-    memory : Memory
-    iteration_s : float
-    breakdown_s : mapping of str to float
-        Parts of the step, mean over ranks [s].
-    hfu : float
+    ``breakdown_s``: parts of the step, mean over ranks [s].
     """
 
     plan: ParallelPlan

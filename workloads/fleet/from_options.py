@@ -47,14 +47,9 @@ def unread_options(stated: PolicyInputs, *, priced: bool) -> list[str]:
     With ``compare`` the policy with foresight and ``static`` run as well, so what these read counts
     as read. An option with its default value counts as not stated.
 
-    Parameters
-    ----------
-    stated : PolicyInputs
-    priced : bool
-        Whether prices of electricity are known, without which no policy reads ``price_share``.
+    ``priced``: whether prices of electricity are known, without which no policy reads
+    ``price_share``.
 
-    Examples
-    --------
     >>> unread_options(PolicyInputs(policy="oracle", night="1-5", compare=False), priced=False)
     ['--night 1-5 changes nothing under policy oracle; clock reads it.']
     """
@@ -86,8 +81,6 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
     Settings of replicas beside a stated rate are refused before
     (:class:`workloads.fleet.setup.replicas.Serving`).
 
-    Examples
-    --------
     >>> unread_with_unit_rate(FleetInputs(), LimitInputs(weights="host", change_time="0s"))
     ['--weights host changes nothing beside --change-time, which states what a change takes.']
     """
@@ -114,8 +107,6 @@ def unread_with_unit_rate(fleet: FleetInputs, limits: LimitInputs) -> list[str]:
 def unread_discount(money: MoneyInputs, *, batch: bool) -> list[str]:
     """Return a sentence for a discount of batch requests that no request gets.
 
-    Examples
-    --------
     >>> unread_discount(MoneyInputs(batch_discount=0.3, token_price=2.0), batch=False)
     ['--batch-discount 0.3 changes nothing without a batch tier; add --batch-share 20%.']
     """

@@ -93,16 +93,11 @@ class Stragglers:
 class Replicas:
     """Data-parallel replicas, without some of which a job goes on.
 
-    Attributes
-    ----------
-    groups : int
-        Groups of replicas; those of one group have parts on the same units, and are lost together.
-    units : int
-        Units of a group.
-    microbatches : int
-        Microbatches of a replica in a step while all are there.
-    resize_s : float
-        Time in which the replicas form their groups anew, without some or with more [s].
+    ``groups``: groups of replicas; those of one group have parts on the same units, and are lost
+        together.
+    ``units``: units of a group.
+    ``microbatches``: microbatches of a replica in a step while all are there.
+    ``resize_s``: time in which the replicas form their groups anew, without some or with more [s].
     """
 
     groups: int
@@ -119,8 +114,6 @@ class Replicas:
 
         The others divide the batch, and the one with the most microbatches sets the pace.
 
-        Examples
-        --------
         Ten groups of eight microbatches: nine of them do 80, so one does nine.
 
         >>> Replicas(10, 1, 8, 60.0).slower(1)

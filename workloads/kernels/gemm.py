@@ -40,28 +40,14 @@ def gemm(
     A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and cast
     it from bf16, with which the products of the grid were measured.
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue.
-    m, n, k : int or int array
-        Rows and columns of the result, and length of the inner sums.
-    precision : str
-        Precision of the inputs: ``bf16``, ``fp8``, …; results are written in two bytes.
-    batch : int or int array
-        Independent products of one shape: a batched or grouped GEMM.
-    ranks_per_chip : int
-        Ranks that share the chip.
-    catalogue : Catalogue, optional
-        Catalogue with the chip's numbers; the shipped one by default.
+    ``chip``: part of the catalogue. ``m, n, k``: rows and columns of the result, and length of the
+    inner sums. ``precision``: precision of the inputs: ``bf16``, ``fp8``, …; results are written in
+    two bytes. ``batch``: independent products of one shape: a batched or grouped GEMM.
+    ``ranks_per_chip``: ranks that share the chip. ``catalogue``: catalogue with the chip's numbers;
+    the shipped one by default.
 
-    Returns
-    -------
-    Timing
-        Times in the shape that the arguments broadcast to, and their provenance.
+    Returns the times in the shape that the arguments broadcast to, and their provenance.
 
-    Examples
-    --------
     A large product on an H100 reaches about three quarters of its peak:
 
     >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
@@ -84,8 +70,6 @@ def gemm_without_casts(
 ) -> Timing:
     """Time of products as :func:`gemm` whose inputs are in their precision already.
 
-    Examples
-    --------
     A small one in fp8 mostly casts:
 
     >>> shape = ("h100", 1024, 1024, 1024, "fp8")
@@ -139,8 +123,6 @@ def _one(sides: tuple[int, ...], how: How) -> Timing:
 def sustained_flops_per_s(chip: str, precision: str, catalogue: Catalogue) -> float:
     """Rate of large matrix products that a chip keeps for hours [FLOP/s].
 
-    Examples
-    --------
     >>> from topologies.catalogue.catalogue import shipped_catalogue
     >>> round(sustained_flops_per_s("trn2", "bf16", shipped_catalogue()) / 1e12)
     588

@@ -67,23 +67,13 @@ def elementwise(
 ) -> Timing:
     """Time of one kernel that streams through memory: a norm, activation, residual or optimizer.
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue.
-    size_bytes : int or int array
-        Bytes that the kernel reads and writes in all [B].
-    work : {"streaming", "activation", "norm", "softmax"}
-        Class of the operation: sums and copies, transcendental functions, or reductions over a row.
-        A chip without a constant for a class runs it at its rate of streaming.
-    precision : str
-        Precision of the elements. Where an engine works element by element, wider elements reach a
-        larger share of the memory's rate.
-    ranks_per_chip, catalogue
-        See :func:`gemm`.
+    ``chip``: part of the catalogue. ``size_bytes``: bytes that the kernel reads and writes in all
+    [B]. ``work`` ("streaming", "activation", "norm", "softmax"): class of the operation: sums and
+    copies, transcendental functions, or reductions over a row. A chip without a constant for a
+    class runs it at its rate of streaming. ``precision``: precision of the elements. Where an
+    engine works element by element, wider elements reach a larger share of the memory's rate.
+    ``ranks_per_chip, catalogue``: see :func:`gemm`.
 
-    Examples
-    --------
     >>> elementwise("a100-80gb", 10**9).provenance
     'measured'
     >>> plain, norm = (elementwise("trn2", 10**8, work).seconds for work in ("streaming", "norm"))
@@ -126,17 +116,10 @@ def gather(
 ) -> Timing:
     """Time of an embedding look-up, or of its scattered gradient.
 
-    Parameters
-    ----------
-    chip, size_bytes, ranks_per_chip, catalogue
-        See :func:`elementwise`.
-    rows : int or int array
-        Rows that are looked up. Each takes a DMA descriptor on chips that state its time.
-    scattered : bool
-        Whether gradients are added to rows, instead of rows being read.
+    ``chip, size_bytes, ranks_per_chip, catalogue``: see :func:`elementwise`. ``rows``: rows that
+    are looked up. Each takes a DMA descriptor on chips that state its time. ``scattered``: whether
+    gradients are added to rows, instead of rows being read.
 
-    Examples
-    --------
     >>> long, short = (gather("trn2", 2**24, rows=rows).seconds for rows in (2**10, 2**20))
     >>> short > 10 * long
     True
@@ -192,15 +175,8 @@ def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None
     Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling of
     the ranks beyond those of one server. It is 0 for a chip without such a row.
 
-    Parameters
-    ----------
-    chip : str
-    ranks : int
-        Ranks of the whole job.
-    catalogue : Catalogue, optional
+    ``ranks``: ranks of the whole job.
 
-    Examples
-    --------
     >>> [round(step_overhead_s("trn1", ranks), 2) for ranks in (32, 64, 512)]
     [0.0, 0.66, 2.64]
     """

@@ -91,12 +91,14 @@ class JobInputs:
         "Go on with fewer data-parallel replicas while failed ones are replaced, with the same "
         "batch; needs --checkpoint peer",
     )
-    runs: int = setting(
-        8,
-        "Number of runs with different seeds; as many more with drawn failure rates join them "
-        "for the interval",
-        least=1,
-        most=1000,
+    runs: int = field(
+        default=8,
+        metadata=option(
+            "Number of runs with different seeds; as many more with drawn failure rates join them "
+            "for the interval",
+            least=1,
+            most=1000,
+        ),
     )
 
     def __post_init__(self) -> None:

@@ -44,16 +44,9 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
 class Candidates:
     """Plans that a search chooses from.
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    plans : tuple of ParallelPlan
-        Plans that no rule leaves out.
-    considered : int
-        Number of plans that divide model, batch and cluster.
-    pruned : mapping of str to int
-        Number of plans that were left out, by reason.
+    ``plans``: plans that no rule leaves out.
+    ``considered``: number of plans that divide model, batch and cluster.
+    ``pruned``: number of plans that were left out, by reason.
     """
 
     model: Model

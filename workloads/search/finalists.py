@@ -30,20 +30,11 @@ PROCESSES = 2
 class Finalist:
     """A plan that was simulated.
 
-    Attributes
-    ----------
-    plan : ParallelPlan
-    estimate_rank : int
-        Place of its estimate among all estimates, from 1.
-    estimate_s, iteration_s : float
-        Estimated and simulated time of one optimizer step [s].
-    breakdown_s : mapping of str to float
-        Parts of the simulated step, mean over ranks [s].
-    memory : Memory
-        Memory of the rank that needs most.
-    tokens_per_s, mfu, hfu : float
-    cost : StepCost
-        Price and energy of the step.
+    ``estimate_rank``: place of its estimate among all estimates, from 1.
+    ``estimate_s, iteration_s``: estimated and simulated time of one optimizer step [s].
+    ``breakdown_s``: parts of the simulated step, mean over ranks [s].
+    ``memory``: memory of the rank that needs most.
+    ``cost``: price and energy of the step.
     """
 
     plan: ParallelPlan
@@ -72,15 +63,11 @@ class Finalist:
 class OwnPlan:
     """Plan of a user's own beside those of a search.
 
-    Attributes
-    ----------
-    finalist : Finalist
-        The plan as simulated; its ``estimate_rank`` is its place among all plans that fit.
-    change : mapping of str to object
-        Single change of its fields that saves most time, with what follows from it; empty if none
-        saves any.
-    changed : Finalist or None
-        The plan with that change.
+    ``finalist``: the plan as simulated; its ``estimate_rank`` is its place among all plans that
+        fit.
+    ``change``: single change of its fields that saves most time, with what follows from it; empty
+        if none saves any.
+    ``changed``: the plan with that change.
     """
 
     finalist: Finalist
@@ -97,11 +84,7 @@ class OwnPlan:
 class Runner:
     """Simulator of plans of one model on one cluster.
 
-    Attributes
-    ----------
-    model : Model
-    cluster : Cluster
-    engine : {"fast", "reference"}
+    ``engine`` ("fast", "reference").
     """
 
     model: Model

@@ -48,16 +48,11 @@ NEARLY = 64
 class Fit:
     """Memory of the candidates on the rank that needs most.
 
-    Attributes
-    ----------
-    total_bytes : int64 array (candidates,)
-        Memory that each candidate is likely to need [B]; ``UNKNOWN`` for one that is left out. If
-        its parameters alone do not fit, it is their size. Where no candidate is likely to fit, it
-        is the least need of those that a sparing stack fits.
-    capacity_bytes : int
-        Memory of a rank [B].
-    pruned : mapping of str to int
-        Number of plans that were left out although they fit, by reason.
+    ``total_bytes`` (candidates,): memory that each candidate is likely to need [B]; ``UNKNOWN`` for
+        one that is left out. If its parameters alone do not fit, it is their size. Where no
+        candidate is likely to fit, it is the least need of those that a sparing stack fits.
+    ``capacity_bytes``: memory of a rank [B].
+    ``pruned``: number of plans that were left out although they fit, by reason.
     """
 
     total_bytes: IntArray
@@ -84,20 +79,12 @@ def fit(
 ) -> Fit:
     """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`.
 
-    Parameters
-    ----------
-    candidates : Candidates
-    settled : collection of str
-        Fields whose values leave out no plan.
-    watch : function of (sequence, str)
-        Function that wraps a sequence to show progress, with a word for the work.
-    margin : float
-        Share of a rank's memory that must stay free.
+    ``settled``: fields whose values leave out no plan. ``watch``: function that wraps a sequence to
+    show progress, with a word for the work. ``margin``: share of a rank's memory that must stay
+    free.
 
-    Raises
-    ------
-    InputError
-        If no candidate fits. The message has the nearest one and the bytes that it lacks.
+    Raises InputError if no candidate fits. The message has the nearest one and the bytes that it
+    lacks.
     """
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     stack = stack_of(catalogue)

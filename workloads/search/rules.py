@@ -40,14 +40,9 @@ class Frame:
 class Rule:
     """A reason to leave out plans, and the plans that it applies to.
 
-    Attributes
-    ----------
-    reason : str
-        Reason in words, as the output lists it.
-    judges : str
-        Field whose values the rule judges.
-    leaves_out : function of (columns, frame)
-        Function that returns the plans to leave out, bool (rows,).
+    ``reason``: reason in words, as the output lists it.
+    ``judges``: field whose values the rule judges.
+    ``leaves_out``: function that returns the plans to leave out, bool (rows,).
     """
 
     reason: str
@@ -135,19 +130,10 @@ def sieve(
 ) -> tuple[Columns, dict[str, int]]:
     """Apply the rules one after the other.
 
-    Parameters
-    ----------
-    columns : Columns
-    frame : Frame
-    settled : collection of str
-        Fields that no rule may judge.
+    ``settled``: fields that no rule may judge.
 
-    Returns
-    -------
-    columns : Columns
-        Plans that are left.
-    pruned : dict
-        Number of plans that each rule left out, by its reason.
+    Returns ``columns``: plans that are left. ``pruned``: number of plans that each rule left out,
+    by its reason.
     """
     pruned: dict[str, int] = {}
     for rule in RULES:

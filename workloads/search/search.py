@@ -33,14 +33,9 @@ if TYPE_CHECKING:
 class Agreement:
     """Agreement of the finalists' estimates with their simulations.
 
-    Attributes
-    ----------
-    plans : int
-        Number of finalists.
-    kendall_tau : float or None
-        Rank correlation, 1 for the same order; None for fewer than two plans.
-    median_abs_error, worst_abs_error : float
-        Relative errors of estimated times.
+    ``plans``: number of finalists.
+    ``kendall_tau``: rank correlation, 1 for the same order; None for fewer than two plans.
+    ``median_abs_error, worst_abs_error``: relative errors of estimated times.
     """
 
     plans: int
@@ -169,31 +164,16 @@ def search(
 ) -> Search:
     """Find the best plans that fit in memory.
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-        Cluster whose chips all plans use.
-    global_batch : int
-        Sequences of one optimizer step.
-    aim : Aim, optional
-        Measure that is optimised, and the extent of the search.
-    stated : mapping, optional
-        Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied.
-    engine : {"fast", "reference"}
-    watch : function of (sequence, str)
-        Function that wraps a sequence of plans to show progress, with a word for the work.
-    **changes
-        Fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
+    ``cluster``: cluster whose chips all plans use. ``global_batch``: sequences of one optimizer
+    step. ``aim``: measure that is optimised, and the extent of the search. ``stated``: fields of
+    :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied. ``engine``
+    ("fast", "reference"). ``watch``: function that wraps a sequence of plans to show progress, with
+    a word for the work. ``**changes``: fields of the aim, such as ``finalists=5`` or
+    ``objective="energy"``.
 
-    Raises
-    ------
-    InputError
-        If no plan divides model, batch and cluster, or none fits in memory. The message has the
-        nearest plan.
+    Raises InputError if no plan divides model, batch and cluster, or none fits in memory. The
+    message has the nearest plan.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
     >>> result = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)

@@ -48,24 +48,15 @@ class RunFields(TypedDict, total=False):
 class TableRuns:
     """Runs from which a capacity table is made.
 
-    Attributes
-    ----------
-    batching : Batching
-        Batching of the replica.
-    prompt_means, output_means : float array, optional
-        Mean lengths at which the work of a request is measured, ascending; by default the mean
-        of the reference mix alone.
-    requests : int
-        Number of requests of each run.
-    seed : int
-        Seed of arrivals and lengths.
-    prefix_share : float
-        Share of every prompt that a prefix cache holds, see
+    ``batching``: batching of the replica.
+    ``prompt_means, output_means``: mean lengths at which the work of a request is measured,
+        ascending; by default the mean of the reference mix alone.
+    ``requests``: number of requests of each run.
+    ``seed``: seed of arrivals and lengths.
+    ``prefix_share``: share of every prompt that a prefix cache holds, see
         :func:`workloads.serving.prefix_cache.share_hits`.
-    speculation : Speculation, optional
-        Proposals that one pass verifies.
-    pools : Pools, optional
-        Prefill and decode replicas that serve together; by default one replica does both.
+    ``speculation``: proposals that one pass verifies.
+    ``pools``: prefill and decode replicas that serve together; by default one replica does both.
     """
 
     batching: Batching = field(default_factory=Batching)

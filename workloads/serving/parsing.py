@@ -36,25 +36,13 @@ def requests_from(
 ) -> Requests:
     """Return the requests that a text names, drawn or read from a log.
 
-    Parameters
-    ----------
-    text : str
-        ``poisson:RATE``, or the path of a log.
-    count : int, optional
-        Number of requests that are drawn, or read from the beginning of a log.
-    rate : float, optional
-        Rate of arrivals for a log without times [1/s].
-    prompt, output : int, optional
-        Tokens of drawn requests; ``output`` also for requests of a log that state none.
-    service : str, optional
-        Service of a log of several, or service whose lengths are drawn.
-    seed : int
+    ``text``: ``poisson:RATE``, or the path of a log. ``count``: number of requests that are drawn,
+    or read from the beginning of a log. ``rate``: rate of arrivals for a log without times [1/s].
+    ``prompt, output``: tokens of drawn requests; ``output`` also for requests of a log that state
+    none. ``service``: service of a log of several, or service whose lengths are drawn.
 
-    Raises
-    ------
-    InputError
-        For a word that does not apply to this source of requests, and for a log that cannot be
-        read.
+    Raises InputError for a word that does not apply to this source of requests, and for a log that
+    cannot be read.
     """
     per_s = drawn_rate(text)
     if per_s is None:
@@ -95,30 +83,16 @@ def batching_from(
 ) -> Batching:
     """Return the batching that these options describe.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    prefill : str
-        ``separate`` (whole prompts while decoding waits), ``chunked`` (chunks of prompts together
-        with decoding), or ``auto``, which is separate on Trainium and chunked elsewhere.
-    chunk : int, optional
-        Tokens of an iteration with chunked prefill.
-    slots : int
-        Requests that decode at once.
-    scheduler : str, optional
-        Serving engine whose scheduler runs the replica: ``vllm``, ``sglang`` or ``tensorrt-llm``
-        (:mod:`workloads.serving.engines`).
-    poll : int
-        Passes of decode between two looks for new requests.
-    gather : str, optional
-        ``PASSES:SHARE``: passes of decode for which prompts wait for others, unless they fill this
-        share of an iteration's tokens.
+    ``prefill``: ``separate`` (whole prompts while decoding waits), ``chunked`` (chunks of prompts
+    together with decoding), or ``auto``, which is separate on Trainium and chunked elsewhere.
+    ``chunk``: tokens of an iteration with chunked prefill. ``slots``: requests that decode at once.
+    ``scheduler``: serving engine whose scheduler runs the replica: ``vllm``, ``sglang`` or
+    ``tensorrt-llm`` (:mod:`workloads.serving.engines`). ``poll``: passes of decode between two
+    looks for new requests. ``gather``: ``PASSES:SHARE``: passes of decode for which prompts wait
+    for others, unless they fill this share of an iteration's tokens.
 
-    Raises
-    ------
-    InputError
-        For an unknown kind of prefill or scheduler, and for a chunk size or a gather of separate
-        prefill.
+    Raises InputError for an unknown kind of prefill or scheduler, and for a chunk size or a gather
+    of separate prefill.
     """
     if scheduler is not None:
         if prefill != "auto":

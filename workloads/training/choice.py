@@ -24,13 +24,8 @@ BATCH_TOKENS = 64_000_000
 class RunnerUp(NamedTuple):
     """Plan that comes after the best one.
 
-    Attributes
-    ----------
-    plan : ParallelPlan
-    ratio : float
-        Its estimated time over that of the best plan.
-    tied : bool
-        Whether the ratio is within the error of a ratio of two predictions.
+    ``ratio``: its estimated time over that of the best plan.
+    ``tied``: whether the ratio is within the error of a ratio of two predictions.
     """
 
     plan: ParallelPlan
@@ -42,19 +37,12 @@ class RunnerUp(NamedTuple):
 class Choice:
     """Outcome of a search for a plan.
 
-    Attributes
-    ----------
-    considered : int
-        Plans that divide model, batch and cluster.
-    best : ParallelPlan
-        Plan with the shortest estimated step among those that fit in memory.
-    others : tuple of RunnerUp
-        The next best plans.
-    stated : collection of str
-        Fields of a plan that were stated, and so are the same in all plans.
-    default_ratio : float, optional
-        Estimated time of the data-parallel plan that the step has, over that of the best; None
-        where the step has the best plan.
+    ``considered``: plans that divide model, batch and cluster.
+    ``best``: plan with the shortest estimated step among those that fit in memory.
+    ``others``: the next best plans.
+    ``stated``: fields of a plan that were stated, and so are the same in all plans.
+    ``default_ratio``: estimated time of the data-parallel plan that the step has, over that of the
+        best; None where the step has the best plan.
     """
 
     considered: int
@@ -87,8 +75,6 @@ def tied(
 def describe(plan: ParallelPlan) -> str:
     """Describe a plan in one line, without fields that have no influence on it.
 
-    Examples
-    --------
     >>> describe(ParallelPlan(tp=8, dp=2, global_batch=4, recompute="full"))
     'tp 8, pp 1, dp 2, microbatch 1, zero 1, sequence parallel, recompute full'
     """

@@ -40,21 +40,12 @@ def complete(
 ) -> ParallelPlan:
     """Return a plan with the framework's usual values for the fields that are not stated.
 
-    Parameters
-    ----------
-    stated : mapping
-        Fields of :class:`ParallelPlan`; None counts as not stated.
-    model : Model
-    cluster : Cluster
-        Cluster that the data-parallel degree fills.
-    lnc : int, optional
-        Physical cores of a logical core of Trainium, which says how many ranks a chip has.
-    chips : int, optional
-        Chips that the data-parallel degree fills, where that is not the whole cluster.
+    ``stated``: fields of :class:`ParallelPlan`; None counts as not stated. ``cluster``: cluster
+    that the data-parallel degree fills. ``lnc``: physical cores of a logical core of Trainium,
+    which says how many ranks a chip has. ``chips``: chips that the data-parallel degree fills,
+    where that is not the whole cluster.
 
-    Raises
-    ------
-    InputError
+    Raises InputError.
     """
     named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}

@@ -105,12 +105,7 @@ def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
 
 
 def check_single(options: Mapping[str, Any]) -> None:
-    """Refuse options that are for one cluster, by their names, where they are stated.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse options that are for one cluster, by their names, where they are stated."""
     for name, value in options.items():
         if value:
             raise InputError(f"{name} is for one cluster, not several. Name one.")

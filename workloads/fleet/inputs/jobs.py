@@ -27,47 +27,30 @@ STANDBYS = ("cold", "warm")
 class TrainingJob:
     """A training or evaluation job that runs on whole units.
 
-    Attributes
-    ----------
-    name : str
-    units : int
-        Most units that the job can use.
-    min_units : int
-        Fewest units that the job runs on; equal to ``units`` for a fixed gang.
-    step_units : int
-        Units by which the job grows and shrinks: one data-parallel replica.
-    tokens_per_s : tuple of (units, tokens per second)
-        Throughput at some sizes, from simulated iterations; interpolated between sizes, linearly in
-        the logarithms. Empty where it is not known: progress is then counted in unit-seconds, and
-        no tokens are reported.
-    step_tokens : float
-        Tokens of one optimizer step.
-    reclaim : str
-        Way in which the job gives units back, one of ``RECLAIMS``.
-    priority : int
-        Jobs with a smaller number start first and give units back last.
-    checkpoint_every_s : float, optional
-        Interval of periodic checkpoints [s]; by default the catalogue's, half an hour.
-    state_bytes : float
-        Training state that a checkpoint writes [B].
-    checkpoint : str
-        One of ``CHECKPOINTS``: after a failure the state is read from the shared store, or from
-        copies in the host memory of other units (:mod:`workloads.job.checkpoints`).
-    standby : str
-        One of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is shorter
-        if no unit has to join from other work.
-    arrives_s, deadline_s : float
-        Time at which the job may begin, and by which it should be done [s from the start of the
-        run].
-    work_tokens : float
-        Tokens after which the job is done; by default it never ends.
-    post_training : str
-        Empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and updates, see
-        :mod:`workloads.fleet.inputs.post_training`.
-    phases : PostTraining, optional
-        Rates of rollouts and updates; the throughput is then that of the best split.
-    evaluation : bool
-        Deferrable batch inference: any number of units, no gang, given back by draining.
+    ``units``: most units that the job can use.
+    ``min_units``: fewest units that the job runs on; equal to ``units`` for a fixed gang.
+    ``step_units``: units by which the job grows and shrinks: one data-parallel replica.
+    ``tokens_per_s``: throughput at some sizes, from simulated iterations; interpolated between
+        sizes, linearly in the logarithms. Empty where it is not known: progress is then counted in
+        unit-seconds, and no tokens are reported.
+    ``step_tokens``: tokens of one optimizer step.
+    ``reclaim``: way in which the job gives units back, one of ``RECLAIMS``.
+    ``priority``: jobs with a smaller number start first and give units back last.
+    ``checkpoint_every_s``: interval of periodic checkpoints [s]; by default the catalogue's, half
+        an hour.
+    ``state_bytes``: training state that a checkpoint writes [B].
+    ``checkpoint``: one of ``CHECKPOINTS``: after a failure the state is read from the shared store,
+        or from copies in the host memory of other units (:mod:`workloads.job.checkpoints`).
+    ``standby``: one of ``STANDBYS``: with ``warm``, processes survive a failure, and the restart is
+        shorter if no unit has to join from other work.
+    ``arrives_s, deadline_s``: time at which the job may begin, and by which it should be done [s
+        from the start of the run].
+    ``work_tokens``: tokens after which the job is done; by default it never ends.
+    ``post_training``: empty, or ``lockstep`` or ``one-behind``: the units divide into rollouts and
+        updates, see :mod:`workloads.fleet.inputs.post_training`.
+    ``phases``: rates of rollouts and updates; the throughput is then that of the best split.
+    ``evaluation``: deferrable batch inference: any number of units, no gang, given back by
+        draining.
     """
 
     name: str

@@ -23,8 +23,6 @@ LEAST_GOODPUT = 0.9
 def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
     """Mean time between the stops of a gang of some units of a fleet [s].
 
-    Examples
-    --------
     >>> gang_mtbf_s(Failures(1000.0, 60.0), 10, 50)
     100.0
     """
@@ -38,13 +36,8 @@ def gang_mtbf_s(failures: Failures, units: int, fleet_units: int) -> float:
 def gang_goodput(job: TrainingJob, units: int, fleet: Fleet) -> float:
     """Share of time for which a gang of some units computes, by a closed form.
 
-    Parameters
-    ----------
-    job : TrainingJob
-        Its checkpoints, its standby, and the state that a restart reads.
-    units : int
-    fleet : Fleet
-        Its failures, and the costs of a restart.
+    ``job``: its checkpoints, its standby, and the state that a restart reads. ``fleet``: its
+    failures, and the costs of a restart.
     """
     if fleet.failures is None:
         return 1.0

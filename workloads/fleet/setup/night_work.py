@@ -48,15 +48,10 @@ MOST_KEPT = 1000
 class TrainingRate:
     """Throughput of a training job.
 
-    Attributes
-    ----------
-    units : int
-        Scale-up domains of the simulated job.
-    tokens_per_s : float
-        Throughput on these units [1/s]. On other numbers of units it is taken in proportion,
-        because the batch grows with the job.
-    plan : ParallelPlan, optional
-        None where no plan fits, and the throughput is that of the roofline.
+    ``units``: scale-up domains of the simulated job.
+    ``tokens_per_s``: throughput on these units [1/s]. On other numbers of units it is taken in
+        proportion, because the batch grows with the job.
+    ``plan``: none where no plan fits, and the throughput is that of the roofline.
     """
 
     units: int
@@ -217,14 +212,9 @@ def transfer_s(cluster: Cluster, parameters: float) -> float:
 def with_phases(job: TrainingJob, *, rollout_tokens_per_s: float, transfer_s: float) -> TrainingJob:
     """Return a post-training job with the rates of its rollouts, updates and transfers.
 
-    Parameters
-    ----------
-    job : TrainingJob
-        Its throughput is taken for that of the updates.
-    rollout_tokens_per_s : float
-        Rate of one unit that serves at saturation [1/s].
-    transfer_s : float
-        Time until all rollout units hold new weights [s].
+    ``job``: its throughput is taken for that of the updates. ``rollout_tokens_per_s``: rate of one
+    unit that serves at saturation [1/s]. ``transfer_s``: time until all rollout units hold new
+    weights [s].
     """
     step_tokens = job.step_tokens if job.step_tokens > 1 else STEP
     phases = PostTraining(
@@ -268,17 +258,10 @@ def night_work(
     Evaluation runs at the token rate of a saturated serving unit, and so do the rollouts of
     post-training jobs.
 
-    Parameters
-    ----------
-    cluster, models, services, demand
-        As in a :class:`workloads.fleet.scenario.Scenario`.
-    training : path, optional
-        File of jobs.
-    post_training : str
-        Mode, ``lockstep`` or ``one-behind``, in which the default jobs named post-training run
-        rollouts and updates; empty for plain training.
-    fleet : Fleet, optional
-        Its failures and costs bound the size of default jobs; by default nothing does.
+    ``cluster, models, services, demand``: as in a :class:`workloads.fleet.scenario.Scenario`.
+    ``training``: file of jobs. ``post_training``: mode, ``lockstep`` or ``one-behind``, in which
+    the default jobs named post-training run rollouts and updates; empty for plain training.
+    ``fleet``: its failures and costs bound the size of default jobs; by default nothing does.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     jobs = read_jobs(training) if training else _default_jobs(cluster, models, catalogue, fleet)

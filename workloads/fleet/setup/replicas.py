@@ -54,12 +54,8 @@ LONG_PROMPT = 4096
 class Replica:
     """A replica of a model that fits its chips.
 
-    Attributes
-    ----------
-    served : Profile
-        Memory and times of the replica.
-    precision : str
-        Precision of weights and products.
+    ``served``: memory and times of the replica.
+    ``precision``: precision of weights and products.
     """
 
     served: Profile
@@ -77,14 +73,8 @@ def fitting_replicas(
     a second time, with the groups of experts that make its prompts shortest. With precision
     ``auto``, BF16 is tried on all sizes, then FP8.
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    tp : int, optional
-        Chips of the replica, instead of the fewest.
-    precision : str
-        ``auto``, or a precision of the chip.
+    ``tp``: chips of the replica, instead of the fewest. ``precision``: ``auto``, or a precision of
+    the chip.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     precisions = IN_TURN if precision == AUTO else (precision,)
@@ -163,34 +153,23 @@ WAITS = "separate"
 class Serving:
     """Settings of serving on the units of a fleet.
 
-    Attributes
-    ----------
-    slo : Slo
-    tp : int, optional
-        Chips of a replica; by default the fewest that fit, from one server on.
-    prefill : str
-        Processing of prompts: ``chunked``, beside decoding, ``separate``, with which decode waits
-        for whole prompts and keeps no tight TPOT, or ``auto``, the usual way of the machine (see
-        :func:`workloads.fleet.setup.replicas.ways_of`).
-    chunk_tokens : int, optional
-        Tokens of the pieces into which prompts are cut: by default 512, for mixtures of experts
-        8,192. With 0, prompts run whole.
-    unit_rate_per_s : float, optional
-        Requests that a unit serves, instead of a model's capacity [1/s]. There is no latency model
-        then: a request that is not queued keeps the SLO.
-    cache : Path, optional
-        Folder in which capacity tables are kept.
-    precision : str
-        Precision of weights and products; ``auto``: BF16, or FP8 where the weights do not fit in
-        BF16.
-    prefix_share : float
-        Share of every prompt that a replica's prefix cache holds once it has been filled.
-    speculate : str
-        ``TOKENS:ACCEPTANCE[:DRAFT]``, see :func:`workloads.serving.parse_speculation`; empty for
-        none.
-    disaggregate : str
-        ``P:D``, the prefill and decode replicas of a group that serves together; empty for those
-        of ``prefill``.
+    ``tp``: chips of a replica; by default the fewest that fit, from one server on.
+    ``prefill``: processing of prompts: ``chunked``, beside decoding, ``separate``, with which
+        decode waits for whole prompts and keeps no tight TPOT, or ``auto``, the usual way of the
+        machine (see :func:`workloads.fleet.setup.replicas.ways_of`).
+    ``chunk_tokens``: tokens of the pieces into which prompts are cut: by default 512, for mixtures
+        of experts 8,192. With 0, prompts run whole.
+    ``unit_rate_per_s``: requests that a unit serves, instead of a model's capacity [1/s]. There is
+        no latency model then: a request that is not queued keeps the SLO.
+    ``cache``: folder in which capacity tables are kept.
+    ``precision``: precision of weights and products; ``auto``: BF16, or FP8 where the weights do
+        not fit in BF16.
+    ``prefix_share``: share of every prompt that a replica's prefix cache holds once it has been
+        filled.
+    ``speculate``: ``TOKENS:ACCEPTANCE[:DRAFT]``, see :func:`workloads.serving.parse_speculation`;
+        empty for none.
+    ``disaggregate``: ``P:D``, the prefill and decode replicas of a group that serves together;
+        empty for those of ``prefill``.
     """
 
     slo: Slo = DEFAULT_SLO
@@ -251,17 +230,9 @@ def groups_in_units(text: str, cluster: Cluster, served: Profile) -> Pools:
     Keys and values go over the scale-up links of a unit where the group lies within one, and else
     over the adapters of the replicas' chips.
 
-    Parameters
-    ----------
-    text : str
-        ``P:D``, the numbers of prefill and decode replicas.
-    cluster : Cluster
-        Its scale-up domains are the units.
-    served : Profile
-        One replica; both kinds are alike.
+    ``text``: ``P:D``, the numbers of prefill and decode replicas. ``cluster``: its scale-up domains
+    are the units. ``served``: one replica; both kinds are alike.
 
-    Examples
-    --------
     >>> from topologies.clusters.names import cluster
     >>> from workloads.models.huggingface import named
     >>> from workloads.serving import profile

@@ -61,15 +61,8 @@ def services_from(
     Services of one model run on the same replicas. These have the fewest chips on which all the
     services keep the SLO under a low load.
 
-    Parameters
-    ----------
-    demand : Demand
-    cluster : Cluster
-    models : sequence of Model
-        One for each service of the demand, or none: then only the shape of the demand counts.
-    serving : Serving
-    requests : int
-        Requests of each run behind a capacity table.
+    ``models``: one for each service of the demand, or none: then only the shape of the demand
+    counts. ``requests``: requests of each run behind a capacity table.
     """
     if not models or serving.unit_rate_per_s is not None:
         rate = serving.unit_rate_per_s

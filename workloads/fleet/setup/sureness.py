@@ -21,11 +21,7 @@ def capacity_interval(services: Sequence[Service], capacity: float) -> Interval:
 
     The number of units needed is inverse to the capacity, and so are the ends of its interval.
 
-    Parameters
-    ----------
-    services : sequence of Service
-    capacity : float
-        In any unit, such as requests/s.
+    ``capacity``: in any unit, such as requests/s.
     """
     intervals = [
         interval(capacity, service.prediction)
@@ -80,12 +76,7 @@ def serving_notes(
 ) -> list[str]:
     """Return remarks on how Neuron machines run prompts, and on overheads that are assumed.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    services : sequence of Service
-    is_usual : bool
-        Whether the way of running prompts was left to the machine.
+    ``is_usual``: whether the way of running prompts was left to the machine.
     """
     return [*_prompt_notes(cluster, services, is_usual), *_overhead_notes(cluster, services)]
 

@@ -46,16 +46,11 @@ SENDER, RECEIVER = 0, 1
 class Expanded:
     """An iteration whose collectives are written out.
 
-    Attributes
-    ----------
-    schedule : Schedule
-        The ops of ``collectives``, followed by each collective of each group, once.
-    routines : Routines
-        Places of these collectives in the schedule, and the joins that call them.
-    collectives : Schedule
-        The same iteration at the collective level; results are reported for its ops.
-    op, end : int64 array (communications,)
-        Op of each rank in each communication that is written out, and the join that ends the call.
+    ``schedule``: the ops of ``collectives``, followed by each collective of each group, once.
+    ``routines``: places of these collectives in the schedule, and the joins that call them.
+    ``collectives``: the same iteration at the collective level; results are reported for its ops.
+    ``op, end`` (communications,): op of each rank in each communication that is written out, and
+        the join that ends the call.
     """
 
     schedule: Schedule
@@ -81,26 +76,14 @@ def expand(
 ) -> Expanded:
     """Write out the collectives of an iteration.
 
-    Parameters
-    ----------
-    program : Program
-        Program that is not folded, as the collectives of all groups share the fabric.
-    collectives : Schedule
-        The program at the collective level, without flows on memory.
-    cluster : Cluster
-    as_flows : bool
-        Write each collective as one flow on the links that it uses, instead of its chunks.
-    in_place : bool
-        Whether the engine runs routines in place. Another engine needs every call written out, so
-        there may be fewer of them.
-    down : tuple of str
-        Links that messages go around.
+    ``program``: program that is not folded, as the collectives of all groups share the fabric.
+    ``collectives``: the program at the collective level, without flows on memory. ``as_flows``:
+    write each collective as one flow on the links that it uses, instead of its chunks.
+    ``in_place``: whether the engine runs routines in place. Another engine needs every call written
+    out, so there may be fewer of them. ``down``: links that messages go around.
 
-    Raises
-    ------
-    InputError
-        For a machine whose collectives are known only by measured times, and for an iteration of
-        too many ops.
+    Raises InputError for a machine whose collectives are known only by measured times, and for an
+    iteration of too many ops.
     """
     if covers(cluster):
         raise InputError(

@@ -38,19 +38,11 @@ the ops of a stage takes as long as to lower and run them for one or two ranks."
 class Ready:
     """A run that is prepared for one level and can be started.
 
-    Attributes
-    ----------
-    program : Program
-    disturbed : Disturbance or None
-    schedule : Schedule or Expanded or None
-        Schedule for an engine; None at the level of the rank vector.
-    faults : Faults or None
-    undisturbed : Schedule or Expanded or None
-        The same program undisturbed and without faults, to compare with; None if nothing disturbs
-        the run. At the collective level equal ranks are run once.
-    like : int64 array (rows,) or None
-        Row of the undisturbed program that each row equals; None where it is that of the same
-        number.
+    ``schedule``: schedule for an engine; None at the level of the rank vector.
+    ``undisturbed``: the same program undisturbed and without faults, to compare with; None if
+        nothing disturbs the run. At the collective level equal ranks are run once.
+    ``like`` (rows,): row of the undisturbed program that each row equals; None where it is that of
+        the same number.
     """
 
     program: Program
@@ -93,24 +85,13 @@ def ready(
 ) -> Ready:
     """Prepare the run of a program at a level of detail.
 
-    Parameters
-    ----------
-    program : Program
-    cluster : Cluster
-    level : {"chunk", "flow", "collective", "rank-vector"}
-    faults : sequence of Fault
-    disturbed : Disturbance, optional
-    engine : {"fast", "reference"}
-        Engine that will run it.
-    structures : ByValue, optional
-        Cache that programs share whose ops differ only in their times and sizes.
-    healthy : Program, optional
-        The same rows without faults that lengthen collectives, to compare with.
+    ``level`` ("chunk", "flow", "collective", "rank-vector"). ``engine`` ("fast", "reference"):
+    engine that will run it. ``structures``: cache that programs share whose ops differ only in
+    their times and sizes. ``healthy``: the same rows without faults that lengthen collectives, to
+    compare with.
 
-    Raises
-    ------
-    InputError
-        For faults at a level that simulates none, or of a resource that it does not have.
+    Raises InputError for faults at a level that simulates none, or of a resource that it does not
+    have.
     """
     if level == "rank-vector" and faults:
         raise InputError(
@@ -143,13 +124,8 @@ def ready(
 def automatic(program: Program, faults: Sequence[Fault], *, exact_vector: bool = False) -> str:
     """Return the level that ``auto`` chooses for a program, which may be folded.
 
-    Parameters
-    ----------
-    program : Program
-    faults : sequence of Fault
-    exact_vector : bool
-        Whether the rank vector, which keeps no trace, is also taken for fewer ranks where it gives
-        the same times sooner.
+    ``exact_vector``: whether the rank vector, which keeps no trace, is also taken for fewer ranks
+    where it gives the same times sooner.
     """
     if len(program) > LARGEST_ENGINE_RANKS and not faults:
         return "rank-vector"

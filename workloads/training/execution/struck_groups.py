@@ -59,19 +59,12 @@ MOST_OPS = 200_000
 class Struck(NamedTuple):
     """Collectives of one kind and size that cross a fault.
 
-    Attributes
-    ----------
-    axis : str
-        Axis of the plan along which they communicate.
-    collective : str
-    size_bytes : int
-        Size as nccl-tests count it [B].
-    groups, of_groups : int
-        Groups of ranks that the fault slows, and all that make such calls.
-    calls : int
-        Calls that each of them makes in a step.
-    usual_s, time_s : float
-        Time of a call without the fault, and with it in the group that it slows most [s].
+    ``axis``: axis of the plan along which they communicate.
+    ``size_bytes``: size as nccl-tests count it [B].
+    ``groups, of_groups``: groups of ranks that the fault slows, and all that make such calls.
+    ``calls``: calls that each of them makes in a step.
+    ``usual_s, time_s``: time of a call without the fault, and with it in the group that it slows
+        most [s].
     """
 
     axis: str
@@ -87,12 +80,8 @@ class Struck(NamedTuple):
 class Crossed(NamedTuple):
     """Collectives of a step that cross faults, and faults that change nothing.
 
-    Attributes
-    ----------
-    struck : tuple of Struck
-        Collectives that take longer.
-    idle : dict of str to str
-        Faults that change nothing, as they are stated, with the reasons.
+    ``struck``: collectives that take longer.
+    ``idle``: faults that change nothing, as they are stated, with the reasons.
     """
 
     struck: tuple[Struck, ...]
@@ -102,14 +91,8 @@ class Crossed(NamedTuple):
 class Composed(NamedTuple):
     """A program whose groups take the times that faults leave them.
 
-    Attributes
-    ----------
-    program : Program
-    usual : Program
-        The same rows without faults.
-    both : Program
-        The same rows with both times of each call, by which equal ranks are found.
-    crossed : Crossed
+    ``usual``: the same rows without faults.
+    ``both``: the same rows with both times of each call, by which equal ranks are found.
     """
 
     program: Program
@@ -137,24 +120,11 @@ def composed(
 ) -> Composed:
     """Time the groups that cross faults of links and adapters with them.
 
-    Parameters
-    ----------
-    program : Program
-        Program of all ranks.
-    plan : ParallelPlan
-    cluster : Cluster
-    faults : sequence of Fault
-        Faults of cables and adapters, as stated.
-    per_token : int
-        Experts of a token.
-    iterations : int
-        Steps in a row that the program has.
+    ``program``: program of all ranks. ``faults``: faults of cables and adapters, as stated.
+    ``per_token``: experts of a token. ``iterations``: steps in a row that the program has.
 
-    Raises
-    ------
-    InputError
-        For a resource that the cluster does not have, a fault that does not stand from the start,
-        an adapter that is dead, and a chip that has no other way to another.
+    Raises InputError for a resource that the cluster does not have, a fault that does not stand
+    from the start, an adapter that is dead, and a chip that has no other way to another.
     """
     damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
     worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()

@@ -155,12 +155,7 @@ CHECKS: dict[str, Callable[[str, object], None]] = {
 
 
 def check_field(name: str, value: object) -> None:
-    """Refuse a value that a field of a plan cannot have, whatever the other fields are.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a value that a field of a plan cannot have, whatever the other fields are."""
     check = CHECKS.get(name)
     if check:
         check(name, value)
@@ -169,22 +164,11 @@ def check_field(name: str, value: object) -> None:
 def nearest(degree: int, size: int, heads: int = 1) -> int:
     """Return the degree nearest to the stated one that divides a size, for a remedy in a message.
 
-    Parameters
-    ----------
-    degree : int
-        Degree that was stated.
-    size : int
-        Size that a degree must divide.
-    heads : int
-        Key-value heads, of which a degree must be a divisor or a multiple.
+    ``degree``: degree that was stated. ``size``: size that a degree must divide. ``heads``:
+    key-value heads, of which a degree must be a divisor or a multiple.
 
-    Returns
-    -------
-    int
-        The smaller one of two that are equally near.
+    Of two that are equally near, it is the smaller one.
 
-    Examples
-    --------
     >>> nearest(3, 8), nearest(6, 24, 8)
     (2, 4)
     """
