@@ -89,8 +89,8 @@ KINDS_OF_PRICE = {
 
 def kind_of_price(row: Entry) -> str:
     """Return the way to pay that a row of the catalogue is about; empty if it says none."""
-    said = f"{row.variant} {row.note}"
-    kinds = (kind for kind, words in KINDS_OF_PRICE.items() if re.search(words, said, re.I))
+    row_text = f"{row.variant} {row.note}"
+    kinds = (kind for kind, words in KINDS_OF_PRICE.items() if re.search(words, row_text, re.I))
     return next(kinds, "")
 
 
@@ -111,19 +111,19 @@ def one_kind_of_price(catalogue: Catalogue, machines: Iterable[str]) -> tuple[Ca
         return catalogue, ""
     for kind in KINDS_OF_PRICE:
         others = [name for name in rows if kinds[name] != kind]
-        found = {
+        variants = {
             name: row.variant
             for name in others
             for row in catalogue.variants(name, "price")
             if kind_of_price(row) == kind
         }
-        if len(found) == len(others):
-            changes = {f"{name}.price": variant for name, variant in found.items()}
+        if len(variants) == len(others):
+            changes = {f"{name}.price": variant for name, variant in variants.items()}
             changed = catalogue.with_variants(changes)
-            told = "; ".join(_basis(changed, name, "price") for name in found)
-            return changed, f"All prices are {_by(kind)}: {told}."
-    told = ", ".join(f"{name} {_by(kind)}" for name, kind in kinds.items())
-    return catalogue, f"Prices are of different kinds and do not compare: {told}."
+            listed = "; ".join(_basis(changed, name, "price") for name in variants)
+            return changed, f"All prices are {_by(kind)}: {listed}."
+    listed = ", ".join(f"{name} {_by(kind)}" for name, kind in kinds.items())
+    return catalogue, f"Prices are of different kinds and do not compare: {listed}."
 
 
 def _by(kind: str) -> str:

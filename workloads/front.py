@@ -24,6 +24,8 @@ from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.usual_plan import complete
 
+WATCH = partial(shown, quiet=False)
+"""Progress of a search, which appears after two seconds."""
 DETAIL = frozenset(field.name for field in fields(Detail))
 """Names of the fields of a detail; no field of a plan has the same name."""
 
@@ -46,10 +48,8 @@ def train(
 
     Parameters
     ----------
-    model : Model or str
-        A model or its name, as :func:`cluster_sim.model` takes it.
-    cluster : Cluster or str
-        A cluster or its name, as :func:`cluster_sim.cluster` takes it.
+    model, cluster : Model, Cluster or str
+        Objects, or their names as :func:`cluster_sim.model` and ``cluster`` take them.
     plan : Plan, optional
         By default the fields in ``stated``, completed as the framework usually has them. Where no
         degree of parallelism is stated, it is data parallel over all chips if that fits in memory,
@@ -62,7 +62,7 @@ def train(
         Fields of the plan, such as ``tp=8`` and ``framework="torchtitan"``, of the detail, such as
         ``level="chunk"``, and of :class:`~workloads.training.frameworks.conditions.Conditions`,
         such as ``power_limit_w=500``. They replace the fields of a ``plan`` and a ``detail`` that
-        are passed as well. ``chips`` may be a number: the plan then has the first chips only.
+        are passed as well. A number of ``chips`` stands for the first ones.
 
     Returns
     -------
@@ -77,8 +77,7 @@ def train(
 
     Examples
     --------
-    >>> step = train("llama-3.1-8b", "trn2.48xlarge", tp=8)
-    >>> step.plan
+    >>> train("llama-3.1-8b", "trn2.48xlarge", tp=8).plan
     Plan(tp=8, dp=2, global_batch=32)
     """
     plan_fields, detail_fields, conditions = _divided(stated)
@@ -89,16 +88,21 @@ def train(
         check_chips(count, cluster)
         detail_fields["partial"] = True
     stack = conditions.framework_text({**(vars(plan) if plan else {}), **plan_fields}, cluster)
-    if plan:
-        plan = _changed(plan, plan_fields, stack, count)
+    plan = plan and _changed(plan, plan_fields, stack, count)
     choice, plan_fields = None, {**plan_fields, "framework": stack}
-    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
-    if plan is None and count is None and not oversized and is_open(plan_fields):
-        watch = partial(shown, quiet=False)
-        plan, choice = usual_or_searched(plan_fields, model, cluster, watch=watch)
+    if plan is None and count is None and _may_search(plan_fields, detail, detail_fields):
+        plan, choice = usual_or_searched(plan_fields, model, cluster, watch=WATCH)
     plan = plan or complete(plan_fields, model, cluster, chips=count)
     step = iteration(model, cluster, plan, detail, progress=progress, **detail_fields)
     return replace(step, choice=choice)
+
+
+def _may_search(
+    plan_fields: Mapping[str, Any], detail: Detail | None, detail_fields: Mapping[str, Any]
+) -> bool:
+    """Return whether no degree is stated and the plan has to fit in memory."""
+    oversized = detail_fields.get("allow_oversized", bool(detail and detail.allow_oversized))
+    return is_open(plan_fields) and not oversized
 
 
 def _changed(

@@ -110,8 +110,8 @@ def pareto(search: Search, top: int) -> Figure:
     marked = [
         (finalist.memory.total / 1e9, finalist.iteration_s) for finalist in search.finalists[:top]
     ]
-    if search.own is not None:
-        mine = search.own.finalist
+    if search.own_plan is not None:
+        mine = search.own_plan.finalist
         axes.plot(mine.memory.total / 1e9, mine.iteration_s, "X", color="black", label="your plan")
     capacity = search.finalists[0].memory.capacity / 1e9
     axes.axvline(capacity, color="grey", ls="--", lw=1)

@@ -132,8 +132,8 @@ def _sections(
     Empty sections are left out by the caller.
     """
     contents = record["contents"]
-    said = results.get("remarks")
-    yield _section("Remarks", [{"kind": "text", "text": str(line)} for line in said or ()])
+    sentences = results.get("remarks")
+    yield _section("Remarks", [{"kind": "text", "text": str(line)} for line in sentences or ()])
     yield _section("Where the time goes", _whole("breakdown_s", results))
     yield _section("Where the chip-hours go", _whole("chip_hours_by_role", results))
     for item in contents:

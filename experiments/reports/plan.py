@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
     """Return the JSON document of a search; ``model`` is the model as the user wrote it."""
-    first, own = search.finalists[0], own_row(search)
+    first, mine = search.finalists[0], own_row(search)
     best = first.plan
     return {
         "model": search.model.name,
@@ -48,8 +48,8 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "simulated": len(search.finalists),
         **idle_entry(search.without_effect),
         "rows": ranked(search, top),
-        **({"own": own} if own else {}),
-        **({"remarks": said} if (said := check_remarks(first, search.cluster)) else {}),
+        **({"own": mine} if mine else {}),
+        **({"remarks": sentences} if (sentences := check_remarks(first, search.cluster)) else {}),
         "agreement": {
             "plans": search.agreement.plans,
             "kendall_tau": search.agreement.kendall_tau,

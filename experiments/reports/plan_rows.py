@@ -62,14 +62,14 @@ def own_row(search: Search) -> dict[str, Any] | None:
     two differ, ``change`` the single change that saves most time, and ``changed_s`` the time of
     the plan with it.
     """
-    own, best = search.own, search.finalists[0]
-    if own is None:
+    mine, best = search.own_plan, search.finalists[0]
+    if mine is None:
         return None
-    plan, ends = own.finalist.plan, plan_interval(search, own.finalist)
-    ratio, other = own.finalist.iteration_s / best.iteration_s, differing(best.plan, plan)
-    change = differing(own.changed.plan, plan) if own.changed else {}
+    plan, ends = mine.finalist.plan, plan_interval(search, mine.finalist)
+    ratio, other = mine.finalist.iteration_s / best.iteration_s, differing(best.plan, plan)
+    change = differing(mine.changed.plan, plan) if mine.changed else {}
     return {
-        **row(own.finalist, own.rank),
+        **row(mine.finalist, mine.rank),
         "low": ends.low,
         "high": ends.high,
         "tied": tied(search.model, search.cluster, best.plan, plan, ratio),
@@ -77,7 +77,7 @@ def own_row(search: Search) -> dict[str, Any] | None:
         "loss": ratio - 1,
         "differs": {name: {"own": fields_of(plan)[name], "first": other[name]} for name in other},
         "change": change,
-        "changed_s": own.changed.iteration_s if own.changed else None,
+        "changed_s": mine.changed.iteration_s if mine.changed else None,
     }
 
 
@@ -156,8 +156,8 @@ def frame(search: Search, top: int) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows, own = [], own_row(search)
-    for row in [*ranked(search, top), *([{**own, "own": True}] if own else [])]:
+    rows, mine = [], own_row(search)
+    for row in [*ranked(search, top), *([{**mine, "own": True}] if mine else [])]:
         memory, parts = row.pop("memory_bytes"), row.pop("breakdown_s")
         row |= {f"memory_{name}_bytes": size for name, size in memory.items()}
         row = {name: value for name, value in row.items() if name not in COMPARED}

@@ -93,15 +93,15 @@ def table(search: Search, top: int) -> tuple[list[str], list[list[str]]]:
 
 def _shown(search: Search, top: int) -> list[tuple[str, Finalist]]:
     """Return the plans of the table with their places; the user's own last, or among them."""
-    own = search.own
+    users = search.own_plan
     listed = [(str(place), each) for place, each in enumerate(search.finalists[:top], start=1)]
-    if own is None:
+    if users is None:
         return listed
-    mine = own.finalist.plan
+    mine = users.finalist.plan
     places = [place for place, each in listed if each.plan == mine]
     if places:
         return [(f"{at}, yours" if at in places else at, each) for at, each in listed]
-    return [*listed, (f"{own.rank:,}, yours", own.finalist)]
+    return [*listed, (f"{users.rank:,}, yours", users.finalist)]
 
 
 WORTH: Mapping[str, Mapping[str, Callable[[Finalist], str]]] = {
@@ -158,22 +158,22 @@ def sifted(search: Search) -> tuple[list[str], list[list[str]]]:
 
 def own_sentences(search: Search) -> list[str]:
     """Return what a search says of the user's own plan; nothing without one."""
-    own = own_row(search)
-    if own is None:
+    row = own_row(search)
+    if row is None:
         return []
-    slower = "faster" if own["loss"] < 0 else "slower"
-    much = f"{abs(own['loss']):.1%} {slower} than the first" if own["loss"] else "the fastest"
-    tie = ", within the error of a ratio" if own["tied"] and own["loss"] else ""
-    sentences = [f"Your plan is number {own['rank']:,} of {own['among']:,} that fit: {much}{tie}."]
-    if own["differs"]:
-        mine, first = ({name: e[of] for name, e in own["differs"].items()} for of in OWN_FIRST)
+    slower = "faster" if row["loss"] < 0 else "slower"
+    much = f"{abs(row['loss']):.1%} {slower} than the first" if row["loss"] else "the fastest"
+    tie = ", within the error of a ratio" if row["tied"] and row["loss"] else ""
+    sentences = [f"Your plan is number {row['rank']:,} of {row['among']:,} that fit: {much}{tie}."]
+    if row["differs"]:
+        mine, first = ({name: e[of] for name, e in row["differs"].items()} for of in OWN_FIRST)
         sentences.append(f"It has {named(mine)}; the first has {named(first)}.")
-    if own["change"]:
-        saved = 1 - own["changed_s"] / own["iteration_s"]
+    if row["change"]:
+        saved = 1 - row["changed_s"] / row["iteration_s"]
         sentences.append(
-            f"The single change that gains most is {named(own['change'])}: {saved:.1%} less."
+            f"The single change that gains most is {named(row['change'])}: {saved:.1%} less."
         )
-    elif own["loss"] > 0:
+    elif row["loss"] > 0:
         sentences.append("No single change of it is faster.")
     return sentences
 

@@ -54,14 +54,14 @@ def ratio_sentences(entries: Rows) -> list[str]:
     sentences = []
     for cluster in dict.fromkeys(entry["cluster"] for entry in entries):
         mine = [entry for entry in entries if entry["cluster"] == cluster]
-        told = ", ".join(
+        numbers = ", ".join(
             f"{entry['ratio']:.3g} times {entry['number']} (80 %: {entry['low']:.3g} – "
             f"{entry['high']:.3g})"
             for entry in mine
         )
         sure = " and ".join(entry["number"] for entry in mine if entry["differs"])
         beyond = f"Beyond the error of two predictions: {sure}." if sure else NONE
-        sentences.append(f"{cluster} has {told} of {mine[0]['of']}. {beyond}")
+        sentences.append(f"{cluster} has {numbers} of {mine[0]['of']}. {beyond}")
     return sentences
 
 

@@ -86,11 +86,10 @@ def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVE
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals, level)[0]
     half, _ = step_half_width(prediction, residuals, level)
-    if half > 0:
-        half *= widening(prediction, residuals)
     # What unstated fields leave open counts towards the least that an interval reaches.
     open_by = min(-prediction.below, prediction.above)
-    return max(half, least_half_width(prediction, residuals) - open_by)
+    half = max(half, least_half_width(prediction, residuals) - open_by)
+    return half * widening(prediction, residuals) if half > 0 else half
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:

@@ -26,7 +26,7 @@ def search_plans(
     *,
     finalists: int = 10,
     each: Sequence[str] = (),
-    own: ParallelPlan | None = None,
+    beside: ParallelPlan | None = None,
     quiet: bool = False,
     **stated: Any,
 ) -> Search:
@@ -44,8 +44,8 @@ def search_plans(
         Plans to simulate in full.
     each : sequence of str
         Keep the best plan of each combination of these fields, such as ``["tp", "pp"]``.
-    own : Plan, optional
-        Plan of your own with the same batch, to be ranked beside the others: ``own`` of the result.
+    beside : Plan, optional
+        Plan of your own with the same batch, to be ranked too: ``own_plan`` of the result.
     quiet : bool
         Show no progress, which otherwise appears on terminals and in notebooks after two seconds.
     **stated
@@ -68,16 +68,13 @@ def search_plans(
     >>> best.finalists[0].plan.dp
     8
     """
-
-    parameters = ("model", "cluster", "global_batch", "finalists", "each", "own", "quiet")
+    parameters = ("model", "cluster", "global_batch", "finalists", "each", "beside", "quiet")
     check_names("search_plans", stated, [*parameters, *PLAN_FIELDS])
-    found = search(
-        as_model(model),
-        as_cluster(cluster),
-        global_batch,
+    result = search(
+        *(as_model(model), as_cluster(cluster), global_batch),
         stated=stated,
         finalists=finalists,
         each=each,
         watch=partial(progress, quiet=quiet),
     )
-    return found if own is None else replace(found, own=own_plan(found, own))
+    return result if beside is None else replace(result, own_plan=own_plan(result, beside))

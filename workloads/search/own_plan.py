@@ -37,27 +37,27 @@ def own_plan(search: Search, plan: ParallelPlan, engine: str = "fast") -> OwnPla
     """
     runner = Runner(search.model, search.cluster, engine)
     (estimate_s,) = estimate(search.model, search.cluster, [plan]).tolist()
-    own = runner.finalist(plan, 1, estimate_s)
-    worth = own.worth(search.objective)
+    mine = runner.finalist(plan, 1, estimate_s)
+    worth = mine.worth(search.objective)
     faster = sum(
         each.plan != plan and each.worth(search.objective) < worth for each in search.finalists
     )
     if faster == len(search.finalists):
         faster = max(faster, int((search.estimate_s < estimate_s).sum()))
-    own = replace(own, estimate_rank=faster + 1)
+    mine = replace(mine, estimate_rank=faster + 1)
     changes = [
         change for change in single_changes(plan, search.plans) if _suits(plan, change, search)
     ]
     if not changes:
-        return OwnPlan(own)
+        return OwnPlan(mine)
     plans = [replace(plan, **change) for change in changes]
     seconds = estimate(search.model, search.cluster, plans)
     best = int(np.argmin(seconds))
     if seconds[best] > (1 - GAIN) * estimate_s:
-        return OwnPlan(own)
+        return OwnPlan(mine)
     changed = runner.finalist(plans[best], 1, float(seconds[best]))
-    better = changed.iteration_s < own.iteration_s
-    return OwnPlan(own, changes[best], changed) if better else OwnPlan(own)
+    better = changed.iteration_s < mine.iteration_s
+    return OwnPlan(mine, changes[best], changed) if better else OwnPlan(mine)
 
 
 def single_changes(plan: ParallelPlan, tried: Sequence[ParallelPlan]) -> Iterator[dict[str, Any]]:

@@ -80,7 +80,7 @@ class Search:
         Measure by which the finalists are ranked.
     stated : collection of str
         Fields of a plan that were stated, so that they are the same in all plans.
-    own : OwnPlan or None
+    own_plan : OwnPlan or None
         Plan of the user's own, simulated beside the finalists.
     """
 
@@ -100,7 +100,7 @@ class Search:
     simulated_in_s: float
     objective: str = "time"
     stated: Collection[str] = ()
-    own: OwnPlan | None = None
+    own_plan: OwnPlan | None = None
 
     @property
     def without_effect(self) -> dict[str, str]:

@@ -167,9 +167,9 @@ def _side_by_side(
     catalogue, prices = catalogue_inputs.read_side_by_side(names)
 
     def answer(name: str) -> list[dict[str, Any]]:
-        found = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
-        first = {**first_step(found, inputs.model), "cluster": name}
-        return [{**first, **_whole_job(found, length, call)}]
+        result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
+        first = {**first_step(result, inputs.model), "cluster": name}
+        return [{**first, **_whole_job(result, length, call)}]
 
     both = beside.document(beside.each(names, answer), "train", prices)
     title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
@@ -203,13 +203,13 @@ def _search(
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
         return progress(items, what, quiet=call.quiet)
 
-    own = {} if how.with_plan is None else _own_fields(how.with_plan, stated)
-    common = {name: value for name, value in own.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
+    mine = {} if how.with_plan is None else _own_fields(how.with_plan, stated)
+    common = {name: value for name, value in mine.items() if name not in (*SEARCHED, *OF_ONE_PLAN)}
     batch = {"global_batch": stated["global_batch"]}
     kept = {name: value for name, value in {**common, **stated}.items() if name not in batch}
     model, cluster = inputs.read_model(), inputs.read_cluster(catalogue)
     kept["framework"] = how.framework_text(kept, cluster)
-    found = search(
+    result = search(
         model,
         cluster,
         stated["global_batch"],
@@ -222,14 +222,14 @@ def _search(
         engine=call.engine,
         watch=watch,
     )
-    if not own:
-        return found
+    if not mine:
+        return result
     # What the search has in common: its sequence, framework and ranks of a chip among them.
-    best = found.finalists[0].plan
+    best = result.finalists[0].plan
     same = {name: getattr(best, name) for name in ("seq", "framework", "ranks_per_chip")}
     try:
-        plan = complete({**kept, **own, **same, **batch}, model, cluster, lnc=how.lnc)
-        return replace(found, own=own_plan(found, plan, call.engine))
+        plan = complete({**kept, **mine, **same, **batch}, model, cluster, lnc=how.lnc)
+        return replace(result, own_plan=own_plan(result, plan, call.engine))
     except InputError as mistake:
         raise InputError(f"your own plan: {mistake}") from None
 
@@ -244,13 +244,13 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     from topologies.errors import InputError
     from workloads.training.plan.plan_file import field_value, read_plan
 
-    own: dict[str, Any] = {}
+    mine: dict[str, Any] = {}
 
     def options(stated: Annotated[Mapping[str, Any], Stated(ParallelPlan)]) -> None:
-        own.update(stated)
+        mine.update(stated)
 
     if not text.lstrip().startswith("-"):
-        own = read_plan(Path(text))
+        mine = read_plan(Path(text))
     else:
         try:
             as_options("train", options).main(shlex.split(text), standalone_mode=False)
@@ -259,16 +259,16 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
                 f"--with {text[:80]!r}: {getattr(mistake, 'message', mistake)} Write options of "
                 "train, such as '--tp 8 --pp 4', or name a file."
             ) from None
-    if not own:
+    if not mine:
         raise InputError(f"--with {text[:80]!r} states no field of a plan. Write '--tp 8 --pp 4'.")
-    for name, value in own.items():
-        asked = stated.get(name)
-        if asked is not None and field_value(name, asked) != field_value(name, value):
+    for name, value in mine.items():
+        stated_value = stated.get(name)
+        if stated_value is not None and field_value(name, stated_value) != field_value(name, value):
             raise InputError(
                 f"the plan of --with has {name.replace('_', ' ')} {value}, and {option_name(name)} "
-                f"is {asked}. Compare plans of one question: state one of the two."
+                f"is {stated_value}. Compare plans of one question: state one of the two."
             )
-    return own
+    return mine
 
 
 def _print(search: Search, top: int, model: str) -> None:

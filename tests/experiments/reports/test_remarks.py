@@ -25,9 +25,9 @@ def test_an_ordinary_step_has_no_remarks_and_no_entries() -> None:
 
 def test_a_searched_plan_is_named_with_the_next_best() -> None:
     step = train("llama-3.1-70b", "p5.48xlarge:8")
-    found, after, batch = remarks(step)
-    assert f"tp {step.plan.tp}, pp {step.plan.pp}, dp {step.plan.dp}" in found
-    assert "the best by its estimate" in found
+    chosen, after, batch = remarks(step)
+    assert f"tp {step.plan.tp}, pp {step.plan.pp}, dp {step.plan.dp}" in chosen
+    assert "the best by its estimate" in chosen
     assert after.startswith("The next best (")
     assert after.endswith("of the next 5 tie with this one, within the error of a ratio.")
     assert batch == "Global batch not stated: 64 sequences, one a chip up to 64 M tokens."
@@ -89,8 +89,8 @@ def memory(total: float, **changes: Any) -> Any:
     ],
 )
 def test_each_check_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
-    (said,) = checked(**changes)
-    assert said.startswith(message)
+    (sentence,) = checked(**changes)
+    assert sentence.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_the_first_plan_of_a_search_is_checked(
     document = json.loads(capsys.readouterr().out)
     memory_bytes = document["rows"][0]["memory_bytes"]
     assert memory_bytes["total"] > 0.95 * memory_bytes["capacity"]
-    (said,) = document["remarks"]
-    assert said.startswith("Memory is 9")
-    assert said in (tmp_path / "run" / "report.html").read_text()
+    (sentence,) = document["remarks"]
+    assert sentence.startswith("Memory is 9")
+    assert sentence in (tmp_path / "run" / "report.html").read_text()
     assert run_line(line) == 0
-    assert f"Of the first plan: {said}" in " ".join(capsys.readouterr().out.split())
+    assert f"Of the first plan: {sentence}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_plans_differ_in_what_a_reader_can_set() -> None:
@@ -159,6 +159,6 @@ def test_a_refusal_of_a_searched_plan_names_no_other_plan(
 ) -> None:
     line = ["train", "--model=llama-3.1-70b", "--cluster=p5.48xlarge:8", "--level=chunk", "--quiet"]
     assert run_line(line) == 2
-    said = capsys.readouterr().err
-    assert "Use --level collective." in said
-    assert "nearest plan" not in said
+    sentence = capsys.readouterr().err
+    assert "Use --level collective." in sentence
+    assert "nearest plan" not in sentence

@@ -16,17 +16,17 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 @pytest.fixture(scope="module")
-def found() -> Search:
+def searched() -> Search:
     """A search whose finalists are all plans that fit."""
     return search(TOY, sixteen(), 16, stated={"seq": 1024, "pp": 1}, finalists=10_000)
 
 
-def test_each_plan_of_a_search_has_its_own_place(found: Search) -> None:
-    times = [one.iteration_s for one in found.finalists]
-    for one in (found.finalists[0], found.finalists[len(times) // 2], found.finalists[-1]):
-        own = own_plan(found, one.plan)
-        assert own.rank == 1 + sum(seconds < one.iteration_s for seconds in times)
-        assert own.finalist.iteration_s == one.iteration_s
+def test_each_plan_of_a_search_has_its_own_place(searched: Search) -> None:
+    times = [one.iteration_s for one in searched.finalists]
+    for one in (searched.finalists[0], searched.finalists[len(times) // 2], searched.finalists[-1]):
+        mine = own_plan(searched, one.plan)
+        assert mine.rank == 1 + sum(seconds < one.iteration_s for seconds in times)
+        assert mine.finalist.iteration_s == one.iteration_s
 
 
 def test_a_plan_slower_than_the_finalists_has_the_place_of_its_estimate() -> None:
@@ -36,23 +36,23 @@ def test_a_plan_slower_than_the_finalists_has_the_place_of_its_estimate() -> Non
     assert own_plan(few, slowest).rank == 1 + faster > 3
 
 
-def test_no_single_change_gains_more_than_the_one_that_is_named(found: Search) -> None:
-    slow = found.finalists[-1].plan
-    own = own_plan(found, slow)
-    assert own.changed is not None
-    assert own.changed.plan == replace(slow, **own.change)
-    assert own.changed.iteration_s < own.finalist.iteration_s
+def test_no_single_change_gains_more_than_the_one_that_is_named(searched: Search) -> None:
+    slow = searched.finalists[-1].plan
+    mine = own_plan(searched, slow)
+    assert mine.changed is not None
+    assert mine.changed.plan == replace(slow, **mine.change)
+    assert mine.changed.iteration_s < mine.finalist.iteration_s
     one_apart = [
         each.iteration_s
-        for each in found.finalists
-        if each.plan in {replace(slow, **change) for change in _possible(slow, found)}
+        for each in searched.finalists
+        if each.plan in {replace(slow, **change) for change in _possible(slow, searched)}
     ]
-    assert own.changed.iteration_s <= min(one_apart) * 1.01  # chosen by its estimate
+    assert mine.changed.iteration_s <= min(one_apart) * 1.01  # chosen by its estimate
 
 
-def _possible(plan: ParallelPlan, found: Search) -> list[dict[str, object]]:
+def _possible(plan: ParallelPlan, searched: Search) -> list[dict[str, object]]:
     possible = []
-    for change in single_changes(plan, found.plans):
+    for change in single_changes(plan, searched.plans):
         try:
             replace(plan, **change)
         except InputError:
@@ -61,18 +61,18 @@ def _possible(plan: ParallelPlan, found: Search) -> list[dict[str, object]]:
     return possible
 
 
-def test_the_best_plan_has_no_change_that_gains(found: Search) -> None:
-    own = own_plan(found, found.finalists[0].plan)
-    assert (own.rank, own.change, own.changed) == (1, {}, None)
+def test_the_best_plan_has_no_change_that_gains(searched: Search) -> None:
+    mine = own_plan(searched, searched.finalists[0].plan)
+    assert (mine.rank, mine.change, mine.changed) == (1, {}, None)
 
 
 def test_python_ranks_a_plan_and_refuses_one_that_does_not_fit() -> None:
     plan = cs.Plan(tp=8, dp=8, global_batch=64)
     beside = cs.search_plans(
-        "llama-3.1-70b", "trn2-ultraserver", 64, finalists=2, own=plan, quiet=True
+        "llama-3.1-70b", "trn2-ultraserver", 64, finalists=2, beside=plan, quiet=True
     )
-    assert beside.own is not None
+    assert beside.own_plan is not None
     alone = iteration(beside.model, cs.cluster("trn2-ultraserver"), plan)
-    assert beside.own.finalist.iteration_s == alone.iteration_s
+    assert beside.own_plan.finalist.iteration_s == alone.iteration_s
     with pytest.raises(InputError, match="the plan needs"):
         own_plan(beside, replace(plan, tp=1, dp=64))

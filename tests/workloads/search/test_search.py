@@ -94,5 +94,5 @@ def test_overlap_is_compared_when_asked_and_told_otherwise() -> None:
 
 def test_a_stated_overlap_is_kept() -> None:
     stated = {"overlap": "none", "tp": 2, "pp": 1}
-    found = search(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 32, stated=stated, finalists=2)
-    assert [each.plan.overlap for each in found.finalists] == ["none", "none"]
+    result = search(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 32, stated=stated, finalists=2)
+    assert [each.plan.overlap for each in result.finalists] == ["none", "none"]

@@ -197,8 +197,8 @@ def test_the_room_of_experts_is_refused_for_a_dense_model(
 def test_a_plan_of_ones_own_stands_beside_the_others(
     command_line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = ["--with", "--tp 8 --zero 3", "--top", "2"]
-    assert run(*command_line, *own, "--json", "--out", str(tmp_path / "run")) == 0
+    stated_plan = ["--with", "--tp 8 --zero 3", "--top", "2"]
+    assert run(*command_line, *stated_plan, "--json", "--out", str(tmp_path / "run")) == 0
     document = json.loads(capsys.readouterr().out)
     mine, first = document["own"], document["rows"][0]
     assert (mine["tp"], mine["dp"], mine["zero"], mine["recompute"]) == (8, 2, 3, "selective")
@@ -210,7 +210,7 @@ def test_a_plan_of_ones_own_stands_beside_the_others(
     assert rows["own"].tolist()[-1]
     assert rows["iteration_s"].tolist()[-1] == pytest.approx(mine["iteration_s"])
     assert "Your plan is number" in (tmp_path / "run" / "report.html").read_text()
-    assert run(*command_line, *own) == 0
+    assert run(*command_line, *stated_plan) == 0
     text = " ".join(capsys.readouterr().out.split())
     place = f"{mine['rank']} of {document['fitting']} that fit: {mine['loss']:.1%} slower"
     assert f"Your plan is number {place} than the first" in text
@@ -230,7 +230,7 @@ def test_the_first_plan_as_ones_own_is_marked_in_the_table(
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("stated_plan", "message"),
     [
         ("--tpp 8", r"--with '--tpp 8': No such option '--tpp'.*such as '--tp 8 --pp 4'"),
         ("--tp 'x", "No closing quotation"),
@@ -240,7 +240,7 @@ def test_the_first_plan_as_ones_own_is_marked_in_the_table(
     ],
 )
 def test_mistakes_of_ones_own_plan_are_named(
-    own: str, message: str, command_line: list[str], capsys: pytest.CaptureFixture[str]
+    stated_plan: str, message: str, command_line: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(*command_line, "--with", own) == 2
+    assert run(*command_line, "--with", stated_plan) == 2
     assert re.search(message, capsys.readouterr().err)

@@ -138,7 +138,7 @@ def test_answers_about_a_machine_read_no_part_that_only_others_have(name: str) -
     cs.serve("llama-3.1-8b", machine, tp=8, requests="poisson:1")
     shipped = shipped_catalogue()
     every = {each: parts_of(each, shipped) for each in machines(shipped)}
-    parts = {part for part, _ in noted.read} & frozenset[str]().union(*every.values())
+    parts = {part for part, *_ in noted.read} & frozenset[str]().union(*every.values())
     assert {name, machine.chip} <= parts
     assert "failure.switch" not in every[name]
     assert parts <= every[name]
