@@ -47,8 +47,11 @@ CUBE = 4
 
 
 PRECISIONS = ("bf16", "fp8")
-ASSUMED = "* kernels at the shares of peak of another family, so it is left out of the title"
-"""Footnote of machines whose kernels are assumed."""
+ASSUMED = (
+    "* a chip that is not built, or kernels at the shares of peak of another family: left out of "
+    "the title"
+)
+"""Footnote of machines whose chip or kernels are assumed."""
 
 
 def run(
@@ -74,9 +77,9 @@ def run(
     -------
     DataFrame
         One row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
-        (grade of the kernels of its family; those that are ``assumed`` have the shares of peak of
-        another family), ``iteration_s``, ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule``
-        and ``tokens_per_usd`` (NaN where the catalogue states no power or price), and ``best``,
+        (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``,
+        ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where
+        the catalogue states no power or price), and ``best``,
         which marks the faster precision of a machine.
     """
     from topologies.catalogue.catalogue import shipped_catalogue
@@ -139,6 +142,11 @@ def _row(
     ends = plan_interval(ranking, best)
     tokens_per_s_per_chip = best.tokens_per_s / fabric.chips
     watts = catalogue.value(fabric.chip, "tdp", float("nan"))
+    family = f"family.{chip_family(fabric.chip).name}"
+    grades = [
+        catalogue.entry(family, "kernels").grade,
+        catalogue.entry(fabric.chip, "bf16_peak").grade,
+    ]
     return {
         "model": shape.name,
         "cluster": name,
@@ -146,7 +154,7 @@ def _row(
         "chips": fabric.chips,
         "precision": precision,
         "plan": describe(best.plan),
-        "kernels": catalogue.entry(f"family.{chip_family(fabric.chip).name}", "kernels").grade,
+        "kernels": "assumed" if "assumed" in grades else grades[0],
         "iteration_s": best.iteration_s,
         "low_s": ends.low,
         "high_s": ends.high,

@@ -98,6 +98,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     ),
     "what-if": ("growth=30%",),
     "window": ("2h",),
+    "with": ("--tp 2", "--tp 4 --microbatch 1"),
 }
 """Values of options whose description does not show how to write one."""
 

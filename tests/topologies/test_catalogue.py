@@ -16,7 +16,7 @@ from topologies.errors import InputError
 DATA = Path(topologies.__file__).parent / "data"
 
 
-HARDWARE = ("trainium", "gpus", "machines", "gpu_machines", "fabrics", "neuron")
+HARDWARE = ("trn4", "trainium", "gpus", "machines", "gpu_machines", "fabrics", "neuron")
 """Files whose rows the glossary explains and whose sources are keys; the others, of fits and of the
 fleet, are described where they are used."""
 

@@ -86,10 +86,11 @@ def half_width(prediction: Prediction, residuals: Residuals, level: float = LEVE
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals, level)[0]
     half, _ = step_half_width(prediction, residuals, level)
+    wider = widening(prediction, residuals)
     # What unstated fields leave open counts towards the least that an interval reaches.
     open_by = min(-prediction.below, prediction.above)
-    half = max(half, least_half_width(prediction, residuals) - open_by)
-    return half * widening(prediction, residuals) if half > 0 else half
+    least = least_half_width(prediction, residuals, wider) - open_by
+    return max(half * wider if half > 0 else half, least)
 
 
 def widening(prediction: Prediction, residuals: Residuals) -> float:

@@ -57,11 +57,12 @@ def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
     return min(-LEAST, low), max(LEAST, high)
 
 
-def least_half_width(prediction: Prediction, residuals: Residuals) -> float:
+def least_half_width(prediction: Prediction, residuals: Residuals, wider: float = 1.0) -> float:
     """Return the smallest half-width of a step, whatever its domain was drawn towards.
 
     One table of a Neuron chip and framework does not tell how far the next one is, as constants
-    were fitted to it; nor do two where nobody stated which framework they are of.
+    were fitted to it; nor do two where nobody stated which framework they are of. Where there is
+    none, the half-width is ``wider`` as well, for degrees and ranks beyond those measured.
     """
     domain = (prediction.chip, prediction.framework, prediction.kind)
     tables = {
@@ -70,7 +71,9 @@ def least_half_width(prediction: Prediction, residuals: Residuals) -> float:
         if (row.chip, row.framework, row.kind) == domain
     }
     is_told = len(tables) > 1 and prediction.stated != BARE
-    return LEAST if is_told or runtime(prediction.chip) != NEURON else UNMEASURED
+    if is_told or runtime(prediction.chip) != NEURON:
+        return LEAST
+    return UNMEASURED if tables else UNMEASURED * wider
 
 
 def step_half_width(

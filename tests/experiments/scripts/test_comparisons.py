@@ -123,7 +123,7 @@ def test_generations_stand_beside_their_vendors_claims(config: str) -> None:
     assert not any(tick.get_text().endswith("*") for tick in figure.axes[0].get_yticklabels())
     guessed = generations.plot(frame.assign(kernels="assumed"))
     assert all(tick.get_text().endswith("*") for tick in guessed.axes[0].get_yticklabels())
-    assert guessed.get_supxlabel().startswith("* kernels at the shares of peak")
+    assert guessed.get_supxlabel().startswith("* a chip that is not built")
 
 
 def test_slices_of_pods_have_64_chips() -> None:

@@ -42,8 +42,8 @@ def test_a_data_parallel_plan_that_fits_stays_the_default() -> None:
 
 
 def test_a_default_that_costs_more_than_a_tenth_is_compared_at_its_own_batch() -> None:
-    """ZeRO-1 on Trn1 has an optimizer of a fixed time, which gpt2's step mostly is."""
-    model, where = named("gpt2"), cluster("trn1.32xlarge")
+    """ZeRO-1 over several servers of Trn1 has a fixed time, which gpt2's step mostly is."""
+    model, where = named("gpt2"), cluster("trn1.32xlarge:8")
     plan, choice = usual_or_searched({}, model, where, search="compared")
     assert plan == complete({}, model, where)
     assert choice is not None

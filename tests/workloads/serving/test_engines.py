@@ -151,7 +151,7 @@ def test_overheads_that_a_user_measured_stay() -> None:
     row = shipped.entry("serving.gpu", "iteration_overhead")
     mine = shipped.with_rows([row._replace(value=5e-3, exact=Fraction(5, 1000))])
     assert engine_numbers(mine, "tensorrt-llm").value("serving.gpu", "iteration_overhead") == 5e-3
-    assert engine_numbers(shipped, "") is shipped
+    assert engine_numbers(shipped, "") == shipped
 
 
 def test_decode_replicas_of_their_own_have_no_prompts_to_run() -> None:
