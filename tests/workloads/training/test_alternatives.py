@@ -90,7 +90,7 @@ def test_effects_of_fields_multiply() -> None:
         ("dgx-h100", {"tp": 8}, ("megatron-core", "torchtitan")),
         ("dgx-h100", {"zero": 3}, ("fsdp", "megatron-core", "torchtitan")),
         ("dgx-a100", {"attention": "unfused"}, ("megatron-deepspeed", "megatron-lm")),
-        ("trn2.48xlarge", {"tp": 8}, ("neuronx", "torchneuron")),
+        ("trn2.48xlarge", {"tp": 8}, ("neuronx",)),
         ("tpu-v6e-pod", {"zero": 3}, ("axlearn", "maxtext")),
     ],
 )
