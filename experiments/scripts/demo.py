@@ -23,6 +23,10 @@ FIGURE = "step_time_breakdown"
 """Name of the figure, as in a run directory of ``cluster-sim train``."""
 
 
+STATED = {"framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1, "schedule": "1f1b"}
+"""What the plan says besides its parameters, so that the interval is that of a plan in full."""
+
+
 def run(
     model: str = "llama-3.1-405b",
     cluster: str = "trn2-ultraserver:16",
@@ -83,7 +87,7 @@ def simulate(
 
     shape, fabric = read_model(model), machine(cluster)
     changes = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq, "overlap": overlap}
-    return iteration(shape, fabric, complete(changes, shape, fabric))
+    return iteration(shape, fabric, complete({**STATED, **changes}, shape, fabric))
 
 
 def plot(frame: Table | pd.DataFrame) -> Figure:
