@@ -23,8 +23,9 @@ FIGURE = "step_time_breakdown"
 """Name of the figure, as in a run directory of ``cluster-sim train``."""
 
 
-STATED = {"framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1, "schedule": "1f1b"}
-"""What the plan says besides its parameters, so that the interval is that of a plan in full."""
+STATED = {"framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1}
+"""Fields that the plan states besides the parameters, so that its interval is that of a whole plan.
+"""
 
 
 def run(
