@@ -158,12 +158,12 @@ def test_rows_that_nothing_reads_are_named(
 ) -> None:
     """Rows of other machines, and those kept for reference, as the file may have other uses."""
     path = tmp_path / "mine.csv"
-    rows = ("h100,hbm_bandwidth,,3.0", "trn2,hbm_bandwidth,,2.8", "trn2,dma_bandwidth,,0.4")
+    rows = ("h100,hbm_bandwidth,,3.0", "trn2,hbm_bandwidth,,2.8", "trn2,scale_up_headline,,1.0")
     path.write_text(HEAD + "".join(f"{row},TB/s,assumed,me,,,\n" for row in rows))
     words = ["topology", "trn2.48xlarge", "--catalogue", str(path)]
     assert run(words) == 0
     assert capsys.readouterr().err == (
-        f"{path}: nothing reads h100.hbm_bandwidth, trn2.dma_bandwidth here, rows of other "
+        f"{path}: nothing reads h100.hbm_bandwidth, trn2.scale_up_headline here, rows of other "
         "machines or for reference.\n"
     )
     path.write_text(f"{HEAD}{rows[1]},TB/s,assumed,me,,,\n")
