@@ -159,6 +159,7 @@ def measure(
         return _measure_nccl(frame, many)
 
     def measured(picked: Algorithm) -> tuple[dict[str, Any], Trace]:
+        """Row and trace of the call under one algorithm."""
         alone = len(many) == 1 and not sbuf
         unwatched = not (watched or proof or engine != "fast")
         streamed = _is_streamed(many, picked, unwatched=unwatched) and not faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
@@ -121,10 +121,8 @@ class ServingOptions:
         *,
         count: int | None = None,
         rate: float | None = None,
-        prompt: int | None = None,
-        output: int | None = None,
-        service: str | None = None,
         seed: int = 0,
+        **lengths: Any,
     ) -> Offered:
         """Return drawn requests that are offered to replicas at any rate.
 
@@ -135,8 +133,10 @@ class ServingOptions:
             ``poisson:0.1``, the default, whose rate is not used.
         count : int, optional
             By default 2,000, or more where slots need more to be full.
-        rate, prompt, output, service, seed
+        rate, seed
             As of :func:`workloads.serving.parsing.requests_from`.
+        **lengths
+            ``prompt``, ``output`` and ``service`` of :func:`drawn_lengths`.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class ServingOptions:
         replica = deployment.profile
         return Offered(
             deployment,
-            drawn_lengths(prompt, output, service),
+            drawn_lengths(**lengths),
             count or enough,
             seed,
             lambda drawn: self.cached(drawn, replica, None),

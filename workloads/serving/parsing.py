@@ -60,7 +60,9 @@ def requests_from(
     return poisson(per_s, count or DRAWN, lengths, np.random.default_rng(seed))
 
 
-def drawn_lengths(prompt: int | None, output: int | None, service: str | None) -> Lengths:
+def drawn_lengths(
+    prompt: int | None = None, output: int | None = None, service: str | None = None
+) -> Lengths:
     """Return the lengths of drawn requests: those of a trace, or stated ones."""
     lengths = azure_lengths(service or "conv")
     if prompt is None and output is None:

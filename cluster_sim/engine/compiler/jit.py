@@ -290,7 +290,10 @@ class Prefetch(Source):
         form = ir.FunctionType(ir.VoidType(), [address, number, number, number])
 
         def typed(_context: Any, array: Any, index: Any) -> Any:
+            """Signature of the intrinsic, and the function that writes its code."""
+
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                """Write the call of the processor's prefetch."""
                 place = builder.bitcast(entry(builder, signature.args[0], *arguments), address)
                 code = declared(builder.module, form, "llvm.prefetch.p0")
                 # for reading, to be kept in every cache, of data

@@ -133,6 +133,7 @@ def _side_by_side(
         raise InputError(f"{option} is for one cluster, not {len(machine.names)}. Name one.")
 
     def answer(name: str) -> list[dict[str, Any]]:
+        """Rows of one of the clusters."""
         single = replace(machine, cluster=name, clusters=None)
         cluster, groups = _groups(inputs, single, ranks, catalogue)
         sizes, measure = _how_to_measure(inputs, groups, call.engine)

@@ -209,6 +209,7 @@ def serve(
     requests = None if load.max_rate else requests_from(load.requests, **drawing)
 
     def simulate(name: str, catalogue: Catalogue) -> Highest:
+        """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
         options = _options(replica, faster, cluster)
         served_by = options.deployment(
