@@ -175,11 +175,11 @@ def _set_ranks_per_chip(
         stated = math.prod(_size(plan_fields, name) for name in ("tp", "pp", "cp", "dp"))
         if stated > room * default_ranks and cluster.catalogue.has(cluster.chip, "ranks_per_chip"):
             rows = cluster.catalogue.variants(cluster.chip, "ranks_per_chip")
-            replicas = {int(row.value): room * row.value / stated for row in rows}
+            rooms = {int(row.value): room * int(row.value) for row in rows}
             filled = [
                 count
-                for count, rest in replicas.items()
-                if rest == 1 or ("dp" not in plan_fields and rest == int(rest))
+                for count, ranks in rooms.items()
+                if ranks == stated or ("dp" not in plan_fields and ranks % stated == 0)
             ]
             default_ranks = min(filled, default=default_ranks)
     per_chip = plan_fields.setdefault("ranks_per_chip", default_ranks)
