@@ -37,7 +37,7 @@ class JobInputs:
     """Length of the job, its checkpoints, spares and failures."""
 
     days: float | None = setting(
-        None, "Length of the run", unit="d", default="90, or as long as --tokens take"
+        None, "Length of the run", unit="d", least=0, default="90, or as long as --tokens take"
     )
     tokens: str | None = field(
         default=None,

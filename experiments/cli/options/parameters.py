@@ -94,7 +94,9 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             number = self.kind(value)
         except ValueError:
             what = "whole number" if self.kind is int else "number"
-            self.fail(f"{value!r} must be a {what}; write {_digits(value)}", param, ctx)
+            written = _digits(value)
+            remedy = "" if written == value else f"; write {written}"
+            self.fail(f"{value!r} must be a {what}{remedy}", param, ctx)
         most = LARGEST if self.most is None and self.kind is int else self.most
         if most is not None and not number <= most:
             limit = f"{most:,}" if most == LARGEST else f"{most:.12g}"

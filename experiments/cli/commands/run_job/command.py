@@ -48,6 +48,7 @@ def run_job(
     catalogue = catalogue_inputs.read(inputs.cluster)
     filed = read_any_plan(plan.plan) if plan.plan else None
     cluster = inputs.read_cluster(catalogue)
+    _job_plan(how, cluster, cluster.chips, call.seed)  # a mistake in it before a plan is searched
     step = run_step(inputs, stated, plan, RunInputs(), catalogue, call, search="always")
     result = run(step, _job_plan(how, cluster, step.chips, call.seed))
     document = {**result.document(), **_plan_document(step)}

@@ -128,7 +128,7 @@ def test_a_study_runs_it(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ("--days=0", "0 days"),
-        ("--days=nan", "nan days"),
+        ("--days=nan", "'nan' must be greater than or equal to 0"),
         ("--days=1e9", "at most 7,305 days"),
         ("--checkpoint-interval=soon", "--checkpoint-interval"),
         ("--checkpoint-interval=0", "at least"),
