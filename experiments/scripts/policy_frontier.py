@@ -84,14 +84,14 @@ def _scene(cluster: str, demand: str, model: str, days: float, peak_share: float
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
     from workloads.fleet.scenario import scenario
-    from workloads.fleet.setup.demand import Period
     from workloads.models.huggingface import model as read_model
+    from workloads.options.fleet import DemandInputs, FleetOptions
 
     return scenario(
         named(cluster),
         demand_from([demand]),
-        model=read_model(model),
-        period=Period(days, scale_to_peak=peak_share),
+        FleetOptions(demand=DemandInputs(days=days, scale_to_peak=peak_share)),
+        models=read_model(model),
     )
 
 

@@ -64,16 +64,16 @@ def run(
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
     from workloads.fleet.policies.forecast import lendable
-    from workloads.fleet.scenario import Operation, scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.fleet.setup.serving import Serving
+    from workloads.fleet.scenario import scenario
+    from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
     machine = named(cluster)
     built = scenario(
-        *(machine, demand_from([demand])),
-        serving=Serving(unit_rate_per_s=10.0),
-        period=Period(days, scale_to_peak=0.9),
-        operation=Operation(failing=False),
+        machine,
+        demand_from([demand]),
+        FleetOptions(
+            FleetInputs(unit_rate=10.0, failures="off"), DemandInputs(days=days, scale_to_peak=0.9)
+        ),
     )
     rows = [
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)

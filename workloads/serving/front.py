@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from topologies import display
-from topologies.arguments import Seed, checked
+from topologies.arguments import Seed, check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
@@ -17,23 +19,17 @@ from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.serving.batching import batching_from
+from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
 from workloads.serving.capacity import Slo, parse_slo
 from workloads.serving.deployment import Deployed, Deployment, with_intervals
 from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.options import USUAL_REQUESTS, ServeKeywords, ServingOptions
+from workloads.serving.options import DRAWING, WORDS, ServingOptions
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests, drawn_rate, requests_from
 from workloads.serving.served import Served
 
 if TYPE_CHECKING:
     import pandas as pd
-
-USUAL_SLO = "ttft=6s,tpot=175ms"
-DRAWING = ("count", "rate", "prompt", "output", "service")
-"""Keywords about requests that are drawn or read."""
-BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
-"""Keywords about the batching of a replica."""
 
 
 @display.by_facts("Serving")
@@ -146,9 +142,7 @@ class ServingResult:
 
 
 @checked(
-    model=MODEL_REMEDY,
-    cluster=CLUSTER_REMEDY,
-    requests="Pass poisson:RATE, a log or Requests.",
+    model=MODEL_REMEDY, cluster=CLUSTER_REMEDY, requests="Pass poisson:RATE, a log or Requests."
 )
 def serve(
     model: Model | str,
@@ -159,7 +153,7 @@ def serve(
     precision: str | None = None,
     slo: Slo | str = USUAL_SLO,
     seed: Seed = 0,
-    **keywords: Unpack[ServeKeywords],
+    **keywords: Any,
 ) -> ServingResult:
     """Serve requests on one replica, or on pools of them, iteration by iteration.
 
@@ -182,7 +176,7 @@ def serve(
         Seed of drawn requests and accepted proposals.
     **keywords
         Other options of ``cluster-sim serve``, such as ``count=500`` or ``max_rate=True``, for the
-        highest rate within the SLO; see :class:`workloads.serving.options.ServeKeywords`.
+        highest rate within the SLO; see :mod:`workloads.options.serving`.
 
     Returns
     -------
@@ -203,23 +197,33 @@ def serve(
     >>> ahead.tpot_s["p50"] < plain.tpot_s["p50"]
     True
     """
+    stated = _checked(keywords)
     decoder, machine = as_model(model), as_cluster(cluster)
-    options = _options(keywords, machine)
+    options = ServingOptions.stated(machine, stated)
     deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
     highest = _answered(deployment, options, requests, keywords, limits, seed)
     return ServingResult(decoder, machine, highest, limits)
 
 
+def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that are stated, which must have names and types of options."""
+    check_names("serve", keywords, [*signature(serve).parameters, *WORDS])
+    stated = {name: value for name, value in keywords.items() if value is not None}
+    for kind in (RequestInputs, ReplicaInputs, ServingOptions):
+        named = {each.name for each in fields(kind)}
+        check_fields(kind, {name: stated[name] for name in named & stated.keys()})
+    return stated
+
+
 def _answered(
     replicas: Deployment,
     options: ServingOptions,
     requests: Requests | str,
-    keywords: ServeKeywords,
+    keywords: Mapping[str, Any],
     slo: Slo,
     seed: int,
 ) -> Highest:
-    """Serve requests that are passed, drawn or read, or drawn ones at the highest rate."""
     drawing: dict[str, Any] = {name: value for name, value in keywords.items() if name in DRAWING}
     if keywords.get("max_rate"):
         return at_highest_rate(options.offered(replicas, requests, seed=seed, **drawing), slo)
@@ -232,15 +236,3 @@ def _answered(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
     return Highest(replicas.run(options.cached(requests, replicas.profile, log), seed))
-
-
-def _options(keywords: ServeKeywords, cluster: Cluster) -> ServingOptions:
-    """Options that keywords state."""
-    stated = {name: value for name, value in keywords.items() if value is not None}
-    batching = {name: stated[name] for name in BATCHING if name in stated}
-    if batching and stated.get("batching") is not None:
-        raise InputError(f"batching and {', '.join(batching)}; give one or the other.")
-    if batching:
-        stated["batching"] = batching_from(cluster, **batching)  # type: ignore[arg-type]
-    ways = {each.name: stated[each.name] for each in fields(ServingOptions) if each.name in stated}
-    return ServingOptions(**ways)  # type: ignore[arg-type]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
+from workloads.options.serving import USUAL_REQUESTS
 from workloads.serving.batching import Batching, batching_from, engine_numbers
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
@@ -20,32 +22,12 @@ from workloads.serving.profile import Profile, profile
 from workloads.serving.requests import DRAWN, Requests, drawn_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 
-USUAL_REQUESTS = "poisson:0.1"
 MOST_OFFERED = 50_000
 """Most requests of each run of a search for a rate, unless stated."""
-
-
-class ServeKeywords(TypedDict, total=False):
-    """Options of ``cluster-sim serve`` and fields of :class:`ServingOptions` as keywords."""
-
-    batching: Batching | None
-    ep: int
-    cache_precision: str | None
-    prefix_cache: str | None
-    speculate: str | Speculation | None
-    disaggregate: str | tuple[int, int] | None
-    count: int
-    rate: float
-    prompt: int
-    output: int
-    service: str
-    prefill: str
-    chunk: int
-    slots: int
-    scheduler: str | None
-    poll: int
-    gather: str | None
-    max_rate: bool
+DRAWING = ("count", "rate", "prompt", "output", "service")
+"""Options about requests that are drawn or read."""
+BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
+"""Options about the batching of a replica."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +61,25 @@ class ServingOptions:
     speculate: str | Speculation | None = None
     disaggregate: str | tuple[int, int] | None = None
 
+    @classmethod
+    def stated(cls, cluster: Cluster, words: Mapping[str, Any]) -> ServingOptions:
+        """Return the options that words state, among them those of the batching; None states none.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            Cluster whose chip decides on the usual batching.
+        words : mapping
+            Options of :mod:`workloads.options.serving` and fields of this class, by name.
+        """
+        stated = {name: value for name, value in words.items() if value is not None}
+        batching = {name: stated[name] for name in BATCHING if name in stated}
+        if batching and "batching" in stated:
+            raise InputError(f"batching and {', '.join(batching)}; give one or the other.")
+        if batching:
+            stated["batching"] = batching_from(cluster, **batching)
+        return cls(**{each.name: stated[each.name] for each in fields(cls) if each.name in stated})
+
     def deployment(
         self, model: Model, cluster: Cluster, *, tp: int | None, precision: str | None
     ) -> Deployment:
@@ -106,10 +107,7 @@ class ServingOptions:
         if isinstance(apart, str):
             apart = parse_pools(apart)
         return Deployment(
-            replica,
-            batching,
-            speculation,
-            pools(cluster, replica, *apart) if apart else None,
+            replica, batching, speculation, pools(cluster, replica, *apart) if apart else None
         )
 
     def offered(
@@ -173,3 +171,7 @@ class ServingOptions:
             return requests
         kv_tokens = replica.kv_tokens
         return with_prefix_cache(requests, self.prefix_cache, kv_tokens=kv_tokens, path=path)
+
+
+WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, "max_rate")
+"""Keywords of ``cs.serve`` beside its parameters."""
