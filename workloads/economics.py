@@ -13,35 +13,27 @@ from topologies.clusters.machines import machine_of
 
 BUSY = ("compute", "optimizer")
 """Parts of a step in which a chip draws its full power; in other parts it waits or communicates."""
-TOKENS = 10**6
-"""Number of tokens that a price is stated for."""
+TOKENS = 10**6  # number of tokens that a price is stated for
 
 
 @dataclass(frozen=True)
 class Economics:
-    """Power and price of a chip.
+    """Power and price of a chip."""
 
-    ``busy_w, idle_w``: power of one chip that works and of one that is idle, each with the chip's
-        share of host, network and fans [W].
-    ``pue``: power usage effectiveness: power of the site over the power of its machines.
-    ``usd_per_chip_s``: price of a chip [USD/s]; 0 if unknown.
-    ``carbon_kg_per_j``: carbon intensity of the grid [kg/J]; 0 if not stated.
-    ``price_basis, power_basis``: rows of the catalogue behind price and power, with their grades;
-        empty without a row.
-    ``usd_per_million_tokens``: price at which served tokens are sold, of prompts and outputs alike;
-        0 if not stated.
-    ``batch_discount``: share of the price that requests of a batch tier do not pay.
-    """
-
+    # busy_w, idle_w: power of one chip that works and of one that is idle, each with the chip's
+    # share of host, network and fans [W]
     busy_w: float
     idle_w: float
-    pue: float = 1.0
-    usd_per_chip_s: float = 0.0
-    carbon_kg_per_j: float = 0.0
+    pue: float = 1.0  # power usage effectiveness: power of the site over the power of its machines
+    usd_per_chip_s: float = 0.0  # price of a chip [USD/s]; 0 if unknown
+    carbon_kg_per_j: float = 0.0  # carbon intensity of the grid [kg/J]; 0 if not stated
+    # price_basis, power_basis: rows of the catalogue behind price and power, with their grades;
+    # empty without a row
     price_basis: str = ""
     power_basis: str = ""
+    # Price at which served tokens are sold, of prompts and outputs alike; 0 if not stated
     usd_per_million_tokens: float = 0.0
-    batch_discount: float = 0.0
+    batch_discount: float = 0.0  # share of the price that requests of a batch tier do not pay
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
@@ -132,17 +124,13 @@ def _by(kind: str) -> str:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Cost of one optimizer step.
+    """Cost of one optimizer step."""
 
-    ``cost_usd``: price of the chips for the time of the step [USD]; None if unknown.
-    ``energy_joules``: energy from the grid [J]; None if the power is unknown.
-    ``usd_per_million_tokens``: price of a million trained tokens [USD]; None if unknown.
-    ``price_basis, power_basis``: rows of the catalogue behind price and power.
-    """
-
-    cost_usd: float | None
-    energy_joules: float | None
+    cost_usd: float | None  # price of the chips for the time of the step [USD]; None if unknown.
+    energy_joules: float | None  # energy from the grid [J]; None if the power is unknown.
+    # Price of a million trained tokens [USD]; None if unknown.
     usd_per_million_tokens: float | None
+    # price_basis, power_basis: rows of the catalogue behind price and power
     price_basis: str
     power_basis: str
 

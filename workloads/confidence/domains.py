@@ -26,35 +26,22 @@ from workloads.confidence.kinds import FAMILY, NAMES, Prediction
 from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residual, Residuals
 
-LEAST = 0.03
-"""Smallest half-width, in logarithms: runs of one configuration differ by so much."""
-HIGHEST = 0.9
-"""Highest quantile of few groups, beyond which single rows would decide."""
-MANY = 5
-"""Rows from which a group has its full weight."""
+LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration differ by so much
+HIGHEST = 0.9  # highest quantile of few groups, beyond which single rows would decide
+MANY = 5  # rows from which a group has its full weight
 DOUBLED = 1.15
 """Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
 ranks left out, it covers more of them to 81 %."""
-PREDICTIONS = 256
-"""Predictions whose half-widths are remembered."""
+PREDICTIONS = 256  # predictions whose half-widths are remembered
 
 
 class Pool(NamedTuple):
-    """Measured rows from which a half-width comes.
+    """Measured rows from which a half-width comes."""
 
-    Attributes
-    ----------
-    half : float
-        Quantile of their scores, in logarithms.
-    rows, groups : int
-    evidence : float
-        Groups, of which those of few rows count in part.
-    """
-
-    half: float
+    half: float  # quantile of their scores, in logarithms
     rows: int
     groups: int
-    evidence: float
+    evidence: float  # groups, of which those of few rows count in part
 
     def drawn(self, towards: float) -> float:
         """Return the half-width drawn towards another, which counts as one more group."""

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
 
-WIDTHS = (4, 8, 16)
-"""Bits of weights, the next larger of which names a family."""
+WIDTHS = (4, 8, 16)  # bits of weights, the next larger of which names a family
 OPEN = frozenset({"recompute", "overlap"})
 """Fields of a plan without which little is known of how it runs."""
 

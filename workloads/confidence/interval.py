@@ -7,31 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LEVEL = 0.8
-"""Share of measurements that an interval is meant to contain."""
+LEVEL = 0.8  # share of measurements that an interval is meant to contain
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Low and high of a predicted number.
+    """Low and high of a predicted number."""
 
-    Attributes
-    ----------
-    low, high : float
-        Ends, in the unit of the number.
-    level : float
-        Share of measurements that should lie between them.
-    basis : str
-        Measurements from which the width comes, and reasons for which it is wider.
-    value : float
-        The number itself; 0 where it is the geometric mean of the ends.
-    """
-
+    # low, high: ends, in the unit of the number
     low: float
     high: float
-    level: float = LEVEL
-    basis: str = ""
-    value: float = 0.0
+    level: float = LEVEL  # share of measurements that should lie between them
+    basis: str = ""  # measurements from which the width comes, and reasons for which it is wider
+    value: float = 0.0  # the number itself; 0 where it is the geometric mean of the ends
 
     @property
     def middle(self) -> float:

@@ -76,49 +76,28 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """Features of a prediction on which its uncertainty depends.
+    """Features of a prediction on which its uncertainty depends."""
 
-    Attributes
-    ----------
-    kind : str
-        One of the kinds of this module.
-    chip : str
-        Catalogue name of the chip.
-    tp, cp, ranks : int
-        Tensor-parallel and context-parallel degrees and chips of the job, which are compared with
-        the largest that were measured.
-    assumed : bool
-        Whether kernels or links rest on assumed numbers.
-    slow : Slowing
-        Probability that slow nodes lengthen the job, and the time they add; by default never.
-    tool : str
-        Tool that times a collective or kernel, or engine of a replica; empty where none is stated.
-    family : str
-        Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
-        precision of a product.
-    crosses : bool
-        Whether a collective crosses servers.
-    framework : str
-        Name of the framework of a training step, without settings.
-    stated : str
-        Level of what was told of a training step.
-    below, above : float
-        Ends of the hull of the times that fields of no stated value leave open, as logarithms of
-        their ratio to the prediction; at most and at least 0.
-    """
-
-    kind: str
-    chip: str
+    kind: str  # one of the kinds of this module
+    chip: str  # catalogue name of the chip
+    # tp, cp, ranks: tensor-parallel and context-parallel degrees and chips of the job, which are
+    # compared with the largest that were measured
     tp: int = 1
     cp: int = 1
     ranks: int = 1
-    assumed: bool = False
+    assumed: bool = False  # whether kernels or links rest on assumed numbers
+    # Probability that slow nodes lengthen the job, and the time they add; by default never
     slow: Slowing = NEVER
+    # Tool that times a collective or kernel, or engine of a replica; empty where none is stated
     tool: str = ""
+    # Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+    # precision of a product
     family: str = ""
-    crosses: bool = False
-    framework: str = ""
-    stated: str = ""
+    crosses: bool = False  # whether a collective crosses servers
+    framework: str = ""  # name of the framework of a training step, without settings
+    stated: str = ""  # level of what was told of a training step
+    # below, above: ends of the hull of the times that fields of no stated value leave open, as
+    # logarithms of their ratio to the prediction; at most and at least 0
     below: float = 0.0
     above: float = 0.0
 

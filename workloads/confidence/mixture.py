@@ -14,30 +14,19 @@ from typing import NamedTuple
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from workloads.confidence.interval import LEVEL
 
-NODE_CHIPS = 8
-"""Chips of a node."""
-HALVINGS = 60
-"""Bisections in the search for a quantile, enough for the precision of a double."""
+NODE_CHIPS = 8  # chips of a node
+HALVINGS = 60  # bisections in the search for a quantile, enough for the precision of a double
 NORMAL = NormalDist()
 
 
 class Slowing(NamedTuple):
-    """Share of runs that slow nodes lengthen, and the time that they add.
+    """Share of runs that slow nodes lengthen, and the time that they add."""
 
-    Attributes
-    ----------
-    share : float
-        Probability that a run has one slow node or more.
-    seconds : float
-        Time by which such a run is longer [s].
-    """
-
-    share: float = 0.0
-    seconds: float = 0.0
+    share: float = 0.0  # probability that a run has one slow node or more
+    seconds: float = 0.0  # time by which such a run is longer [s]
 
 
-NEVER = Slowing()
-"""No slow nodes."""
+NEVER = Slowing()  # no slow nodes
 
 
 def slowing(

@@ -10,8 +10,7 @@ DEEPEST = 12
 """Standard deviations below the mean at which the sum begins; what lies below is under 1e-32."""
 MOST_PARTS = 700.0
 """Mean number of parts from which their sum is taken as normal; e^-746 is no float any more."""
-ROUNDING = 1e-12
-"""Shortfall of a sum that counts as rounding."""
+ROUNDING = 1e-12  # shortfall of a sum that counts as rounding
 
 
 def fewest(share: float, mean: float) -> int:

@@ -17,8 +17,7 @@ from workloads.confidence.split_conformal import (
     widening,
 )
 
-MOST_PAIRS = 2_000
-"""Pairs of rows of a group that are looked at; neighbours first."""
+MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first
 
 
 def margin(

@@ -36,54 +36,32 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Residual:
-    """One measured row beside its prediction.
+    """One measured row beside its prediction."""
 
-    Attributes
-    ----------
-    table : str
-        Validation table that the row is in.
-    kind : str
-        Kind of prediction, as :mod:`workloads.confidence.kinds` names it.
-    chip : str
-        Catalogue name of the chip.
-    group : str
-        Job or operation, and machine of the row. Rows of one table with the same group differ only
-        in their plan, so they share most of their error.
-    tp, cp, ranks : int
-        Degrees and chips of the row; a prediction with larger ones has a wider interval.
-    assumed : bool
-        Whether kernels or links rest on assumed numbers.
-    log_residual : float
-        ln(measured / predicted).
-    tool, family : str
-        Timing tool or engine, and family of the model, as in
-        :class:`~workloads.confidence.kinds.Prediction`.
-    crosses : bool
-        Whether a collective crosses servers.
-    framework : str
-        Framework of a training step, without settings.
-    stated : str
-        Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
-        that the row states.
-    below, above : float
-        Ends of the hull of times that fields without a stated value leave open, as logarithms of
-        their ratio to the prediction.
-    """
-
-    table: str
-    kind: str
-    chip: str
+    table: str  # validation table that the row is in
+    kind: str  # kind of prediction, as :mod:`workloads.confidence.kinds` names it
+    chip: str  # catalogue name of the chip
+    # Job or operation, and machine of the row. Rows of one table with the same group differ only in
+    # their plan, so they share most of their error.
     group: str
+    # tp, cp, ranks: degrees and chips of the row; a prediction with larger ones has a wider
+    # interval
     tp: int
     cp: int
     ranks: int
-    assumed: bool
-    log_residual: float
+    assumed: bool  # whether kernels or links rest on assumed numbers
+    log_residual: float  # ln(measured / predicted)
+    # tool, family: timing tool or engine, and family of the model, as in
+    # :class:`~workloads.confidence.kinds.Prediction`
     tool: str = ""
     family: str = ""
-    crosses: bool = False
-    framework: str = ""
+    crosses: bool = False  # whether a collective crosses servers
+    framework: str = ""  # framework of a training step, without settings
+    # Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
+    # that the row states
     stated: str = ""
+    # below, above: ends of the hull of times that fields without a stated value leave open, as
+    # logarithms of their ratio to the prediction
     below: float = 0.0
     above: float = 0.0
 

@@ -20,16 +20,13 @@ from topologies.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-STEP = Fraction(1, 100)
-"""Relative step of the elasticity."""
+STEP = Fraction(1, 100)  # relative step of the elasticity
 WIDE_STEP = Fraction(1, 10)
 """Relative step for answers that jump. A request that comes just after the end of an iteration
 instead of just before gets its first token a whole iteration later, which hides the effect of one
 per cent of a number."""
-LEAST = 1e-6
-"""Relative change of the answer below which a number does not matter."""
-COUNTS = ("count",)
-"""Units of whole numbers, which are changed only over their range."""
+LEAST = 1e-6  # relative change of the answer below which a number does not matter
+COUNTS = ("count",)  # units of whole numbers, which are changed only over their range
 
 Answer = Callable[[Catalogue], float]
 Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
@@ -37,14 +34,9 @@ Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
 
 @dataclass(frozen=True)
 class NotingCatalogue(Catalogue):
-    """A catalogue that records which numbers are read.
+    """A catalogue that records which numbers are read."""
 
-    Attributes
-    ----------
-    read : dict
-        Every row read so far by its part, quantity and variant, in order.
-    """
-
+    # Every row read so far by its part, quantity and variant, in order
     read: dict[tuple[str, ...], Entry] = field(default_factory=dict, compare=False)
 
     def entry(self, part: str, quantity: str) -> Entry:
@@ -71,32 +63,19 @@ def noting(catalogue: Catalogue) -> NotingCatalogue:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Effect of one number of the catalogue on an answer.
+    """Effect of one number of the catalogue on an answer."""
 
-    Attributes
-    ----------
-    input : str
-        ``PART.QUANTITY``.
-    grade : str
-        Grade of the number in the catalogue.
-    unit : str
-        SI unit of the number, such as ``B/s``.
-    low, high : float or None
-        Ends of the number's range [``unit``]; None where no source gives a range.
-    change_low, change_high : float or None
-        Relative change of the answer with the number at either end.
-    elasticity : float
-        Relative change of the answer over that of the number, for a rise of one per cent (ten for
-        answers that jump).
-    """
-
-    input: str
-    grade: str
-    unit: str
+    input: str  # ``PART.QUANTITY``
+    grade: str  # grade of the number in the catalogue
+    unit: str  # SI unit of the number, such as ``B/s``
+    # low, high: ends of the number's range [``unit``]; None where no source gives a range.
     low: float | None
     high: float | None
+    # change_low, change_high: relative change of the answer with the number at either end
     change_low: float | None
     change_high: float | None
+    # Relative change of the answer over that of the number, for a rise of one per cent (ten for
+    # answers that jump)
     elasticity: float
 
     @property

@@ -23,19 +23,15 @@ from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residuals, shipped_residuals
 from workloads.confidence.steps import TRAINING, least_half_width, step_ends, step_half_width
 
-BORROWED_TABLES = 1
-"""Weight of the family's quantile, in tables, beside those of the kind itself."""
+BORROWED_TABLES = 1  # weight of the family's quantile, in tables, beside those of the kind itself
 DOUBLED = {"tp": 1.4, "cp": 1.4, "ranks": 1.15}
 """Widening for each doubling of a degree, or of the ranks, beyond the largest measured on the chip.
 A degree changes the shapes of kernels and the fabric of its group: with tp 16 and 32 left out, 1.15
 covered 65 and 58 % of the rows of research code, and of the 17 steps of Trn1 at tp 32, from tp 8,
 ten; 1.4 covers 82 and 67 %, and 16 of the 17. 1.15 covers more ranks to 81 %, two from one 70."""
-ASSUMED = 1.25
-"""Widening where kernels or links rest on assumed numbers."""
-MOST = 2.0
-"""Largest product of all widenings."""
-PREDICTIONS = 256
-"""Predictions whose widenings are remembered; rows of one table share a few."""
+ASSUMED = 1.25  # widening where kernels or links rest on assumed numbers
+MOST = 2.0  # largest product of all widenings
+PREDICTIONS = 256  # predictions whose widenings are remembered; rows of one table share a few
 
 
 def interval(

@@ -37,16 +37,9 @@ TOLD = {
 
 
 class Pool(NamedTuple):
-    """Measured rows from which a half-width comes.
+    """Measured rows from which a half-width comes."""
 
-    Attributes
-    ----------
-    half : float
-        Quantile of their scores, in logarithms.
-    rows, tables : int
-    """
-
-    half: float
+    half: float  # quantile of their scores, in logarithms
     rows: int
     tables: int
 

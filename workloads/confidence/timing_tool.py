@@ -15,29 +15,20 @@ from topologies.catalogue.families import NCCL, chip_family
 
 QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
 """Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""
-FIRST_NCCOM = "nccom-first"
-"""Way of timing of the first nccom-test."""
+FIRST_NCCOM = "nccom-first"  # way of timing of the first nccom-test
 PYTORCH_NEURON = "pytorch-neuron"
 """Calls of PyTorch's own backend for Trainium, one after the other."""
-NCCL_TESTS, NCCOM_TEST = "nccl-tests", "nccom-test"
-"""The vendors' own tests, which add nothing."""
+NCCL_TESTS, NCCOM_TEST = "nccl-tests", "nccom-test"  # the vendors' own tests, which add nothing
+# Parts of the catalogue.
 COLLECTIVES, KERNELS, NCCOM = "nccl.pytorch", "runtime.pytorch", "nccom-test.first"
 NEURON = "runtime.neuron"
-"""Parts of the catalogue."""
 
 
 class Shown(NamedTuple):
-    """Time that a tool shows.
+    """Time that a tool shows."""
 
-    Attributes
-    ----------
-    seconds : float
-        Time that the tool usually shows [s].
-    ends : pair of float, optional
-        Least and most that it may show on other machines [s]; None where it adds nothing.
-    """
-
-    seconds: float
+    seconds: float  # time that the tool usually shows [s]
+    # Least and most that it may show on other machines [s]; None where it adds nothing.
     ends: tuple[float, float] | None = None
 
 

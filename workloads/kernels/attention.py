@@ -28,23 +28,16 @@ bytes for each read and each write, and one byte of mask (arXiv 2205.05198, sect
 
 @dataclass(frozen=True, eq=False)
 class AttentionShape:
-    """Sizes of the attention of one rank.
+    """Sizes of the attention of one rank."""
 
-    ``batch``: sequences.
-    ``seq``: queries of each sequence.
-    ``heads, kv_heads``: query heads and key-value heads.
-    ``head_dim``: width of a head.
-    ``kv_seq``: keys of each sequence; as many as queries by default.
-    ``causal``: whether only the scores at and below the diagonal are needed.
-    """
-
-    batch: npt.ArrayLike
-    seq: npt.ArrayLike
+    batch: npt.ArrayLike  # sequences
+    seq: npt.ArrayLike  # queries of each sequence
+    # heads, kv_heads: query heads and key-value heads
     heads: npt.ArrayLike
     kv_heads: npt.ArrayLike
-    head_dim: npt.ArrayLike
-    kv_seq: npt.ArrayLike | None = None
-    causal: bool = True
+    head_dim: npt.ArrayLike  # width of a head
+    kv_seq: npt.ArrayLike | None = None  # keys of each sequence; as many as queries by default
+    causal: bool = True  # whether only the scores at and below the diagonal are needed
 
     def sides(self) -> list[FloatArray]:
         """Return batch, queries, keys, heads, key-value heads and width, broadcast to one shape."""

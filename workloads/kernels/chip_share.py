@@ -18,59 +18,39 @@ from workloads.kernels.precision import ELEMENT_BYTES, element_width
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
 """Values of ``Timing.provenance`` from best to worst."""
 
-KERNELS = "kernels."
-"""Prefix of the catalogue parts with the constants of kernels."""
+KERNELS = "kernels."  # prefix of the catalogue parts with the constants of kernels
 
 
 class Timing(NamedTuple):
-    """Time of a kernel, or of an array of kernels.
+    """Time of a kernel, or of an array of kernels."""
 
-    ``seconds``: time of one call of the kernel [s].
-    ``provenance``: worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated``
-        or ``assumed``.
-    ``size_bytes``: smallest number of bytes that one call reads and writes in memory [B]; 0 if not
-        counted.
-    """
-
-    seconds: Any
+    seconds: Any  # time of one call of the kernel [s]
+    # Worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated`` or ``assumed``
     provenance: str
+    # Smallest number of bytes that one call reads and writes in memory [B]; 0 if not counted
     size_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Family:
-    """Chips that run the same kernels.
+    """Chips that run the same kernels."""
 
-    ``name``: ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
-    ``measured_on``: chip of the catalogue that its tables were measured on.
-    ``provenance``: best provenance of a time that is taken from its tables.
-    """
-
-    name: str
-    measured_on: str
-    provenance: str
+    name: str  # ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``
+    measured_on: str  # chip of the catalogue that its tables were measured on
+    provenance: str  # best provenance of a time that is taken from its tables
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Share of a chip that one rank has.
+    """Share of a chip that one rank has."""
 
-    ``chip``: part of the catalogue.
-    ``family``: family whose kernels it runs.
-    ``peak_flops_per_s``: share of the matrix peak in the stated precision [FLOP/s].
-    ``hbm_bytes_per_s``: share of the memory bandwidth [B/s].
-    ``element_bytes``: bytes of an element of a GEMM's inputs.
-    ``ranks_per_chip``: ranks that share the chip.
-    ``catalogue``: catalogue with the constants.
-    """
-
-    chip: str
-    family: Family
-    peak_flops_per_s: float
-    hbm_bytes_per_s: float
-    element_bytes: float
-    ranks_per_chip: int
-    catalogue: Catalogue
+    chip: str  # part of the catalogue
+    family: Family  # family whose kernels it runs
+    peak_flops_per_s: float  # share of the matrix peak in the stated precision [FLOP/s]
+    hbm_bytes_per_s: float  # share of the memory bandwidth [B/s]
+    element_bytes: float  # bytes of an element of a GEMM's inputs
+    ranks_per_chip: int  # ranks that share the chip
+    catalogue: Catalogue  # catalogue with the constants
 
     @property
     def bf16_flops_per_s(self) -> float:

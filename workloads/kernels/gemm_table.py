@@ -18,22 +18,18 @@ import numpy.typing as npt
 from topologies.arrays import FloatArray
 from topologies.files.reading import csv_lines
 
-GRID = Path(__file__).parent / "data" / "gemm_us.csv"
-"""File of measured times [µs]."""
+GRID = Path(__file__).parent / "data" / "gemm_us.csv"  # file of measured times [µs]
 
 
 @dataclass(frozen=True, eq=False)
 class GemmTable:
-    """Measured GEMM times of one family of chips in one precision.
+    """Measured GEMM times of one family of chips in one precision."""
 
-    ``m, n, k``: sides of the grid of shapes, ascending.
-    ``seconds`` (m, n, k): measured times [s]; NaN for a shape that was not measured.
-    """
-
+    # m, n, k: sides of the grid of shapes, ascending
     m: FloatArray
     n: FloatArray
     k: FloatArray
-    seconds: FloatArray
+    seconds: FloatArray  # (m, n, k): measured times [s]; NaN for a shape that was not measured.
 
     @cached_property
     def logs(self) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -24,8 +24,7 @@ Runtime = Literal["graph", "compiled", "eager", "xla"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
 """Ways to issue an operation: inside a graph; as a compiled graph of its own; by itself; lazily
 traced through torch-xla."""
-PART = "runtime.neuron"
-"""Catalogue part with the constants of Trainium's runtimes."""
+PART = "runtime.neuron"  # catalogue part with the constants of Trainium's runtimes
 
 
 def collective_seen_by_host(

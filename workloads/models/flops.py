@@ -16,8 +16,7 @@ from workloads.models.model import (
     mlp_parameters,
 )
 
-BACKWARD = 2
-"""Matrix products of the backward pass for each one of the forward pass: two gradients."""
+BACKWARD = 2  # matrix products of the backward pass for each one of the forward pass: two gradients
 
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:

@@ -18,8 +18,7 @@ from workloads.models.quantization import precision, stated_quantization
 
 LARGEST_CONFIG_BYTES = 2**20
 CONFIG = "config.json"
-SHIPPED = Path(__file__).parent / "configs"
-"""Directory of the shipped models' configs."""
+SHIPPED = Path(__file__).parent / "configs"  # directory of the shipped models' configs
 SAME_SIZES = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",

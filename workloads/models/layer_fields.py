@@ -312,8 +312,7 @@ def has_experts(read: Reader, layer: int) -> bool:
 
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
-MOST_LAYERS = 10_000
-"""Largest number of layers of a model."""
+MOST_LAYERS = 10_000  # largest number of layers of a model
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS = (

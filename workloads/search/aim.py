@@ -8,37 +8,29 @@ from typing import TypedDict
 
 from topologies.errors import InputError, suggestion
 
-TOP = 10
-"""Plans that the list of results shows."""
-SIMULATED = 2
-"""Plans that are simulated for each plan that the list shows."""
+TOP = 10  # plans that the list of results shows
+SIMULATED = 2  # plans that are simulated for each plan that the list shows
 OBJECTIVES = ("time", "cost", "energy")
 MOST_MARGIN = 0.9
 
 
 @dataclass(frozen=True)
 class Aim:
-    """Measure that a search for plans optimises, and the extent of the search.
+    """Measure that a search for plans optimises, and the extent of the search."""
 
-    ``objective`` ("time", "cost", "energy"): measure by which the simulated plans are ranked. On
-        one cluster at one price the cost is proportional to time; energy also depends on whether
-        chips compute or wait.
-    ``finalists``: number of the best estimates that are simulated in full.
-    ``each``: fields of a plan. Of plans that agree in all of these fields only the one with the
-        best estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
-        ``overlap`` is varied only if it is among them.
-    ``memory_margin``: share of a rank's memory that a plan must leave free.
-    ``processes``: processes that simulate finalists in parallel; 0 for two on large clusters, else
-        one.
-    ``lnc``: physical cores of a logical core of Trainium.
-    """
-
+    # ("time", "cost", "energy"): measure by which the simulated plans are ranked. On one cluster at
+    # one price the cost is proportional to time; energy also depends on whether chips compute or
+    # wait.
     objective: str = "time"
-    finalists: int = SIMULATED * TOP
+    finalists: int = SIMULATED * TOP  # number of the best estimates that are simulated in full
+    # Fields of a plan. Of plans that agree in all of these fields only the one with the best
+    # estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
+    # ``overlap`` is varied only if it is among them.
     each: Sequence[str] = ()
-    memory_margin: float = 0.0
+    memory_margin: float = 0.0  # share of a rank's memory that a plan must leave free
+    # Processes that simulate finalists in parallel; 0 for two on large clusters, else one
     processes: int = 0
-    lnc: int | None = None
+    lnc: int | None = None  # physical cores of a logical core of Trainium
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

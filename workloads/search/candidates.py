@@ -42,18 +42,13 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Plans that a search chooses from.
-
-    ``plans``: plans that no rule leaves out.
-    ``considered``: number of plans that divide model, batch and cluster.
-    ``pruned``: number of plans that were left out, by reason.
-    """
+    """Plans that a search chooses from."""
 
     model: Model
     cluster: Cluster
-    plans: tuple[ParallelPlan, ...]
-    considered: int
-    pruned: Mapping[str, int]
+    plans: tuple[ParallelPlan, ...]  # plans that no rule leaves out
+    considered: int  # number of plans that divide model, batch and cluster
+    pruned: Mapping[str, int]  # number of plans that were left out, by reason
 
     def __len__(self) -> int:
         return len(self.plans)

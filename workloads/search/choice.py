@@ -32,10 +32,8 @@ QUICK: Mapping[str, Any] = {"order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
 """The same for models with experts, of which there are ten times as many plans."""
-FREE = 0.05
-"""Share of a rank's memory that the plan leaves free if one does: stacks differ by more."""
-NAMED = 6
-"""Plans whose order is known."""
+FREE = 0.05  # share of a rank's memory that the plan leaves free if one does: stacks differ by more
+NAMED = 6  # plans whose order is known
 COMPARED_CHIPS = 4096
 """Most chips on which a default plan that fits is compared with a searched one: on more, the search
 takes longer than the answer."""

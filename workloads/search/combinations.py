@@ -30,13 +30,11 @@ ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
 """Overlaps by number. As they depend on the framework, they are varied only to be compared."""
-EXCHANGES = ("routed_nodes", "fp8_exchange")
-"""Fields that only plans with expert parallelism have."""
+EXCHANGES = ("routed_nodes", "fp8_exchange")  # fields that only plans with expert parallelism have
 EVEN, LIGHT_END = range(2)
 """Ways to divide layers among stages: evenly, or with fewer on the stage of the output layer."""
 
-Stated = Mapping[str, Any]
-"""Fields of a plan that the user stated."""
+Stated = Mapping[str, Any]  # fields of a plan that the user stated
 
 
 def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated) -> Columns:

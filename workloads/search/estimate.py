@@ -31,8 +31,7 @@ from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import chunk_numbers, first_layers, is_moe
 
 Found = TypeVar("Found")
-DENSE = ("tp", "cp")
-"""Axes of communication in a layer without experts."""
+DENSE = ("tp", "cp")  # axes of communication in a layer without experts
 
 
 def estimate(

@@ -38,26 +38,20 @@ NEEDLESS = {
     "recompute": "more computed again than memory asks for",
 }
 """Fields that save memory, and the reason why plans that save more than needed are left out."""
-UNKNOWN = -1
-"""Memory of a plan that is left out before its memory is computed."""
-NEARLY = 64
-"""Plans nearest to fitting whose least need is computed where none is likely to fit."""
+UNKNOWN = -1  # memory of a plan that is left out before its memory is computed
+NEARLY = 64  # plans nearest to fitting whose least need is computed where none is likely to fit
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Memory of the candidates on the rank that needs most.
+    """Memory of the candidates on the rank that needs most."""
 
-    ``total_bytes`` (candidates,): memory that each candidate is likely to need [B]; ``UNKNOWN`` for
-        one that is left out. If its parameters alone do not fit, it is their size. Where no
-        candidate is likely to fit, it is the least need of those that a sparing stack fits.
-    ``capacity_bytes``: memory of a rank [B].
-    ``pruned``: number of plans that were left out although they fit, by reason.
-    """
-
+    # (candidates,): memory that each candidate is likely to need [B]; ``UNKNOWN`` for one that is
+    # left out. If its parameters alone do not fit, it is their size. Where no candidate is likely
+    # to fit, it is the least need of those that a sparing stack fits.
     total_bytes: IntArray
-    capacity_bytes: int
-    pruned: Mapping[str, int]
+    capacity_bytes: int  # memory of a rank [B]
+    pruned: Mapping[str, int]  # number of plans that were left out although they fit, by reason
 
     @property
     def fits(self) -> BoolArray:

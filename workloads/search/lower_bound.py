@@ -21,21 +21,17 @@ Each adds some thousands of times, every one with an error of at most 2⁻⁵³.
 
 
 class Work(NamedTuple):
-    """Passes of a pipeline, as far as its lower bound depends on them.
+    """Passes of a pipeline, as far as its lower bound depends on them."""
 
-    ``number`` (stages, chunks of a stage): number of each stage's chunks in the model.
-    ``layers, sparse`` (chunks,): layers of each chunk of the model, and those with experts among
-        them.
-    ``layer_s`` (3, 2): time of one layer by phase and kind [s]; 0 for gradients of weights where
-        the schedule does not split them from backward passes.
-    ``ends_s`` (2, 3): further time of the first and the last chunk, by phase [s]; 0 for the same
-        passes.
-    """
-
-    number: IntArray
+    number: IntArray  # (stages, chunks of a stage): number of each stage's chunks in the model
+    # layers, sparse: (chunks,): layers of each chunk of the model, and those with experts among
+    # them
     layers: IntArray
     sparse: IntArray
+    # (3, 2): time of one layer by phase and kind [s]; 0 for gradients of weights where the schedule
+    # does not split them from backward passes
     layer_s: FloatArray
+    # (2, 3): further time of the first and the last chunk, by phase [s]; 0 for the same passes
     ends_s: FloatArray
     microbatches: int
 

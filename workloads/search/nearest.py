@@ -19,20 +19,14 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.expert_exchange import routing_mistake
 from workloads.training.usual_plan import complete
 
-RECOMPUTES = 0.9
-"""Distance of changing recomputation, if halving a degree has the distance 1."""
-TOUCH = 0.1
-"""Distance that is added for every field that changes."""
-OF_BATCH = 2
-"""Distance of doubling the batch. It is more, as it changes the result of training."""
+RECOMPUTES = 0.9  # distance of changing recomputation, if halving a degree has the distance 1
+TOUCH = 0.1  # distance that is added for every field that changes
+OF_BATCH = 2  # distance of doubling the batch. It is more, as it changes the result of training.
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch")
 """Fields that may change to a number near the stated one."""
-FARTHEST = 4
-"""Largest number of times that a degree is doubled or halved."""
-LARGEST = 2**31
-"""Largest stated number for which a nearer one is looked for."""
-Changes = dict[str, Any]
-"""New values of fields that change."""
+FARTHEST = 4  # largest number of times that a degree is doubled or halved
+LARGEST = 2**31  # largest stated number for which a nearer one is looked for
+Changes = dict[str, Any]  # new values of fields that change
 
 
 def nearest_plan(

@@ -18,8 +18,7 @@ ALONE = (
     "schedule", "recompute",
 )  # fmt: skip
 """Fields that can be wrong whatever the other fields are."""
-REPLICA = ("tp", "pp", "dp", "cp")
-"""Degrees whose product is the number of ranks."""
+REPLICA = ("tp", "pp", "dp", "cp")  # degrees whose product is the number of ranks
 
 
 def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> None:

@@ -37,26 +37,19 @@ from workloads.training.plan.stage_layers import (
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """Times of exchanges between replicas, and after the last pass [s].
+    """Times of exchanges between replicas, and after the last pass [s]."""
 
-    ``gather_s`` (layers,): time of gathering the bucket of parameters that begins with a layer; 0
-        if none does.
-    ``reduce_s`` (layers,): time of reducing the bucket of gradients that a layer's backward pass
-        completes; 0 if it completes none.
-    ``gather_rest_s`` (stages,): time of gathering the parameters of a stage that belong to no
-        layer.
-    ``reduce_rest_s`` (chunks,): time of reducing the gradients that are left after the last layer
-        of a chunk.
-    ``after_s`` (stages,): time of communication after the last pass and of the update.
-    ``tie_s``: time of summing the gradients of an embedding that both end stages hold.
-    """
-
+    # (layers,): time of gathering the bucket of parameters that begins with a layer; 0 if none does
     gather_s: FloatArray
+    # (layers,): time of reducing the bucket of gradients that a layer's backward pass completes; 0
+    # if it completes none
     reduce_s: FloatArray
+    # (stages,): time of gathering the parameters of a stage that belong to no layer
     gather_rest_s: FloatArray
+    # (chunks,): time of reducing the gradients that are left after the last layer of a chunk
     reduce_rest_s: FloatArray
-    after_s: FloatArray
-    tie_s: float
+    after_s: FloatArray  # (stages,): time of communication after the last pass and of the update
+    tie_s: float  # time of summing the gradients of an embedding that both end stages hold
 
 
 def replicas(

@@ -19,12 +19,10 @@ from workloads.models.model import Model
 from workloads.search.grid import Columns, kept
 from workloads.training.plan.plan import ParallelPlan
 
-LEAST_TOKENS = 4096
-"""Fewest tokens of a sequence on a rank for which context parallelism is tried."""
+LEAST_TOKENS = 4096  # fewest tokens of a sequence on a rank for which context parallelism is tried
 MOST_TOKENS = 32768
 """Most tokens of a microbatch of several sequences; larger products are no faster."""
-MOST_UNEVEN = 1.25
-"""Largest ratio of the layers of the longest stage to the mean of all stages."""
+MOST_UNEVEN = 1.25  # largest ratio of the layers of the longest stage to the mean of all stages
 
 
 @dataclass(frozen=True)
@@ -38,15 +36,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Rule:
-    """A reason to leave out plans, and the plans that it applies to.
+    """A reason to leave out plans, and the plans that it applies to."""
 
-    ``reason``: reason in words, as the output lists it.
-    ``judges``: field whose values the rule judges.
-    ``leaves_out``: function that returns the plans to leave out, bool (rows,).
-    """
-
-    reason: str
-    judges: str
+    reason: str  # reason in words, as the output lists it
+    judges: str  # field whose values the rule judges
+    # Function that returns the plans to leave out, bool (rows,)
     leaves_out: Callable[[Columns, Frame], BoolArray]
 
 

@@ -31,15 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of the finalists' estimates with their simulations.
+    """Agreement of the finalists' estimates with their simulations."""
 
-    ``plans``: number of finalists.
-    ``kendall_tau``: rank correlation, 1 for the same order; None for fewer than two plans.
-    ``median_abs_error, worst_abs_error``: relative errors of estimated times.
-    """
-
-    plans: int
+    plans: int  # number of finalists
+    # Rank correlation, 1 for the same order; None for fewer than two plans.
     kendall_tau: float | None
+    # median_abs_error, worst_abs_error: relative errors of estimated times
     median_abs_error: float
     worst_abs_error: float
 

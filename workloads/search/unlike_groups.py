@@ -17,13 +17,10 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 class _Lines(NamedTuple):
-    """Groups as lines through the numbers of the ranks that some axes of a plan tell apart.
+    """Groups as lines through the numbers of the ranks that some axes of a plan tell apart."""
 
-    ``axes``: axes along which the numbers count, the one that changes fastest first.
-    ``degree, step``: members of a group, and the distance of their numbers.
-    """
-
-    axes: tuple[str, ...]
+    axes: tuple[str, ...]  # axes along which the numbers count, the one that changes fastest first
+    # degree, step: members of a group, and the distance of their numbers
     degree: int
     step: int
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from topologies.errors import InputError, file_fault
 from topologies.files.reading import open_regular
 
-LARGEST_BYTES = 2**28
-"""Largest trace that is read, after decompression [B]."""
+LARGEST_BYTES = 2**28  # largest trace that is read, after decompression [B]
 GZIP = b"\x1f\x8b"
 
 

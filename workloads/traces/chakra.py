@@ -38,10 +38,8 @@ from workloads.traces.recording import (
 MOST_RANKS = 10**7
 LONGEST_US = 2**61 // PS_PER_US
 NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
-MOST_VARINT_SHIFT = 35
-"""Bits of the length of a message, beyond which a file is not protobuf."""
-DEVICE, HOST_LANE, NETWORK = 0, 1, 2
-"""Lanes of a rank: its chip, its host, its network."""
+MOST_VARINT_SHIFT = 35  # bits of the length of a message, beyond which a file is not protobuf
+DEVICE, HOST_LANE, NETWORK = 0, 1, 2  # lanes of a rank: its chip, its host, its network
 KIND = {
     schema.METADATA: NOTHING, schema.MEMORY_LOAD: MEMORY, schema.MEMORY_STORE: MEMORY,
     schema.COMPUTE: COMPUTE, schema.SEND: SEND, schema.RECEIVE: RECEIVE,

@@ -13,8 +13,7 @@ from workloads.traces.bounded_files import read_bounded
 
 MADE = "process_group:init"
 """Part of the name of the node in which PyTorch lists its process groups."""
-LONGEST_LIST = 2**22
-"""Largest number of characters of a list of groups that is read."""
+LONGEST_LIST = 2**22  # largest number of characters of a list of groups that is read
 Groups = dict[str, tuple[int, ...]]
 
 

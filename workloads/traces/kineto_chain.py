@@ -28,22 +28,17 @@ from workloads.traces.recording import HOST, NOTHING, Columns, Node
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel, copy or fill on a stream of a chip, with its launch.
-
-    ``kind``: ``COMPUTE`` or ``MEMORY``.
-    ``start_ps, duration_ps``: recorded start and duration [ps].
-    ``thread``: host thread that launched it; None if the profile has no launch.
-    ``launched_ps``: recorded time of the launch [ps].
-    ``communications``: collectives and messages that it carries; empty for other work.
-    """
+    """A kernel, copy or fill on a stream of a chip, with its launch."""
 
     name: str
-    kind: int
+    kind: int  # ``COMPUTE`` or ``MEMORY``
     stream: int
+    # start_ps, duration_ps: recorded start and duration [ps]
     start_ps: int
     duration_ps: int
-    thread: Thread | None
-    launched_ps: int
+    thread: Thread | None  # host thread that launched it; None if the profile has no launch.
+    launched_ps: int  # recorded time of the launch [ps]
+    # Collectives and messages that it carries; empty for other work
     communications: tuple[Communication, ...]
 
     @property

@@ -28,10 +28,8 @@ ELEMENT_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
     "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
-MOST_RANKS = 2**20
-"""Largest group; a larger number in a profile is not taken for a number of ranks."""
-LATEST_US = 10**18
-"""Latest time that is read [µs]."""
+MOST_RANKS = 2**20  # largest group; a larger number in a profile is not taken for a number of ranks
+LATEST_US = 10**18  # latest time that is read [µs]
 ROUNDED_US = 1
 """Time by which a profile in whole microseconds may end a call before a launch within it [µs]."""
 NAMES = (
@@ -40,29 +38,21 @@ NAMES = (
     ("scatter", "all-gather"), ("barrier", "all-reduce"), ("reduce", "broadcast"),
 )  # fmt: skip
 """Beginnings of names without separators, and the collective that is timed for each."""
-Facts = Mapping[str, Any]
-"""Arguments that the profiler recorded beside a call or a kernel."""
+Facts = Mapping[str, Any]  # arguments that the profiler recorded beside a call or a kernel
 
 
 @dataclass(frozen=True)
 class Communication:
-    """A collective or a message that a kernel carries.
+    """A collective or a message that a kernel carries."""
 
-    ``kind``: ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
-    ``size_bytes``: size as nccl-tests count it [B]; 0 if the profile states none.
-    ``operation``: number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded
-        time.
-    ``group``: ranks that take part in a collective; None if the profile does not say.
-    ``peer``: other rank of a message.
-    ``tag``: number of a message that differs between process groups.
-    """
-
-    kind: int
-    size_bytes: int
+    kind: int  # ``COLLECTIVE``, ``SEND`` or ``RECEIVE``
+    size_bytes: int  # size as nccl-tests count it [B]; 0 if the profile states none
+    # Number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded time
     operation: int = UNKNOWN
+    # Ranks that take part in a collective; None if the profile does not say.
     group: Group | None = None
-    peer: int = -1
-    tag: int = 0
+    peer: int = -1  # other rank of a message
+    tag: int = 0  # number of a message that differs between process groups
 
 
 @dataclass(frozen=True)

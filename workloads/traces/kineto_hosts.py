@@ -15,8 +15,7 @@ CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
 WAITS = re.compile(r"(Device|Stream|Event)Synchronize|hipMemcpyWithStream|cudaMemcpy$|hipMemcpy$")
 """Names of calls that return only after the chip has finished its work."""
 Event = Mapping[str, Any]
-Thread = tuple[str, str]
-"""Process and thread of a call."""
+Thread = tuple[str, str]  # process and thread of a call
 
 
 @dataclass(frozen=True)
@@ -111,17 +110,13 @@ def add_launches(
 
 @dataclass(frozen=True)
 class Blocked:
-    """A host call that waited for the chip.
+    """A host call that waited for the chip."""
 
-    ``begun_ps, over_ps``: start and end of the call [ps].
-    ``work``: number of the work that the call waited for.
-    ``awaited_ps``: end of that work [ps].
-    """
-
+    # begun_ps, over_ps: start and end of the call [ps]
     begun_ps: int
     over_ps: int
-    work: int
-    awaited_ps: int
+    work: int  # number of the work that the call waited for
+    awaited_ps: int  # end of that work [ps]
 
 
 def blocked_calls(

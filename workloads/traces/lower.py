@@ -44,14 +44,11 @@ LANE_KINDS = {COMPUTE: "engine", MEMORY: "engine", HOST: "host", NOTHING: "engin
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A recording as a schedule.
+    """A recording as a schedule."""
 
-    ``schedule``: ops in the order of the nodes, then the joins in which collectives meet.
-    ``kept``: names of communications that keep their recorded time, as they state no size, with the
-        number of each.
-    """
-
-    schedule: Schedule
+    schedule: Schedule  # ops in the order of the nodes, then the joins in which collectives meet
+    # Names of communications that keep their recorded time, as they state no size, with the number
+    # of each
     kept: dict[str, int]
 
 

@@ -44,8 +44,7 @@ MOST_FILES = 100_000
 PARTS = ("compute", "memory", "exposed_communication", "host")
 PART_OF = {COMPUTE: 0, NOTHING: 0, MEMORY: 1, COLLECTIVE: 2, SEND: 2, RECEIVE: 2, HOST: 3}
 """Part of an iteration, as a number in ``PARTS``, that nodes of each kind count to."""
-LEVEL = 0.8
-"""Probability with which the interval should hold the measured time."""
+LEVEL = 0.8  # probability with which the interval should hold the measured time
 COMMUNICATION_SPREAD = 0.2
 """Relative error of simulated communication that the interval allows for (assumed)."""
 STEP_SPREAD = 0.02

@@ -35,19 +35,14 @@ NODES = (COMPUTE, MEMORY)
 
 @dataclass(frozen=True)
 class Scaled:
-    """A recording with compute times on a cluster's chips, and their likely range.
+    """A recording with compute times on a cluster's chips, and their likely range."""
 
-    ``recording``: the recording with likely times.
-    ``fast, slow``: the recording with the more, and with the less favourable ratio for all kernels.
-    ``how`` ("recorded", "scaled").
-    ``source``: chip that it was recorded on; empty if unknown.
-    """
-
-    recording: Recording
+    recording: Recording  # the recording with likely times
+    # fast, slow: the recording with the more, and with the less favourable ratio for all kernels
     fast: Recording
     slow: Recording
-    how: str
-    source: str
+    how: str  # ("recorded", "scaled")
+    source: str  # chip that it was recorded on; empty if unknown
 
 
 def scaled(

@@ -20,21 +20,15 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
 from workloads.training.usual_plan import fits
 
-Times = Callable[[ParallelPlan], float]
-"""Function that returns the time of a step of a plan [s]."""
+Times = Callable[[ParallelPlan], float]  # function that returns the time of a step of a plan [s]
 
 
 class Alternative(NamedTuple):
-    """Another value of a field that nobody stated.
+    """Another value of a field that nobody stated."""
 
-    ``field``: field of the plan.
-    ``value``: its other value.
-    ``ratio``: time of a step with it, over that of the plan as completed.
-    """
-
-    field: str
-    value: Any
-    ratio: float
+    field: str  # field of the plan
+    value: Any  # its other value
+    ratio: float  # time of a step with it, over that of the plan as completed
 
 
 def alternatives(

@@ -22,33 +22,24 @@ BATCH_TOKENS = 64_000_000
 
 
 class RunnerUp(NamedTuple):
-    """Plan that comes after the best one.
-
-    ``ratio``: its estimated time over that of the best plan.
-    ``tied``: whether the ratio is within the error of a ratio of two predictions.
-    """
+    """Plan that comes after the best one."""
 
     plan: ParallelPlan
-    ratio: float
-    tied: bool
+    ratio: float  # its estimated time over that of the best plan
+    tied: bool  # whether the ratio is within the error of a ratio of two predictions
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Outcome of a search for a plan.
+    """Outcome of a search for a plan."""
 
-    ``considered``: plans that divide model, batch and cluster.
-    ``best``: plan with the shortest estimated step among those that fit in memory.
-    ``others``: the next best plans.
-    ``stated``: fields of a plan that were stated, and so are the same in all plans.
-    ``default_ratio``: estimated time of the data-parallel plan that the step has, over that of the
-        best; None where the step has the best plan.
-    """
-
-    considered: int
-    best: ParallelPlan
-    others: tuple[RunnerUp, ...]
+    considered: int  # plans that divide model, batch and cluster
+    best: ParallelPlan  # plan with the shortest estimated step among those that fit in memory
+    others: tuple[RunnerUp, ...]  # the next best plans
+    # Fields of a plan that were stated, and so are the same in all plans
     stated: Collection[str] = ()
+    # Estimated time of the data-parallel plan that the step has, over that of the best; None where
+    # the step has the best plan.
     default_ratio: float | None = None
 
 

@@ -16,21 +16,15 @@ from workloads.training.memory.memory import Memory
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.shared_parts import SharedParts
 
-FEWEST = 4
-"""Smallest period, in microbatches, for extrapolating a longer run from two."""
+FEWEST = 4  # smallest period, in microbatches, for extrapolating a longer run from two
 
 
 class SteadyStep(NamedTuple):
-    """Results kept of a simulated step.
+    """Results kept of a simulated step."""
 
-    ``seconds``: time of the step [s].
-    ``memory``: memory of the rank that needs most.
-    ``provenance``: provenance of each kind of input.
-    """
-
-    seconds: float
-    memory: Memory
-    provenance: Mapping[str, str]
+    seconds: float  # time of the step [s]
+    memory: Memory  # memory of the rank that needs most
+    provenance: Mapping[str, str]  # provenance of each kind of input
 
 
 def steady(

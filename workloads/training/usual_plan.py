@@ -26,8 +26,7 @@ from workloads.training.plan.schedules.registry import (
 
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are stated; less for a model with fewer positions."""
-DEFAULT_MICROBATCHES = 16
-"""Microbatches of a replica where no global batch is stated."""
+DEFAULT_MICROBATCHES = 16  # microbatches of a replica where no global batch is stated
 
 
 def complete(

@@ -34,28 +34,23 @@ from workloads.training.program.program import Program
 BYTES_AN_OP = 165
 """Peak memory of building and running a schedule for each op that stands in it [B]: measured as
 161 B for 5.7 and 8.2 M ops of Llama-3.1-8B on 1,024 chips of Trn2."""
-MOST_OPS_OUT = 10_000_000
-"""Largest number of ops of a run where every call is written out."""
+MOST_OPS_OUT = 10_000_000  # largest number of ops of a run where every call is written out
 MOST_OPS_RUN = 2 * 10**9
 """Largest number of ops of a run, with repeated calls; they take some minutes."""
-SENDER, RECEIVER = 0, 1
-"""Ranks of a send within its group."""
+SENDER, RECEIVER = 0, 1  # ranks of a send within its group
 
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """An iteration whose collectives are written out.
+    """An iteration whose collectives are written out."""
 
-    ``schedule``: the ops of ``collectives``, followed by each collective of each group, once.
-    ``routines``: places of these collectives in the schedule, and the joins that call them.
-    ``collectives``: the same iteration at the collective level; results are reported for its ops.
-    ``op, end`` (communications,): op of each rank in each communication that is written out, and
-        the join that ends the call.
-    """
-
+    # The ops of ``collectives``, followed by each collective of each group, once
     schedule: Schedule
-    routines: Routines
+    routines: Routines  # places of these collectives in the schedule, and the joins that call them
+    # The same iteration at the collective level; results are reported for its ops
     collectives: Schedule
+    # op, end: (communications,): op of each rank in each communication that is written out, and the
+    # join that ends the call
     op: IntArray
     end: IntArray
 

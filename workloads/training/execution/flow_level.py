@@ -33,8 +33,7 @@ from topologies.errors import InputError
 
 PACE = 10**12
 """Rate of an undisturbed flow [B/s], so that a byte of its work is a picosecond of its time."""
-PARTS = 1000
-"""Parts into which the capacity of a link is divided; shares are whole numbers of them."""
+PARTS = 1000  # parts into which the capacity of a link is divided; shares are whole numbers of them
 LEAST = 10
 """Smallest share that is kept, in such parts. A use of 1 % of a link slows other flows by no more
 than that."""

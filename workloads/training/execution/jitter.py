@@ -21,37 +21,29 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.program.program import Program
 
-UNIT = 20
-"""Bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20."""
+UNIT = 20  # bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20
 TABLE_BITS = 10
 """Bits of the number of quantiles in the table; the outermost of 2^10 are 3.3 standard deviations
 away."""
 LARGEST_JITTER = 0.25
 """Largest standard deviation over the mean; with it the shortest kernel keeps a sixth of its
 time."""
-LARGEST_FACTOR = 1000.0
-"""Largest factor by which a rank may be slower than its peers."""
+LARGEST_FACTOR = 1000.0  # largest factor by which a rank may be slower than its peers
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """Increment of SplitMix64 (Steele, Lea and Flood 2014): 2^64 over the golden ratio."""
-MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # with MIX_2, the multipliers of its finaliser
 MIX_2 = np.uint64(0x94D049BB133111EB)
-"""Multipliers of SplitMix64's finaliser."""
 
 KeyArray = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Jitter and stragglers: deviations of kernels from their undisturbed times.
+    """Jitter and stragglers: deviations of kernels from their undisturbed times."""
 
-    ``jitter``: standard deviation of a kernel's time over its mean.
-    ``seed``: seed of the jitter; the same seed gives the same times.
-    ``stragglers``: slow ranks, each with the factor by which all its kernels take longer, exact to
-        a millionth.
-    """
-
-    jitter: float = 0.0
-    seed: int = 0
+    jitter: float = 0.0  # standard deviation of a kernel's time over its mean
+    seed: int = 0  # seed of the jitter; the same seed gives the same times
+    # Slow ranks, each with the factor by which all its kernels take longer, exact to a millionth
     stragglers: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:

@@ -15,22 +15,16 @@ from topologies.arrays import IntArray
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 
-OWN = 0
-"""Column of ``Layout.offset`` that holds a rank's first op; exchange e has column e + 1."""
+OWN = 0  # column of ``Layout.offset`` that holds a rank's first op; exchange e has column e + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Places of the ops of each row of a program, and of the joins of each group.
+    """Places of the ops of each row of a program, and of the joins of each group."""
 
-    ``ops``: ops of all ranks.
-    ``total``: ops and joins.
-    ``offset`` (rows, 1 + exchanges): first op of a rank, and first join of its group in each
-        exchange.
-    """
-
-    ops: int
-    total: int
+    ops: int  # ops of all ranks
+    total: int  # ops and joins
+    # (rows, 1 + exchanges): first op of a rank, and first join of its group in each exchange
     offset: IntArray
 
     def joins(self, program: Program, number: int, column: IntArray) -> IntArray:

@@ -36,20 +36,18 @@ the ops of a stage takes as long as to lower and run them for one or two ranks."
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A run that is prepared for one level and can be started.
-
-    ``schedule``: schedule for an engine; None at the level of the rank vector.
-    ``undisturbed``: the same program undisturbed and without faults, to compare with; None if
-        nothing disturbs the run. At the collective level equal ranks are run once.
-    ``like`` (rows,): row of the undisturbed program that each row equals; None where it is that of
-        the same number.
-    """
+    """A run that is prepared for one level and can be started."""
 
     program: Program
     disturbed: Disturbance | None
+    # Schedule for an engine; None at the level of the rank vector.
     schedule: Schedule | Expanded | None = None
     faults: Faults | None = None
+    # The same program undisturbed and without faults, to compare with; None if nothing disturbs the
+    # run. At the collective level equal ranks are run once.
     undisturbed: Schedule | Expanded | None = None
+    # (rows,): row of the undisturbed program that each row equals; None where it is that of the
+    # same number.
     like: IntArray | None = None
 
     def run(

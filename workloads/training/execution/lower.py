@@ -43,18 +43,13 @@ NUMBERS_OF_AN_OP = 8
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks.
-
-    ``kind`` (ops,): kind of each op before some become flows.
-    ``resource`` (ops,).
-    ``labels``: all labels but those of ranks.
-    """
+    """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks."""
 
     layout: Layout
     edges: Edges
-    kind: IntArray
-    resource: IntArray
-    labels: Mapping[str, IntArray | Codes]
+    kind: IntArray  # (ops,): kind of each op before some become flows
+    resource: IntArray  # (ops,)
+    labels: Mapping[str, IntArray | Codes]  # all labels but those of ranks
 
 
 def lower(program: Program, *, memory: bool = False, structures: ByValue | None = None) -> Schedule:

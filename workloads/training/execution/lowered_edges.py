@@ -22,17 +22,13 @@ from workloads.training.program.streams import Stream
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """Edges of a rank of one stage, in a form that is the same for all ranks of the stage.
+    """Edges of a rank of one stage, in a form that is the same for all ranks of the stage."""
 
-    ``exchange`` (ops,): exchange that an op takes part in, -1 for none.
-    ``call`` (ops,): number of the op's call among those of the exchange.
-    ``src, column, value`` (edges,): each edge leads from op ``src`` to the op or join ``offset[row,
-        column] + value``. Edges are sorted by ``src``. Those that leave a communication have its op
-        as their source here, although in the schedule they leave the join that ends its call.
-    """
-
-    exchange: IntArray
-    call: IntArray
+    exchange: IntArray  # (ops,): exchange that an op takes part in, -1 for none
+    call: IntArray  # (ops,): number of the op's call among those of the exchange
+    # src, column, value: (edges,): each edge leads from op ``src`` to the op or join ``offset[row,
+    # column] + value``. Edges are sorted by ``src``. Those that leave a communication have its op
+    # as their source here, although in the schedule they leave the join that ends its call.
     src: IntArray
     column: IntArray
     value: IntArray
@@ -90,14 +86,11 @@ def lowered_edges(program: Program, layout: Layout) -> Edges:
 
 @dataclass(frozen=True, eq=False)
 class Leads:
-    """Edges that are the same for all rows of a stage, or for all groups of an exchange.
+    """Edges that are the same for all rows of a stage, or for all groups of an exchange."""
 
-    ``leaving`` (ops,), (joins,): number of edges that leave each op of the row, or each join of the
-        group.
-    ``place, value`` (edges,): each edge leads to ``offset[place] + value``.
-    """
-
+    # (ops,), (joins,): number of edges that leave each op of the row, or each join of the group
     leaving: IntArray
+    # place, value: (edges,): each edge leads to ``offset[place] + value``
     place: IntArray
     value: IntArray
 

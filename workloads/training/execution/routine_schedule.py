@@ -15,14 +15,10 @@ from topologies.arrays import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Called:
-    """One collective of one group, and its calls.
+    """One collective of one group, and its calls."""
 
-    ``pattern``: schedule of the collective.
-    ``join`` (calls,): first of the two joins of each call, at which the collective starts.
-    """
-
-    pattern: Schedule
-    join: IntArray
+    pattern: Schedule  # schedule of the collective
+    join: IntArray  # (calls,): first of the two joins of each call, at which the collective starts
 
     def __len__(self) -> int:
         return len(self.pattern) + 1

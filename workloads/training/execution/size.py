@@ -18,8 +18,7 @@ from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.stage_layers import chunk_layers, layer_kinds
 
-BASE_BYTES = 300 * 10**6
-"""Memory of Python with all imports and the engine's machine code [B]."""
+BASE_BYTES = 300 * 10**6  # memory of Python with all imports and the engine's machine code [B]
 BYTES_OF_OP = {"fast": 170, "reference": 1000}
 """Peak memory for each op that an engine simulates, with its trace and breakdown [B]: 111 to 155 B
 measured on the compiled engine from 6.5 to 9 M ops, 530 B on SimPy, whose queues grow with the
@@ -35,22 +34,16 @@ BYTES_OF_RANK = 2500
 499,968 chips."""
 ENDS_OF_PASS = 24
 """Steps of a pass over a chunk besides its layers: embedding, logits and loss, sends, waits."""
-MOST_ENGINE_OPS = 2**31 - 1
-"""Largest number of ops of a schedule, whose numbers have 32 bits."""
+MOST_ENGINE_OPS = 2**31 - 1  # largest number of ops of a schedule, whose numbers have 32 bits
 
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a run.
+    """Size of a run."""
 
-    ``stage_ops``: ops of one rank of each stage, summed over the stages.
-    ``ops``: ops of all ranks that are simulated.
-    ``rows``: number of ranks that are simulated.
-    """
-
-    stage_ops: int
-    ops: int
-    rows: int
+    stage_ops: int  # ops of one rank of each stage, summed over the stages
+    ops: int  # ops of all ranks that are simulated
+    rows: int  # number of ranks that are simulated
 
     def memory_bytes(self, level: str, engine: str, ranks: int) -> int:
         """Return the peak memory of a run at a level on an engine [B]."""

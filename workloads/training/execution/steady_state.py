@@ -25,8 +25,7 @@ from workloads.training.program.stage import kinds_of_passes
 
 LEAST_ROUNDS = 3
 """Fewest rounds of a stretch: two to compare, and a last one in which no op has become ready."""
-REMEMBERED = 4096
-"""Results of :func:`_stretch` that are kept."""
+REMEMBERED = 4096  # results of :func:`_stretch` that are kept
 
 
 class Stretch(NamedTuple):
@@ -34,14 +33,12 @@ class Stretch(NamedTuple):
 
     A longer step has the same passes up to ``end``, then a round for each further microbatch, then
     the passes of this one from ``end`` on, for the last microbatches.
-
-    ``begin, end``: place of the first pass or op of the stretch, and the place after its last.
-    ``each``: passes or ops of one round.
     """
 
+    # begin, end: place of the first pass or op of the stretch, and the place after its last
     begin: int
     end: int
-    each: int
+    each: int  # passes or ops of one round
 
 
 class RankTimes(NamedTuple):

@@ -57,47 +57,34 @@ MOST_OPS = 200_000
 
 
 class Struck(NamedTuple):
-    """Collectives of one kind and size that cross a fault.
+    """Collectives of one kind and size that cross a fault."""
 
-    ``axis``: axis of the plan along which they communicate.
-    ``size_bytes``: size as nccl-tests count it [B].
-    ``groups, of_groups``: groups of ranks that the fault slows, and all that make such calls.
-    ``calls``: calls that each of them makes in a step.
-    ``usual_s, time_s``: time of a call without the fault, and with it in the group that it slows
-        most [s].
-    """
-
-    axis: str
+    axis: str  # axis of the plan along which they communicate
     collective: str
-    size_bytes: int
+    size_bytes: int  # size as nccl-tests count it [B]
+    # groups, of_groups: groups of ranks that the fault slows, and all that make such calls
     groups: int
     of_groups: int
-    calls: int
+    calls: int  # calls that each of them makes in a step
+    # usual_s, time_s: time of a call without the fault, and with it in the group that it slows most
+    # [s]
     usual_s: float
     time_s: float
 
 
 class Crossed(NamedTuple):
-    """Collectives of a step that cross faults, and faults that change nothing.
+    """Collectives of a step that cross faults, and faults that change nothing."""
 
-    ``struck``: collectives that take longer.
-    ``idle``: faults that change nothing, as they are stated, with the reasons.
-    """
-
-    struck: tuple[Struck, ...]
-    idle: dict[str, str]
+    struck: tuple[Struck, ...]  # collectives that take longer
+    idle: dict[str, str]  # faults that change nothing, as they are stated, with the reasons
 
 
 class Composed(NamedTuple):
-    """A program whose groups take the times that faults leave them.
-
-    ``usual``: the same rows without faults.
-    ``both``: the same rows with both times of each call, by which equal ranks are found.
-    """
+    """A program whose groups take the times that faults leave them."""
 
     program: Program
-    usual: Program
-    both: Program
+    usual: Program  # the same rows without faults
+    both: Program  # the same rows with both times of each call, by which equal ranks are found
     crossed: Crossed
 
 

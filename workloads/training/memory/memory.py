@@ -47,8 +47,7 @@ __all__ = ["Memory", "check_memory", "likely", "memory", "stage_layers", "worst"
 
 ENDS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
 """Ends of the range of a quantity of a stack."""
-SHOWN = 3
-"""Remedies that a refusal names at most."""
+SHOWN = 3  # remedies that a refusal names at most
 GATHERED_LAYERS = 2
 """Layers whose parameters are whole at once under ZeRO-3: the current one and the next."""
 REMEMBERED = 256
@@ -57,28 +56,23 @@ REMEMBERED = 256
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of one rank at the worst moment of a step, by part.
+    """Memory of one rank at the worst moment of a step, by part."""
 
-    ``weights, gradients, optimizer``: state that the rank keeps throughout the step [B].
-    ``activations``: activations that wait for their backward pass [B].
-    ``buffers``: tensors that exist only for a moment: gathered inputs, logits, gradients before
-        they are accumulated [B].
-    ``fragments``: free memory that the framework's allocator holds in pieces too small to use [B].
-    ``runtime``: memory outside of that allocator: context, program code, buffers of communicators
-        [B].
-    ``capacity``: usable memory of the rank's share of its chip [B].
-    ``below, above``: memory less and more than the sum of the parts that some training stack may
-        need [B].
-    """
-
+    # weights, gradients, optimizer: state that the rank keeps throughout the step [B]
     weights: int
     gradients: int
     optimizer: int
-    activations: int
+    activations: int  # activations that wait for their backward pass [B]
+    # Tensors that exist only for a moment: gathered inputs, logits, gradients before they are
+    # accumulated [B]
     buffers: int
+    # Free memory that the framework's allocator holds in pieces too small to use [B]
     fragments: int
+    # Memory outside of that allocator: context, program code, buffers of communicators [B]
     runtime: int
-    capacity: int
+    capacity: int  # usable memory of the rank's share of its chip [B]
+    # below, above: memory less and more than the sum of the parts that some training stack may need
+    # [B]
     below: int = 0
     above: int = 0
 

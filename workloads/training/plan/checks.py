@@ -11,8 +11,7 @@ from workloads.models.model import Model
 from workloads.training.plan.fields import nearest
 from workloads.training.plan.plan import ParallelPlan
 
-RUNTIME = ParallelPlan().runtime
-"""Runtime of a plan that states none."""
+RUNTIME = ParallelPlan().runtime  # runtime of a plan that states none
 CHUNKS_WITHOUT_LAYERS = 2
 """Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
 

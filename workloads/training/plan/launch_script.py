@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from topologies.errors import InputError
 
-DEEPEST = 8
-"""Variables that stand for variables, and strings within strings, that are followed."""
+DEEPEST = 8  # variables that stand for variables, and strings within strings, that are followed
 VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 OPTION = re.compile(r"(^|\s)--[a-z]")

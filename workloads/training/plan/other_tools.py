@@ -27,10 +27,8 @@ from workloads.training.plan.other_tool_keys import (
     schedule_like,
 )
 
-LARGEST_BYTES = 2**16
-"""Size of the largest file that is read as YAML [B]."""
-DEEPEST = 8
-"""Sections within sections that are flattened; what lies deeper is left as one value."""
+LARGEST_BYTES = 2**16  # size of the largest file that is read as YAML [B]
+DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
 MARKS = {
     "Megatron-LM": (
         "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size",
@@ -51,22 +49,17 @@ COMPILED = ("compile.enable", "training.compile")
 """Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
 
 
-OURS = "cluster-sim"
-"""Name of the tool of our own plans."""
+OURS = "cluster-sim"  # name of the tool of our own plans
 
 
 @dataclass(frozen=True)
 class OtherPlan:
-    """A plan that another tool's file states.
+    """A plan that another tool's file states."""
 
-    ``tool``: name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own.
-    ``fields``: fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states.
-    ``ignored``: keys of the file that a plan has no field for, or whose value a plan has only
-        nearly.
-    """
-
-    tool: str
+    tool: str  # name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own
+    # Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states
     fields: Mapping[str, Any]
+    # Keys of the file that a plan has no field for, or whose value a plan has only nearly
     ignored: tuple[str, ...]
 
     @property

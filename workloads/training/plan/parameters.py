@@ -11,10 +11,8 @@ from workloads.models.model import Model, expert_parameters, layer_norms, layer_
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import end_stages, stage_kinds
 
-WEIGHT_BYTES = 2
-"""Bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
-GRADIENT_BYTES = 4
-"""Bytes of a gradient, accumulated in fp32."""
+WEIGHT_BYTES = 2  # bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)
+GRADIENT_BYTES = 4  # bytes of a gradient, accumulated in fp32
 OPTIMIZER_BYTES = {"adamw": 12, "muon": 8, "adafactor": 4, "sgd": 8}
 """Bytes of a parameter's master copy and state in fp32: mean and variance of Adam (arXiv
 1910.02054, section 3.1), the momentum of Muon and SGD; Adafactor keeps a number for each row and
@@ -44,14 +42,10 @@ def layer_weight_bytes(plan: ParallelPlan) -> float:
 
 
 class Share(NamedTuple):
-    """Parameters that a rank holds of a layer, a stage or a model.
+    """Parameters that a rank holds of a layer, a stage or a model."""
 
-    ``dense``: parameters that dp and cp replicate.
-    ``experts``: parameters of routed experts, which expert parallelism divides.
-    """
-
-    dense: int
-    experts: int
+    dense: int  # parameters that dp and cp replicate
+    experts: int  # parameters of routed experts, which expert parallelism divides
 
     @property
     def total(self) -> int:

@@ -21,22 +21,18 @@ from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from workloads.training.plan.plan import ParallelPlan
 
-SERVER = 8
-"""Chips of the largest scale-up domain that is one server, not a rack of several servers."""
+SERVER = 8  # chips of the largest scale-up domain that is one server, not a rack of several servers
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Placement of the ranks of a plan on chips.
-
-    ``chip`` (ranks,): global chip of each rank.
-    ``grid``: rank at each place of the plan. The array has an axis for each of ``plan.order``, from
-        the last to the first.
-    """
+    """Placement of the ranks of a plan on chips."""
 
     cluster: Cluster
     plan: ParallelPlan
-    chip: IntArray
+    chip: IntArray  # (ranks,): global chip of each rank
+    # Rank at each place of the plan. The array has an axis for each of ``plan.order``, from the
+    # last to the first.
     grid: IntArray
 
     @cached_property

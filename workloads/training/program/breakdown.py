@@ -36,8 +36,7 @@ ORDER: Mapping[str, list[str]] = {
     "other": ["other"],
 }
 """Categories by priority: an instant in which several are active counts to the first of them."""
-SILENT = ("optimizer", "compute", "host", "other")
-"""Categories that are not communication."""
+SILENT = ("optimizer", "compute", "host", "other")  # categories that are not communication
 
 PARTS = (
     "compute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
@@ -45,22 +44,16 @@ PARTS = (
 )  # fmt: skip
 """All parts, in the order in which results list them."""
 
-OPS_OF_A_RANK = 2**32
-"""Number above that of any op of a rank, so that rank and op make one number."""
+OPS_OF_A_RANK = 2**32  # number above that of any op of a rank, so that rank and op make one number
 
 
 @dataclass(frozen=True, eq=False)
 class RankTimes:
-    """Time of each rank by category; the parts of every rank sum to the iteration exactly.
+    """Time of each rank by category; the parts of every rank sum to the iteration exactly."""
 
-    ``rank`` (ranks,): simulated ranks, ascending.
-    ``count`` (ranks,): number of equal ranks that each of them stands for.
-    ``parts_ps`` (ranks,): time of each of ``PARTS`` [ps].
-    """
-
-    rank: IntArray
-    count: IntArray
-    parts_ps: Mapping[str, IntArray]
+    rank: IntArray  # (ranks,): simulated ranks, ascending
+    count: IntArray  # (ranks,): number of equal ranks that each of them stands for
+    parts_ps: Mapping[str, IntArray]  # (ranks,): time of each of ``PARTS`` [ps]
 
     def mean_s(self) -> dict[str, float]:
         """Mean of each part over all ranks, folded ones included [s]; sums to the iteration."""

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 Answer = TypeVar("Answer")
-DIGEST_BYTES = 16
-"""Length of the digest that stands for the contents of a key [B]."""
+DIGEST_BYTES = 16  # length of the digest that stands for the contents of a key [B]
 MOST_NUMBERS = 32_000_000
 """Sum of the sizes of results that one cache keeps, in numbers of at most eight bytes."""
 

@@ -19,8 +19,7 @@ from workloads.training.program.shared_memory import Draws, draws
 from workloads.training.program.streams import Stream
 from workloads.training.program.transfers import RETURNING
 
-WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
-"""Axes whose groups lie within one stage."""
+WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")  # axes whose groups lie within one stage
 TRANSFERS = ("forward", "backward")
 """Beginnings of the names of axes between stages, on which one rank sends and another receives."""
 
@@ -31,24 +30,18 @@ class Exchange:
 
     All groups make the same series of calls. A call of a group starts when all of its members are
     ready for it.
-
-    ``axis``: axis of the plan along which the groups lie, or of a transfer between stages.
-    ``members`` (groups, members): ranks of each group, by their row in the program.
-    ``role`` (members,): role of each member, an index into ``ops``. Only members on different
-        stages, or a sender and a receiver, differ in their roles.
-    ``ops`` (calls,): for each role, its op of every call, in the stream of its stage.
-    ``kind`` (groups,): row of ``duration_ps`` of each group.
-    ``duration_ps`` (kinds, calls): time of each call [ps].
-    ``draws``: bytes that each call reads and writes in the memory of a member, arrays (kinds,
-        calls).
     """
 
-    axis: str
-    members: IntArray
+    axis: str  # axis of the plan along which the groups lie, or of a transfer between stages
+    members: IntArray  # (groups, members): ranks of each group, by their row in the program
+    # (members,): role of each member, an index into ``ops``. Only members on different stages, or a
+    # sender and a receiver, differ in their roles.
     role: IntArray
+    # (calls,): for each role, its op of every call, in the stream of its stage
     ops: tuple[IntArray, ...]
-    kind: IntArray
-    duration_ps: IntArray
+    kind: IntArray  # (groups,): row of ``duration_ps`` of each group
+    duration_ps: IntArray  # (kinds, calls): time of each call [ps]
+    # Bytes that each call reads and writes in the memory of a member, arrays (kinds, calls)
     draws: Draws
 
     @property

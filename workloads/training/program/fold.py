@@ -31,29 +31,19 @@ faster for a wider one."""
 
 
 class FoldedGroups(NamedTuple):
-    """Groups of an exchange after folding.
+    """Groups of an exchange after folding."""
 
-    ``members`` (groups, members): rows of each group's members in the folded program.
-    ``role`` (members,): role of each member.
-    ``first`` (groups,): first group of the whole exchange that each of them stands for.
-    """
-
-    members: IntArray
-    role: IntArray
-    first: IntArray
+    members: IntArray  # (groups, members): rows of each group's members in the folded program
+    role: IntArray  # (members,): role of each member
+    first: IntArray  # (groups,): first group of the whole exchange that each of them stands for
 
 
 class Folded(NamedTuple):
-    """Rows and groups of a folded program.
+    """Rows and groups of a folded program."""
 
-    ``first`` (classes,): first row of each class.
-    ``ranks`` (classes,): number of ranks that each class stands for.
-    ``groups``: groups of each exchange.
-    """
-
-    first: IntArray
-    ranks: IntArray
-    groups: tuple[FoldedGroups, ...]
+    first: IntArray  # (classes,): first row of each class
+    ranks: IntArray  # (classes,): number of ranks that each class stands for
+    groups: tuple[FoldedGroups, ...]  # groups of each exchange
 
     def numbers(self) -> int:
         """Return how many numbers this holds."""

@@ -17,13 +17,10 @@ from workloads.training.program.group_times import group_bytes, group_of, group_
 
 
 class _Place(NamedTuple):
-    """A group of ranks, and the geometry that it shares with others.
-
-    ``geometry``: number of the geometry.
-    """
+    """A group of ranks, and the geometry that it shares with others."""
 
     group: Group
-    geometry: int
+    geometry: int  # number of the geometry
 
 
 class GroupCosts:

@@ -13,21 +13,16 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
 
-NONE = -1
-"""Layer or microbatch of an op that belongs to none."""
+NONE = -1  # layer or microbatch of an op that belongs to none
 
 
 @dataclass(frozen=True, eq=False)
 class Ops:
-    """Ops of one rank in program order, each of which runs one step.
+    """Ops of one rank in program order, each of which runs one step."""
 
-    ``step`` (ops,): number of the op's step among all different ones (``Catalog.steps``).
-    ``back`` (ops,): distance to the earlier op that the op waits for, in ops; 0 for none.
-    ``layer, microbatch`` (ops,): layer and microbatch that the op belongs to; -1 for none.
-    """
-
-    step: IntArray
-    back: IntArray
+    step: IntArray  # (ops,): number of the op's step among all different ones (``Catalog.steps``)
+    back: IntArray  # (ops,): distance to the earlier op that the op waits for, in ops; 0 for none
+    # layer, microbatch: (ops,): layer and microbatch that the op belongs to; -1 for none
     layer: IntArray
     microbatch: IntArray
 
@@ -44,8 +39,7 @@ class Ops:
         return Ops(self.step, self.back, self.layer, self.microbatch + np.int32(microbatches))
 
 
-EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))
-"""A table without ops."""
+EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))  # a table without ops
 
 
 class Catalog:

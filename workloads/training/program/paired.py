@@ -19,17 +19,13 @@ from workloads.training.program.ops import NONE, Ops
 
 
 class Pair(NamedTuple):
-    """A pair of passes as rows of a rank's table of ops.
+    """A pair of passes as rows of a rank's table of ops."""
 
-    ``forward, backward``: first row of the forward and of the backward pass.
-    ``weights``: first row of the pass over gradients of weights; ``end`` if the pair has none.
-    ``end``: row after the last one of the pair.
-    """
-
+    # forward, backward: first row of the forward and of the backward pass
     forward: int
     backward: int
-    weights: int
-    end: int
+    weights: int  # first row of the pass over gradients of weights; ``end`` if the pair has none
+    end: int  # row after the last one of the pair
 
 
 def pairs(order: Passes, begins: IntArray) -> list[Pair]:

@@ -34,27 +34,20 @@ Gathered = tuple[IntArray, list[LayerOp]]
 
 @dataclass(frozen=True, eq=False)
 class PassSteps:
-    """Steps of one pass through a chunk.
+    """Steps of one pass through a chunk."""
 
-    ``begin, end``: steps before the first layer and after the last.
-    ``blocks``: steps of a layer, by its kind and by whether its activations are kept.
-    ``stretches``: layers in the order of the pass, with the reductions that start after some of
-        them.
-    ``waits``: time for which kernels wait for parameters and gradients of other ranks.
-    ``traced``: passes over the layers that the host issues; 0 if it issues them with another pass.
-    ``gathered_edges``: steps that gather embedding and output layer before a forward pass, under
-        ZeRO-3.
-    ``gathered`` (int array, list of LayerOp): steps that gather each layer, one layer ahead, under
-        ZeRO-3.
-    """
-
+    # begin, end: steps before the first layer and after the last
     begin: list[LayerOp]
     end: list[LayerOp]
-    blocks: Blocks
+    blocks: Blocks  # steps of a layer, by its kind and by whether its activations are kept
+    # Layers in the order of the pass, with the reductions that start after some of them
     stretches: list[Stretch]
-    waits: list[LayerOp]
+    waits: list[LayerOp]  # time for which kernels wait for parameters and gradients of other ranks
+    # Passes over the layers that the host issues; 0 if it issues them with another pass
     traced: int
+    # Steps that gather embedding and output layer before a forward pass, under ZeRO-3
     gathered_edges: list[LayerOp] = field(default_factory=list)
+    # (int array, list of LayerOp): steps that gather each layer, one layer ahead, under ZeRO-3
     gathered: list[Gathered] = field(default_factory=list)
 
 

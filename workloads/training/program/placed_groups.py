@@ -14,17 +14,12 @@ from workloads.training.plan.placement import Placement
 
 
 class Groups(NamedTuple):
-    """Groups of ranks that make the same calls.
+    """Groups of ranks that make the same calls."""
 
-    ``ranks`` (groups, members).
-    ``kind`` (groups,): kind of each group; groups of one kind have the same geometry and take
-        equally long.
-    ``chips`` (kinds, members): chips of the first group of each kind.
-    """
-
-    ranks: IntArray
+    ranks: IntArray  # (groups, members)
+    # (groups,): kind of each group; groups of one kind have the same geometry and take equally long
     kind: IntArray
-    chips: IntArray
+    chips: IntArray  # (kinds, members): chips of the first group of each kind
 
 
 class PlacedGroups:

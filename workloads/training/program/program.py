@@ -37,37 +37,23 @@ NUMBERS_OF_AN_OP = 8
 
 
 class Role(NamedTuple):
-    """Role that some members of an exchange have in common.
+    """Role that some members of an exchange have in common."""
 
-    ``stage``: stage of these members.
-    ``ops`` (calls,): op of each call, in the stream of that stage.
-    ``places``: columns of ``Exchange.members`` that have the role.
-    """
-
-    stage: int
-    ops: IntArray
-    places: IntArray
+    stage: int  # stage of these members
+    ops: IntArray  # (calls,): op of each call, in the stream of that stage
+    places: IntArray  # columns of ``Exchange.members`` that have the role
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """An iteration, or several in a row, before its streams are repeated for all ranks.
+    """An iteration, or several in a row, before its streams are repeated for all ranks."""
 
-    ``steps``: the different steps of all stages; ops refer to them by number.
-    ``step_ps`` (steps,): time of each step's kernel [ps].
-    ``streams``: ops of a rank of each stage.
-    ``stage, rank, domain, chip, core, count`` (rows,): rows, each for a rank or a class of equal
-        ranks: its stage, its (first) rank, that rank's domain counted anew wherever the switches
-        above repeat, its chip and place on the chip, and the number of ranks of the class.
-    ``draws``: bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,).
-    ``memory_bytes_per_s``: rate that a rank's memory gives its kernels and collectives together
-        [B/s]; 0 where contention for it is not simulated.
-    ``facts``: names of model and cluster, for the trace.
-    """
-
-    steps: tuple[LayerOp, ...]
-    step_ps: IntArray
-    streams: tuple[Stream, ...]
+    steps: tuple[LayerOp, ...]  # the different steps of all stages; ops refer to them by number
+    step_ps: IntArray  # (steps,): time of each step's kernel [ps]
+    streams: tuple[Stream, ...]  # ops of a rank of each stage
+    # stage, rank, domain, chip, core, count: (rows,): rows, each for a rank or a class of equal
+    # ranks: its stage, its (first) rank, that rank's domain counted anew wherever the switches
+    # above repeat, its chip and place on the chip, and the number of ranks of the class
     stage: IntArray
     rank: IntArray
     domain: IntArray
@@ -75,9 +61,12 @@ class Program:
     core: IntArray
     count: IntArray
     exchanges: tuple[Exchange, ...]
+    # Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,)
     draws: Draws
+    # Rate that a rank's memory gives its kernels and collectives together [B/s]; 0 where contention
+    # for it is not simulated
     memory_bytes_per_s: int
-    facts: tuple[tuple[str, str | int], ...]
+    facts: tuple[tuple[str, str | int], ...]  # names of model and cluster, for the trace
 
     def __len__(self) -> int:
         return len(self.stage)

@@ -28,14 +28,10 @@ one part in 10⁹."""
 
 
 class Draws(NamedTuple):
-    """Memory traffic of ops, as arrays of one shape; 0 for an op whose traffic is ignored.
+    """Memory traffic of ops, as arrays of one shape; 0 for an op whose traffic is ignored."""
 
-    ``size_bytes``: bytes that an op reads and writes in all [B].
-    ``rate_bytes_per_s``: mean rate of the op when it is alone [B/s].
-    """
-
-    size_bytes: IntArray
-    rate_bytes_per_s: IntArray
+    size_bytes: IntArray  # bytes that an op reads and writes in all [B]
+    rate_bytes_per_s: IntArray  # mean rate of the op when it is alone [B/s]
 
 
 def overlaps(plan: ParallelPlan) -> bool:

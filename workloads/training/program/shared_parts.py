@@ -18,8 +18,7 @@ NO_PART = ("global_batch", "order")
 """Fields of a plan that passes do not depend on, but only their number and the place of ranks."""
 ALIKE = tuple(name for name in PLAN_FIELDS if name not in NO_PART)
 """Fields in which plans with the same passes agree."""
-PLANS = 64
-"""Plans whose passes are kept."""
+PLANS = 64  # plans whose passes are kept
 NUMBERS_OF_A_RANK = 16
 """Numbers that the groups of a placement have for each rank: its place on up to eight axes, and the
 pairs of transfers between stages."""

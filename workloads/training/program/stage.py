@@ -27,8 +27,7 @@ from workloads.training.program.paired import pairs, side_by_side
 from workloads.training.program.pass_layout import PassLayout, gathered_ops
 from workloads.training.program.pass_steps import StagePasses
 
-ORDERS_KEPT = 256
-"""Orders of passes that are cached."""
+ORDERS_KEPT = 256  # orders of passes that are cached
 LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
 """First layer that a pass was built for, ops of the pass, and the steps that their numbers mean."""
 
@@ -53,39 +52,28 @@ class BuiltPasses:
 
 
 class StageOps(NamedTuple):
-    """Ops of a rank of one stage, and the places of its passes among them.
-
-    ``begins`` (passes + 1,): first op of each pass of the first iteration, then the op after the
-        last pass.
-    """
+    """Ops of a rank of one stage, and the places of its passes among them."""
 
     ops: Ops
+    # (passes + 1,): first op of each pass of the first iteration, then the op after the last pass
     begins: IntArray
 
 
 class KindsOfPasses(NamedTuple):
-    """Passes of a stage in their order, and the kind of each, as :func:`kinds_of_passes` has it.
-
-    ``kinds``: kinds that occur, ascending.
-    ``first`` (kinds,): place of the first pass of each kind.
-    ``which`` (passes,): place of each pass's kind among ``kinds``.
-    """
+    """Passes of a stage in their order, and the kind of each, as :func:`kinds_of_passes` has it."""
 
     passes: Passes
-    kinds: list[int]
-    first: IntArray
-    which: IntArray
+    kinds: list[int]  # kinds that occur, ascending
+    first: IntArray  # (kinds,): place of the first pass of each kind
+    which: IntArray  # (passes,): place of each pass's kind among ``kinds``
 
 
 class StageParts(NamedTuple):
-    """Parts that the ops of a rank of one stage consist of.
-
-    ``blocks``: ops of each kind of pass.
-    ``start, finish``: ops before the first pass of an iteration and after the last.
-    """
+    """Parts that the ops of a rank of one stage consist of."""
 
     order: KindsOfPasses
-    blocks: tuple[Ops, ...]
+    blocks: tuple[Ops, ...]  # ops of each kind of pass
+    # start, finish: ops before the first pass of an iteration and after the last
     start: Ops
     finish: Ops
 

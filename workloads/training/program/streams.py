@@ -15,36 +15,26 @@ from workloads.training.program.stage import StageOps
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Ops that every rank of one stage runs.
-
-    ``src, dst`` (edges,): dependencies: op ``dst`` waits for op ``src``. They are sorted by
-        ``dst``.
-    ``contends`` (ops,): ops that may contend for the rank's memory.
-    ``begins`` (passes + 1,): first op of each pass of the first iteration, then the op after the
-        last pass.
-    ``origin``: digest of the contents that all but ``contends`` follow from; streams of one origin
-        have the same ops and dependencies.
-    """
+    """Ops that every rank of one stage runs."""
 
     ops: Ops
+    # src, dst: (edges,): dependencies: op ``dst`` waits for op ``src``. They are sorted by ``dst``.
     src: IntArray
     dst: IntArray
-    contends: BoolArray
+    contends: BoolArray  # (ops,): ops that may contend for the rank's memory
+    # (passes + 1,): first op of each pass of the first iteration, then the op after the last pass
     begins: IntArray
+    # Digest of the contents that all but ``contends`` follow from; streams of one origin have the
+    # same ops and dependencies
     origin: bytes
 
 
 class Marks(NamedTuple):
-    """Properties of all different steps.
+    """Properties of all different steps."""
 
-    ``stream`` (steps,): stream of each step.
-    ``updates`` (steps,): steps that update parameters.
-    ``gathers`` (steps,): steps that gather parameters.
-    """
-
-    stream: IntArray
-    updates: BoolArray
-    gathers: BoolArray
+    stream: IntArray  # (steps,): stream of each step
+    updates: BoolArray  # (steps,): steps that update parameters
+    gathers: BoolArray  # (steps,): steps that gather parameters
 
 
 def marks_of(catalog: Catalog) -> Marks:

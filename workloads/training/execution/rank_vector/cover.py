@@ -19,100 +19,73 @@ import numpy as np
 from cluster_sim.engine.compiler.jit import internal
 from topologies.arrays import IntArray
 
-ROOM = 2
-"""Gaps of a chain that are remembered at first."""
-SIDES = 8
-"""Intervals beside the chain that are remembered for each gap."""
+ROOM = 2  # gaps of a chain that are remembered at first
+SIDES = 8  # intervals beside the chain that are remembered for each gap
 NOTHING, STARTS, IGNORE, RECORD, COMPARE = range(5)
 """Notes of an evaluation: nothing; the first start of each node; or the time that unions cover.
 With that, idle time before an op is ignored, recorded, or compared with the recorded time."""
-NONE = -1
-"""Op of a place where nothing is remembered."""
+NONE = -1  # op of a place where nothing is remembered
 
 
 class Cover(NamedTuple):
-    """Coverage by unions, for each row of a block.
+    """Coverage by unions, for each row of a block."""
 
-    ``until, settled`` (rows,): end of the chain so far, and end of its latest settled gap [ps].
-    ``late`` (rows,): idle time in excess of the time recorded before the same op [ps].
-    ``spent`` (categories, rows): sum of the intervals of a category [ps].
-    ``aside`` (rows,): sum of the intervals beside the chain [ps].
-    ``filled`` (unions of several categories, rows): time in gaps of the chain that a union covers
-        [ps].
-    ``lapped`` (categories, rows): time in which an interval beside the chain lies on an earlier one
-        of its category [ps].
-    ``gap_start, gap_end`` (room, rows): gaps of the chain in the order in which they came; empty
-        where the two are equal.
-    ``gap_op`` (room, stages): op that begins at the end of a gap.
-    ``turn`` (stages,): place of the oldest gap, which the next gap takes.
-    ``side_start, side_end`` (SIDES · room, rows): remembered intervals beside the chain.
-    ``side_op, side_code`` (SIDES · room, stages): ops and categories of these intervals.
-    ``sides`` (stages,): number of intervals beside the chain that are remembered.
-    ``near`` (1 + SIDES · room,): number of intervals that may lie in the gap that is being settled,
-        then their places.
-    ``lost`` (1,): number of intervals that came too late or found no place.
-    """
-
+    # until, settled: (rows,): end of the chain so far, and end of its latest settled gap [ps]
     until: IntArray
     settled: IntArray
-    late: IntArray
-    spent: IntArray
-    aside: IntArray
+    late: IntArray  # (rows,): idle time in excess of the time recorded before the same op [ps]
+    spent: IntArray  # (categories, rows): sum of the intervals of a category [ps]
+    aside: IntArray  # (rows,): sum of the intervals beside the chain [ps]
+    # (unions of several categories, rows): time in gaps of the chain that a union covers [ps]
     filled: IntArray
+    # (categories, rows): time in which an interval beside the chain lies on an earlier one of its
+    # category [ps]
     lapped: IntArray
+    # gap_start, gap_end: (room, rows): gaps of the chain in the order in which they came; empty
+    # where the two are equal
     gap_start: IntArray
     gap_end: IntArray
-    gap_op: IntArray
-    turn: IntArray
+    gap_op: IntArray  # (room, stages): op that begins at the end of a gap
+    turn: IntArray  # (stages,): place of the oldest gap, which the next gap takes
+    # side_start, side_end: (SIDES · room, rows): remembered intervals beside the chain
     side_start: IntArray
     side_end: IntArray
+    # side_op, side_code: (SIDES · room, stages): ops and categories of these intervals
     side_op: IntArray
     side_code: IntArray
-    sides: IntArray
+    sides: IntArray  # (stages,): number of intervals beside the chain that are remembered
+    # (1 + SIDES · room,): number of intervals that may lie in the gap that is being settled, then
+    # their places
     near: IntArray
-    lost: IntArray
+    lost: IntArray  # (1,): number of intervals that came too late or found no place
 
 
 class Usual(NamedTuple):
-    """Idle time before each op without disturbance, for each class of ranks that do the same.
+    """Idle time before each op without disturbance, for each class of ranks that do the same."""
 
-    ``idle`` (ops + 1, classes): idle time before each op; the last row is the time after the last
-        op [ps].
-    ``like`` (ranks,): class of each rank, by its place in the layout.
-    ``same`` (ranks,): number of changes of class between the first rank and each, by its place in
-        the layout; ranks with equal numbers at both ends of a range are all of one class.
-    """
-
+    # (ops + 1, classes): idle time before each op; the last row is the time after the last op [ps]
     idle: IntArray
-    like: IntArray
+    like: IntArray  # (ranks,): class of each rank, by its place in the layout
+    # (ranks,): number of changes of class between the first rank and each, by its place in the
+    # layout; ranks with equal numbers at both ends of a range are all of one class
     same: IntArray
 
 
 class Question(NamedTuple):
-    """Answers that an evaluation wants from a cover.
+    """Answers that an evaluation wants from a cover."""
 
-    ``top`` (unions of several categories,): last category of each union.
-    ``usual``: idle times that are recorded, or compared with.
-    ``mode``: notes to take: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``.
-    """
-
-    top: IntArray
-    usual: Usual
-    mode: int
+    top: IntArray  # (unions of several categories,): last category of each union
+    usual: Usual  # idle times that are recorded, or compared with
+    mode: int  # notes to take: ``NOTHING``, ``STARTS``, ``IGNORE``, ``RECORD`` or ``COMPARE``
 
 
 class Stretch(NamedTuple):
-    """The ranks of one stage in one block.
-
-    ``ranks``: number of ranks.
-    ``row``: first row in the arrays of a block.
-    ``place``: place of the first rank in the layout.
-    """
+    """The ranks of one stage in one block."""
 
     stage: int
-    ranks: int
-    row: int
-    place: int
+    ranks: int  # number of ranks
+    row: int  # first row in the arrays of a block
+    place: int  # place of the first rank in the layout
 
 
 def usual_of(idle: IntArray, like: IntArray) -> Usual:

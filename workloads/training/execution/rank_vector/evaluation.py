@@ -28,21 +28,14 @@ from workloads.training.program.program import Program
 
 @dataclass(frozen=True, eq=False)
 class RankVector:
-    """Times of all ranks, summed up by category while they were computed.
+    """Times of all ranks, summed up by category while they were computed."""
 
-    ``total_ps``: length of the iteration [ps].
-    ``ops``: ops of all ranks, joins not counted.
-    ``ranks``: time of each rank in each category of the breakdown.
-    ``overlapped_s``: communication hidden behind work of a category that takes precedence, mean
-        over all ranks [s].
-    ``undisturbed_ps``: length of the iteration without jitter and stragglers, where it was
-        disturbed [ps].
-    """
-
-    total_ps: int
-    ops: int
-    ranks: RankTimes
+    total_ps: int  # length of the iteration [ps]
+    ops: int  # ops of all ranks, joins not counted
+    ranks: RankTimes  # time of each rank in each category of the breakdown
+    # Communication hidden behind work of a category that takes precedence, mean over all ranks [s]
     overlapped_s: float
+    # Length of the iteration without jitter and stragglers, where it was disturbed [ps]
     undisturbed_ps: int | None = None
 
     @property

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a stage of the work, how much of it is done, and how much there is."""
-CALLS = 200
-"""Approximate number of stretches into which all blocks are divided."""
+CALLS = 200  # approximate number of stretches into which all blocks are divided
 
 State = TypeVar("State")
 

@@ -18,28 +18,20 @@ from workloads.training.execution.rank_vector.nodes import Nodes
 
 WORTH = 0.05
 """Share of all ops that a cut must save to be worth the memory that the state of blocks takes."""
-AHEAD = 1000
-"""Most instructions by which a node beside the chain may come before its turn."""
+AHEAD = 1000  # most instructions by which a node beside the chain may come before its turn
 
 
 class Tape(NamedTuple):
-    """Instructions in phases; each phase begins when all ranks have ended the one before.
+    """Instructions in phases; each phase begins when all ranks have ended the one before."""
 
-    ``node`` (instructions,): node that each instruction evaluates.
-    ``only_meets`` (instructions,): whether members of a call only record when they are ready; a
-        later instruction ends it.
-    ``out`` (parts,): where the clocks of each part begin.
-    ``wait_at`` (waits,): where the clocks of the op that is waited for begin.
-    ``size``: number of clocks, all ranks of a block counted.
-    ``bounds`` (phases + 1,): first instruction of each phase.
-    """
-
-    node: IntArray
+    node: IntArray  # (instructions,): node that each instruction evaluates
+    # (instructions,): whether members of a call only record when they are ready; a later
+    # instruction ends it
     only_meets: BoolArray
-    out: IntArray
-    wait_at: IntArray
-    size: int
-    bounds: IntArray
+    out: IntArray  # (parts,): where the clocks of each part begin
+    wait_at: IntArray  # (waits,): where the clocks of the op that is waited for begin
+    size: int  # number of clocks, all ranks of a block counted
+    bounds: IntArray  # (phases + 1,): first instruction of each phase
 
 
 def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
@@ -70,18 +62,13 @@ def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntA
 
 
 class Cut(NamedTuple):
-    """Two tapes with the same instructions before a cut, none of which waits for a late meeting.
+    """Two tapes with the same instructions before a cut, none of which waits for a late meeting."""
 
-    ``timed``: tape in order of start, of a single phase.
-    ``rest``: tape whose first instructions are those before the cut, and which goes on in phases.
-    ``at``: number of instructions before the cut.
-    ``phases``: number of phases that must have ended before the cut's instructions can run.
-    """
-
-    timed: Tape
+    timed: Tape  # tape in order of start, of a single phase
+    # Tape whose first instructions are those before the cut, and which goes on in phases
     rest: Tape
-    at: int
-    phases: int
+    at: int  # number of instructions before the cut
+    phases: int  # number of phases that must have ended before the cut's instructions can run
 
 
 def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) -> Cut | None:
@@ -215,22 +202,14 @@ class _Work(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """Slots for the clocks of parts, with a stack of free ones for each stage.
+    """Slots for the clocks of parts, with a stack of free ones for each stage."""
 
-    ``slot`` (parts,): slot of each part among those of its stage.
-    ``used`` (stages,): number of slots that each stage needs.
-    ``free`` (stages,): top of the stack: the part whose slot was freed last, -1 for none.
-    ``below`` (parts,): next part down the stack, -1 for none.
-    ``last`` (ops,): last instruction that waits for an op, -1 for none.
-    ``part_of`` (ops,): part of which an op is the last.
-    """
-
-    slot: IntArray
-    used: IntArray
-    free: IntArray
-    below: IntArray
-    last: IntArray
-    part_of: IntArray
+    slot: IntArray  # (parts,): slot of each part among those of its stage
+    used: IntArray  # (stages,): number of slots that each stage needs
+    free: IntArray  # (stages,): top of the stack: the part whose slot was freed last, -1 for none
+    below: IntArray  # (parts,): next part down the stack, -1 for none
+    last: IntArray  # (ops,): last instruction that waits for an op, -1 for none
+    part_of: IntArray  # (ops,): part of which an op is the last
 
 
 def _new_slots(nodes: Nodes, stages: int) -> _Slots:

@@ -17,10 +17,8 @@ from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.rank_vector.chain import chain, wait_part
 from workloads.training.execution.rank_vector.nodes import IDLE, Nodes
 
-SUMMED = -1
-"""Code that asks for the sum of the intervals in place of a union."""
-ALL = 0
-"""The union of all categories: its gaps are idle time."""
+SUMMED = -1  # code that asks for the sum of the intervals in place of a union
+ALL = 0  # the union of all categories: its gaps are idle time
 
 
 class Unions(NamedTuple):
@@ -28,19 +26,13 @@ class Unions(NamedTuple):
 
     Every union of a category and all before it contains the whole chain. A category whose union by
     itself is followed is never on the chain.
-
-    ``first`` (categories,): union of a category and all before it, or ``SUMMED``.
-    ``alone`` (categories,): union of a category by itself, or ``SUMMED``.
-    ``top`` (unions,): last category of a union of several.
-    ``place`` (parts,): place of each part on the chain of its stage or beside it.
-    ``followed``: number of unions: those of several categories, then those of one.
     """
 
-    first: IntArray
-    alone: IntArray
-    top: IntArray
-    place: IntArray
-    followed: int
+    first: IntArray  # (categories,): union of a category and all before it, or ``SUMMED``
+    alone: IntArray  # (categories,): union of a category by itself, or ``SUMMED``
+    top: IntArray  # (unions,): last category of a union of several
+    place: IntArray  # (parts,): place of each part on the chain of its stage or beside it
+    followed: int  # number of unions: those of several categories, then those of one
 
     def spent(self, covered: IntArray, summed: IntArray) -> IntArray:
         """Time of each category, int64 (categories, ranks).
