@@ -31,11 +31,9 @@ DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 OF_THE_CHIP = "kernels.CHIP."
 """Prefix of a variant of the kernels of whichever chip runs the plan, where it has the variant."""
 CLUSTERS_KEPT = 256
-names = framework_names
-"""Function that returns the names of the shipped frameworks."""
+names = framework_names  # function that returns the names of the shipped frameworks
 
-Variants = Mapping[str, str]
-"""Names of catalogue variants by ``PART.QUANTITY``."""
+Variants = Mapping[str, str]  # names of catalogue variants by ``PART.QUANTITY``
 
 
 @dataclass(frozen=True, eq=False)

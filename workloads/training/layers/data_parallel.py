@@ -34,10 +34,8 @@ OWN_BUCKET = "gradient_bucket"
 """Quantity of the catalogue's part ``training`` for chips with a library of their own."""
 
 
-NEWTON_SCHULZ = 5
-"""Steps of Newton–Schulz iteration in an update by Muon."""
-NORM_BYTES = 4
-"""Bytes of a sum of squares in fp32."""
+NEWTON_SCHULZ = 5  # steps of Newton–Schulz iteration in an update by Muon
+NORM_BYTES = 4  # bytes of a sum of squares in fp32
 
 
 def bucket_parameters(shapes: RankShapes) -> int:

@@ -41,27 +41,13 @@ weight are multiplied 4 + 4 each and summed 4 each.
 
 
 class Load(NamedTuple):
-    """Tokens and experts of one rank.
+    """Tokens and experts of one rank."""
 
-    Attributes
-    ----------
-    rows : int
-        Tokens that the rank routes.
-    copies : int
-        Copies of tokens that the rank sends, one for each expert of a token.
-    local : int
-        Experts that the rank holds.
-    each : int
-        Tokens that one of its experts computes.
-    inner : int
-        Columns of an expert on the rank.
-    """
-
-    rows: int
-    copies: int
-    local: int
-    each: int
-    inner: int
+    rows: int  # tokens that the rank routes
+    copies: int  # copies of tokens that the rank sends, one for each expert of a token
+    local: int  # experts that the rank holds
+    each: int  # tokens that one of its experts computes
+    inner: int  # columns of an expert on the rank
 
 
 def load(shapes: RankShapes) -> Load:

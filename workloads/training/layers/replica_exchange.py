@@ -24,33 +24,19 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 class Stretch(NamedTuple):
-    """Consecutive layers of a pass, and the reduction that starts when the last of them is done.
+    """Consecutive layers of a pass, and the reduction that starts when the last of them is done."""
 
-    Attributes
-    ----------
-    layers : int array (layers,)
-    leaving : list of LayerOp
-        Reduction of the layers' gradients if they fill a bucket; empty if they do not.
-    """
-
-    layers: IntArray
+    layers: IntArray  # (layers,)
+    # Reduction of the layers' gradients if they fill a bucket; empty if they do not
     leaving: list[LayerOp]
 
 
 @dataclass(frozen=True, eq=False)
 class ReplicaExchange:
-    """Steps in which one rank of a stage communicates with ranks that hold the same parameters.
+    """Steps in which one rank of a stage communicates with ranks that hold the same parameters."""
 
-    Attributes
-    ----------
-    parameters : StageParameters
-        Parameters that the rank holds and trains.
-    job : ParallelPlan
-        Plan of the whole job, of which the stage's shapes may show a part.
-    """
-
-    parameters: StageParameters
-    job: ParallelPlan
+    parameters: StageParameters  # parameters that the rank holds and trains
+    job: ParallelPlan  # plan of the whole job, of which the stage's shapes may show a part
 
     @property
     def _plan(self) -> ParallelPlan:

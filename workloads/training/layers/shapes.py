@@ -11,26 +11,16 @@ from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
 
-TWO = 2
-"""Bytes of an activation in bf16."""
+TWO = 2  # bytes of an activation in bf16
 
 
 @dataclass(frozen=True)
 class RankShapes:
-    """Sizes of the tensors that one rank of a plan works on, and times of its kernels.
-
-    Attributes
-    ----------
-    model : Model
-    plan : ParallelPlan
-    chip : str
-        Catalogue part of the chip.
-    catalogue : Catalogue
-    """
+    """Sizes of the tensors that one rank of a plan works on, and times of its kernels."""
 
     model: Model
     plan: ParallelPlan
-    chip: str
+    chip: str  # catalogue part of the chip
     catalogue: Catalogue
 
     def of_kind(self, kind: Layer) -> RankShapes:
