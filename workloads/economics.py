@@ -143,13 +143,7 @@ def step_cost(
     A chip draws its full power while it computes, and its idle power in all other parts of the
     step.
 
-    ``chips``: chips that the step uses. ``tokens``: tokens that the step trains on.
     ``breakdown_s``: parts of the step, mean over ranks [s].
-
-    >>> from topologies.clusters.names import cluster
-    >>> step = step_cost(cluster("trn2.48xlarge"), 16, 10**6, {"compute": 3600.0})
-    >>> round(step.cost_usd, 2), step.usd_per_million_tokens == step.cost_usd
-    (35.76, True)
     """
     chip = Economics.of(cluster)
     step_s = sum(breakdown_s.values())

@@ -30,16 +30,6 @@ def training_interval(
 
     ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
     the greatest time that fields of no stated value leave open, over the predicted one.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> from workloads.training.plan.plan import ParallelPlan
-    >>> plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    >>> ends = training_interval(named("llama-3.1-8b"), plan, cluster("dgx-h100:8"), 2.0, "")
-    >>> ends.low < 2.0 < ends.high
-    True
     """
     return interval(seconds, training_features(model, plan, cluster, framework, hull))
 
@@ -67,15 +57,6 @@ def first_token_interval(
     precision: str = "",
     engine: str = "",
 ) -> Interval:
-    """Interval of a replica's predicted time to first token [s].
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> ends = first_token_interval(named("llama-3.1-8b"), cluster("dgx-h100"), 1, 0.1)
-    >>> ends.low < 0.1 < ends.high
-    True
-    """
+    """Interval of a replica's predicted time to first token [s]."""
     features = first_token_features(model, cluster, chips, precision=precision, engine=engine)
     return interval(seconds, features)

@@ -58,14 +58,6 @@ def domain_half_width(
     """Return half of an interval's width, in logarithms, and the measurements behind it.
 
     Where no tool is stated, the interval is as wide as that of the least known one.
-
-    Examples
-    --------
-    >>> from workloads.confidence.residuals import shipped_residuals
-    >>> known = Prediction("serving.dense", "h100", tool="vllm", family="dense; 8 bits")
-    >>> half, basis = domain_half_width(known, shipped_residuals())
-    >>> 0.05 < half < 0.2, basis
-    (True, 'serving: 15 measured rows of vllm with dense; 8 bits on such chips, 1 table')
     """
     akin, near, every = _akin(prediction, residuals)
     same = [row for row in akin if _stack(row) == _stack(prediction)]
@@ -147,8 +139,6 @@ def _basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool: bool)
 def runtime(chip: str) -> str:
     """Return the collective runtime of a chip.
 
-    Examples
-    --------
     >>> runtime("trn2"), runtime("h200")
     ('neuron', 'nccl')
     """
@@ -159,8 +149,6 @@ def runtime(chip: str) -> str:
 def generation(chip: str) -> str:
     """Return the family of a chip; a Neuron chip itself, as each has its own rates.
 
-    Examples
-    --------
     >>> generation("h200"), generation("trn2")
     ('h100', 'trn2')
     """

@@ -85,18 +85,7 @@ def training_features(
     framework: str,
     hull: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
-    """Return the features of a training step.
-
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-    cluster : Cluster
-    framework : str
-        Name of the framework, stated or assumed.
-    hull : pair of float
-        Least and greatest time that fields of no stated value leave open, over the predicted time.
-    """
+    """Return the features of a training step."""
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -136,18 +125,9 @@ def collective_features(
 ) -> Prediction:
     """Return the features of a collective on a machine of the catalogue.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    ranks : int
-    size_bytes : int
-    seconds : float
-        Predicted time inside a graph [s], from which the times that tools may show follow.
-    tool : str
-        Tool that times it, of those of :mod:`workloads.confidence.timing_tool`.
-    crosses : bool, optional
-        Whether the group lies on several servers; by default, where the cluster has several, more
-        ranks than a server has chips do.
+    ``seconds``: predicted time inside a graph [s], from which the times that tools may show follow.
+    ``crosses``: whether the group lies on several servers; by default, where the cluster has
+    several, more ranks than a server has chips do.
     """
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
@@ -190,14 +170,7 @@ def serving_features(
 
 
 def model_family(model: Model, precision: str) -> str:
-    """Return the family of a served model, whose members have similar errors.
-
-    Examples
-    --------
-    >>> from workloads.models.huggingface import named
-    >>> model_family(named("llama-3.1-70b"), "fp8"), model_family(named("deepseek-v3"), "fp8")
-    ('dense; 8 bits', 'experts; latent attention; 8 bits')
-    """
+    """Return the family of a served model, whose members have similar errors."""
     windows = any(layer.window for layer in model.each_layer)
     words = ["dense" if model.experts is None else "experts"]
     words += ["latent attention"] * (model.latent is not None)
@@ -209,8 +182,6 @@ def model_family(model: Model, precision: str) -> str:
 def weight_width(precision: str) -> str:
     """Return the width of weights in words.
 
-    Examples
-    --------
     >>> weight_width("mxfp4"), weight_width("bf16")
     ('4 bits', '16 bits')
     """
@@ -221,8 +192,6 @@ def weight_width(precision: str) -> str:
 def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
     """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones.
 
-    Examples
-    --------
     >>> kernels_assumed("h100"), kernels_assumed("trn3")
     (False, True)
     """

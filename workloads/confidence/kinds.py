@@ -105,24 +105,7 @@ class Prediction:
 def training_kind(
     *, experts: bool, zero: int, unfused: bool = False, adapters: bool = False
 ) -> str:
-    """Kind of a training step.
-
-    Parameters
-    ----------
-    experts : bool
-        Whether the model has experts.
-    zero : int
-        Stage of ZeRO.
-    unfused : bool
-        Whether attention runs as separate kernels, as in frameworks until 2022.
-    adapters : bool
-        Whether adapters alone are trained.
-
-    Examples
-    --------
-    >>> training_kind(experts=False, zero=3)
-    'training.sharded'
-    """
+    """Kind of a training step."""
     if adapters:
         return ADAPTERS
     if experts:
@@ -135,8 +118,6 @@ def training_kind(
 def kernel_kind(kernel: str) -> str:
     """Kind of a kernel by its name in validation rows; a layer counts as matrix products.
 
-    Examples
-    --------
     >>> kernel_kind("attention"), kernel_kind("gather")
     ('kernel.attention', 'kernel.memory')
     """
@@ -147,13 +128,7 @@ def kernel_kind(kernel: str) -> str:
 
 
 def collective_kind(size_bytes: int) -> str:
-    """Kind of a collective by its reported size [B].
-
-    Examples
-    --------
-    >>> collective_kind(2**20)
-    'collective.medium'
-    """
+    """Kind of a collective by its reported size [B]."""
     small, medium, large = COLLECTIVES
     if size_bytes < 64 * KIB:
         return small

@@ -32,24 +32,7 @@ NEVER = Slowing()  # no slow nodes
 def slowing(
     chips: int, microbatches: int, *, pipelined: bool, catalogue: Catalogue | None = None
 ) -> Slowing:
-    """Return the delay of a run by slow nodes of a cluster of mixed quality, and its probability.
-
-    Parameters
-    ----------
-    chips : int
-        Chips of the run.
-    microbatches : int
-        Microbatches of a replica; each of them waits for the slow node.
-    pipelined : bool
-        Whether stages of a pipeline wait for one another.
-    catalogue : Catalogue, optional
-        By default the shipped one.
-
-    Examples
-    --------
-    >>> [round(slowing(8 * nodes, 16, pipelined=True).share, 2) for nodes in (1, 8, 64)]
-    [0.03, 0.18, 0.8]
-    """
+    """Return the delay of a run by slow nodes of a cluster of mixed quality, and its share."""
     catalogue = catalogue or shipped_catalogue()
     name = "slow_node_share_pipelined" if pipelined else "slow_node_share"
     each = catalogue.value("training", name)
@@ -61,31 +44,10 @@ def slowing(
 def mixture_ends(
     value: float, slow: Slowing, half_width: float, level: float = LEVEL
 ) -> tuple[float, float]:
-    """Ends of the interval of a time that slow nodes may lengthen.
+    """Ends of the interval of a time that slow nodes may lengthen, in the unit of ``value``.
 
     Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
-    the same half-width at ``level``.
-
-    Parameters
-    ----------
-    value : float
-        Usual time [s].
-    slow : Slowing
-    half_width : float
-        Half-width of the interval of either time alone, in logarithms.
-    level : float
-        Share of measurements within the interval; both tails have the same share of the others.
-
-    Returns
-    -------
-    low, high : float
-        Ends in the unit of ``value``.
-
-    Examples
-    --------
-    >>> low, high = mixture_ends(10.0, Slowing(0.5, 90.0), 0.1)
-    >>> round(low, 1), round(high, 1)
-    (9.4, 106.8)
+    the same half-width, in logarithms, at ``level``; both tails have the same share of the others.
     """
     tail = (1 - level) / 2
     spread = half_width / NORMAL.inv_cdf(1 - tail)

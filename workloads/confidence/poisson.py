@@ -19,17 +19,7 @@ def fewest(share: float, mean: float) -> int:
     Probabilities are summed term by term. ``scipy.special.pdtrik`` is the same quantile, but its
     import takes longer than a small command.
 
-    Parameters
-    ----------
-    share : float
-        Probability, in (0, 1).
-    mean : float
-        Mean of the variable, 0 or more.
-
-    Examples
-    --------
-    >>> [fewest(0.999, mean) for mean in (0.0, 0.5, 2.0, 1e6)]
-    [0, 4, 8, 1003092]
+    ``share``: probability, in (0, 1).
     """
     if mean <= 0:
         return 0
@@ -49,19 +39,7 @@ def fewest_of_sizes(share: float, means: Mapping[int, float]) -> int:
     The number of parts of each size is Poisson and independent of the others. The probabilities of
     all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
 
-    Parameters
-    ----------
-    share : float
-        Probability, in (0, 1).
-    means : mapping of int to float
-        Mean number of parts by their size, 1 or more.
-
-    Examples
-    --------
-    Half a part of size 1 and a hundredth of size 500 in the mean:
-
-    >>> [fewest_of_sizes(share, {1: 0.5, 500: 0.01}) for share in (0.9, 0.99, 0.995)]
-    [1, 5, 500]
+    ``share``: probability, in (0, 1).
     """
     parts = {size: mean for size, mean in means.items() if mean > 0}
     if parts.keys() <= {1}:

@@ -8,13 +8,7 @@ from topologies.arrays import FloatArray
 
 
 def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
-    """Smallest value at or below which a share ``level`` of the weight lies.
-
-    Examples
-    --------
-    >>> weighted_quantile(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 2.0]), 0.5)
-    2.0
-    """
+    """Smallest value at or below which a share ``level`` of the weight lies."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))

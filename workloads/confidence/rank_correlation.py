@@ -15,24 +15,9 @@ def kendall_tau(left: Sequence[float] | FloatArray, right: Sequence[float] | Flo
     It is that of ``scipy.stats.kendalltau``, to the last digit (``test_rank_correlation.py``);
     importing ``scipy.stats`` takes as long as a hundred estimates of plans.
 
-    Parameters
-    ----------
-    left, right : float array (values,)
-        Finite values.
+    ``left, right`` (values,): finite values.
 
-    Returns
-    -------
-    float
-        NaN where all values of a list are equal, and for fewer than two.
-
-    References
-    ----------
     M. G. Kendall, The treatment of ties in ranking problems, Biometrika 33 (1945), 239-251.
-
-    Examples
-    --------
-    >>> round(kendall_tau([1, 2, 3], [10, 30, 20]), 3), round(kendall_tau([1, 2, 2], [1, 2, 3]), 3)
-    (0.333, 0.816)
     """
     first, second = np.asarray(left, float), np.asarray(right, float)
     agreeing = untied_first = untied_second = 0

@@ -44,16 +44,6 @@ def ratio_ends(
     """Return the low end, the value and the high end of a ratio of two independent predictions.
 
     Two machines share few errors of kernels and networks, so logarithms of the ends add as squares.
-
-    Parameters
-    ----------
-    one, other : tuple of float
-        Low end, value and high end of an interval, above 0.
-
-    Examples
-    --------
-    >>> ratio_ends((8.0, 8.0, 8.0), (2.0, 4.0, 8.0))
-    (1.0, 2.0, 4.0)
     """
     (low, value, high), (least, base, most) = one, other
     down = math.hypot(math.log(value / low), math.log(most / base))
@@ -69,19 +59,7 @@ def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float
     Two rows of a table with the same model and machine share the error of machine, framework and
     kernels, which cancels in the difference of their residuals. Every table has the same weight.
 
-    Parameters
-    ----------
-    kind : str
-        Kind of both predictions.
-    residuals : Residuals, optional
-        Shipped ones by default.
-    level : float
-        Share of measured pairs within the half-width.
-
-    Returns
-    -------
-    float
-        At most the quantile of single rows of the kind.
+    ``residuals``: shipped ones by default.
     """
     shipped = shipped_residuals() if residuals is None else residuals
     of_family = [row for row in shipped.at_level("").rows if FAMILY.get(row.kind) == FAMILY[kind]]

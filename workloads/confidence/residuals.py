@@ -73,12 +73,7 @@ class Residual:
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """Residuals of many rows; two sets are equal only if they are the same object.
-
-    Attributes
-    ----------
-    rows : tuple of Residual
-    """
+    """Residuals of many rows; two sets are equal only if they are the same object."""
 
     rows: tuple[Residual, ...]
 
@@ -176,12 +171,6 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
 
 @cache
 def shipped_residuals() -> Residuals:
-    """Residuals that come with the package.
-
-    Examples
-    --------
-    >>> "h100" in shipped_residuals().of("training.tensor").chips
-    True
-    """
+    """Residuals that come with the package."""
     path = Path(__file__).with_name("residuals.csv")
     return parse(path.read_text(encoding="utf-8"))

@@ -91,23 +91,9 @@ def sensitivity(
     watch: Watch = lambda entries: entries,
     step: Fraction = STEP,
 ) -> list[Sensitivity]:
-    """Rank the numbers of the catalogue by their effect on an answer.
+    """Return the numbers of the catalogue that change an answer, the largest swing first.
 
-    Parameters
-    ----------
-    answer : function of a Catalogue
-        Computes the answer, such as the time of a step [s].
-    catalogue : Catalogue
-        Catalogue with the base value of every number.
-    watch : function of a sequence
-        Yields the items of the sequence; for progress on a terminal.
-    step : Fraction
-        Relative rise of a number from which its elasticity is computed.
-
-    Returns
-    -------
-    list of Sensitivity
-        Only numbers that change the answer, the largest swing first.
+    ``answer`` is computed from a catalogue, and ``step`` the relative rise of each number.
     """
     noted = noting(catalogue)
     base = answer(noted)

@@ -37,29 +37,9 @@ PREDICTIONS = 256  # predictions whose widenings are remembered; rows of one tab
 def interval(
     value: float, prediction: Prediction, residuals: Residuals | None = None, level: float = LEVEL
 ) -> Interval:
-    """Interval of a predicted time.
+    """Interval of a predicted time, in its unit: divided and multiplied by the same factor.
 
-    Parameters
-    ----------
-    value : float
-        Prediction, in any unit.
-    prediction : Prediction
-    residuals : Residuals, optional
-        Shipped ones by default.
-    level : float
-        Share of measurements within the interval.
-
-    Returns
-    -------
-    Interval
-        ``value`` divided and multiplied by the same factor; where nodes may be slow, the quantiles
-        of the mixture of usual and slowed runs.
-
-    Examples
-    --------
-    >>> ends = interval(10.0, Prediction("training.tensor", "h100", tp=8, ranks=64))
-    >>> ends.low < 10.0 < ends.high, ends.level
-    (True, 0.8)
+    Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
     """
     measured = shipped_residuals() if residuals is None else residuals
     half, slow = half_width(prediction, measured, level), prediction.slow

@@ -75,14 +75,6 @@ def step_half_width(
     """Return how far an interval reaches beyond its hull, in logarithms, and why so far.
 
     It is negative where measured times lay well inside their hulls.
-
-    Parameters
-    ----------
-    prediction : Prediction
-        Features of a training step.
-    residuals : Residuals
-    level : float
-        Share of measurements within the interval.
     """
     domain, on_other_chips, others = _pools(
         *(prediction.kind, prediction.chip, prediction.framework, prediction.stated),

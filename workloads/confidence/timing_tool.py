@@ -39,15 +39,8 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
     they may take that of the collective alone. Waiting for each adds the wait. The first nccom-test
     adds the wait of its host, which is far longer where servers wait for one another.
 
-    Parameters
-    ----------
-    through : str
-        Tool of the row; empty for the vendor's own test.
-    seconds : float
-        Time of the collective itself [s].
-    catalogue : Catalogue
-    domains : int
-        Domains of the machine.
+    ``through``: tool of the row; empty for the vendor's own test. ``seconds``: time of the
+    collective itself [s].
     """
     if through == FIRST_NCCOM:
         return _added(seconds, catalogue, NCCOM, "within_server" if domains == 1 else "servers")
@@ -65,8 +58,6 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
 def vendors_test(chip: str) -> str:
     """Return the vendor's own test of collectives on a chip.
 
-    Examples
-    --------
     >>> vendors_test("h100"), vendors_test("trn2")
     ('nccl-tests', 'nccom-test')
     """
@@ -80,13 +71,6 @@ def hull(
 
     Without a tool, all that time NCCL count, of which its own tests add nothing. A program of
     the Neuron runtime has its collectives inside.
-
-    Examples
-    --------
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> least, most = hull("", "nccl", 1e-5, shipped_catalogue())
-    >>> least == 1e-5, most > 4 * least, hull("nccl-tests", "nccl", 1e-5, shipped_catalogue())
-    (True, True, (1e-05, 1e-05))
     """
     tools = [tool] if tool or runtime != NCCL else [QUEUED, WAITED]
     shown = [collective_shown(each, seconds, catalogue, domains).ends for each in tools]
@@ -96,14 +80,7 @@ def hull(
 
 
 def kernel_shown(through: str, kernel: str, seconds: float, catalogue: Catalogue) -> Shown:
-    """Time of a kernel as the row's tool shows it; see :func:`collective_shown`.
-
-    Examples
-    --------
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> kernel_shown("nccl", "gemm", 1e-4, shipped_catalogue())
-    Shown(seconds=0.0001, ends=None)
-    """
+    """Time of a kernel as the row's tool shows it; see :func:`collective_shown`."""
     if through != CALLED:
         return Shown(seconds)
     work = "product" if kernel == "gemm" else "elementwise"

@@ -57,23 +57,7 @@ def attention(
 ) -> Timing:
     """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16.
 
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue.
-    shape : AttentionShape
-    direction : str
-        ``forward`` or ``backward``.
-    writes_cache : bool
-        Whether the kernel also writes keys and values to a cache, as those of serving do.
-    ranks_per_chip, catalogue
-        See :func:`workloads.kernels.gemm.gemm`.
-
-    Examples
-    --------
-    >>> short, long = attention("a100-80gb", AttentionShape(1, [2048, 4096], 32, 8, 128)).seconds
-    >>> bool(3.0 < long / short < 4.0)
-    True
+    ``direction``: ``forward`` or ``backward``.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     b, s, t, h, g, d = shape.sides()
@@ -167,11 +151,6 @@ def decode_attention(
     It is a cost for each sequence and key-value head, plus the time of reading the cache at a share
     of the memory's rate.
 
-    ``chip``: part of the catalogue. ``batch``: sequences. ``cached``: cached tokens of each
-    sequence. ``kv_heads``: key-value heads of this rank. ``head_dim``: width of a head.
-    ``element_bytes``: bytes of an element of a cached key or value. ``ranks_per_chip, catalogue``:
-    see :func:`workloads.kernels.gemm.gemm`.
-
     >>> seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
     >>> bool(1.2 < seconds[1] / seconds[0] < 1.6)
     True
@@ -206,9 +185,7 @@ def unfused_attention(
     attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
     as queries.
 
-    ``chip``: part of the catalogue. ``batch``: sequences. ``seq``: queries of each sequence.
-    ``heads``: heads of this rank. ``head_dim``: width of a head. ``direction``: ``forward`` or
-    ``backward``. ``ranks_per_chip, catalogue``: see :func:`workloads.kernels.gemm.gemm`.
+    ``direction``: ``forward`` or ``backward``.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     product = partial(

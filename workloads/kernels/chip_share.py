@@ -100,24 +100,14 @@ class Rank:
 
 
 def family(chip: str, catalogue: Catalogue | None = None) -> Family:
-    """Return the family whose kernels a chip runs, as the catalogue names it.
-
-    >>> family("h200")
-    Family(name='h100', measured_on='h100', provenance='interpolated')
-    >>> family("trn2").name
-    'trainium'
-    """
+    """Return the family whose kernels a chip runs, as the catalogue names it."""
     row = chip_family(chip, catalogue)
     return Family(row.kernels.removeprefix(KERNELS), row.measured_on, row.provenance)
 
 
 @cache
 def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue | None) -> Rank:
-    """Return the share of a chip that each of its ranks has.
-
-    Raises InputError for a chip that is not in the catalogue, or a precision that the chip does not
-    have.
-    """
+    """Return the share of a chip that each of its ranks has."""
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
     catalogue = shipped_catalogue() if catalogue is None else catalogue
@@ -141,11 +131,7 @@ def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
 
 
 def worst(*provenances: str) -> str:
-    """Return the worst of some provenances.
-
-    >>> worst("measured", "assumed", "interpolated")
-    'assumed'
-    """
+    """Return the worst of some provenances."""
     return max(provenances, key=RANKING.index)
 
 

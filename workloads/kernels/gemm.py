@@ -35,20 +35,11 @@ def gemm(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of ``batch`` products (m, k) × (k, n) in one kernel.
+    """Time of ``batch`` products (m, k) × (k, n) in one kernel, in the arguments' common shape.
 
     A product in fp8 on a GPU includes the kernels that find the scale of its input (m, k) and cast
-    it from bf16, with which the products of the grid were measured.
-
-    ``chip``: part of the catalogue. ``m, n, k``: rows and columns of the result, and length of the
-    inner sums. ``precision``: precision of the inputs: ``bf16``, ``fp8``, …; results are written in
-    two bytes. ``batch``: independent products of one shape: a batched or grouped GEMM.
-    ``ranks_per_chip``: ranks that share the chip. ``catalogue``: catalogue with the chip's numbers;
-    the shipped one by default.
-
-    Returns the times in the shape that the arguments broadcast to, and their provenance.
-
-    A large product on an H100 reaches about three quarters of its peak:
+    it from bf16, with which the products of the grid were measured. Results are written in two
+    bytes. A large product on an H100 reaches about three quarters of its peak:
 
     >>> seconds = gemm("h100", 8192, 8192, 8192).seconds
     >>> 0.65 < 2 * 8192**3 / seconds / 989.5e12 < 0.85

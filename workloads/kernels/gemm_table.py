@@ -42,9 +42,6 @@ def gemm_table(family: str, precision: str) -> GemmTable | None:
     """Return the measured grid of a family in a precision; None if there is none.
 
     Source: kernel measurements of NVIDIA's aiconfigurator (Apache-2.0): CUDA graphs, medians.
-
-    >>> gemm_table("h100", "bf16").seconds.shape
-    (11, 18, 18)
     """
     text = GRID.read_text(encoding="utf-8")
     lines = csv_lines(text, "gemm_us.csv")
@@ -80,8 +77,7 @@ def fill(factor: FloatArray) -> FloatArray:
 def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> FloatArray:
     """Interpolate trilinearly in log2 of (m, n, k); shapes outside take the value at the edge.
 
-    ``values`` (m, n, k): values on the grid of the table. ``*shape``: sides m, n and k to
-    interpolate at.
+    ``values`` (m, n, k): values on the grid of the table.
     """
     axes = zip((table.m, table.n, table.k), table.logs, shape, strict=True)
     (low_m, m), (low_n, n), (low_k, k) = (_cell(*axis) for axis in axes)

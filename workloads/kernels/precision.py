@@ -49,25 +49,14 @@ def element_width(precision: str) -> str:
 
 
 def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the precisions in which a chip computes, among the ones in ``among``.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> [precisions_of(chip, shipped_catalogue(), TRAINING) for chip in ("trn2", "trn3")]
-    [('bf16', 'fp8'), ('bf16', 'fp8', 'mxfp8', 'mxfp4')]
-    """
+    """Return the precisions in which a chip computes, among the ones in ``among``."""
     return tuple(precision for precision in among if catalogue.has(chip, f"{precision}_peak"))
 
 
 def check_precision(
     precision: str, chip: str, catalogue: Catalogue, among: tuple[str, ...], does: str
 ) -> None:
-    """Refuse a precision in which a chip does not compute.
-
-    ``chip``: catalogue part of the chip. ``among``: precisions that the command supports. ``does``:
-    verb of the command for the message, such as ``"train"``.
-
-    Raises InputError: the message has the precisions of the chip.
-    """
+    """Refuse a precision in which a chip does not compute."""
     able = precisions_of(chip, catalogue, among)
     if precision not in able:
         near = suggestion(precision, able)

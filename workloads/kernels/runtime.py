@@ -37,14 +37,8 @@ def collective_seen_by_host(
 ) -> float:
     """Return the time of one collective as its host sees it [s].
 
-    ``chip``: part of the catalogue; only Trainium's runtimes are known. ``device_s``: time inside a
-    compiled graph, where the host adds nothing [s]. ``runtime`` ("compiled", "eager", "xla").
-    ``kind``: operation, such as ``all-gather``; some runtimes add more to some operations.
-
-    Raises InputError for an unknown runtime.
-
-    >>> round(collective_seen_by_host("trn2", 8e-6, "eager") * 1e6)
-    108
+    ``device_s``: time inside a compiled graph, where the host adds nothing [s]. ``runtime``
+    ("compiled", "eager", "xla").
     """
     _check_runtime(runtime, RUNTIMES[1:])
     catalogue = shipped_catalogue() if catalogue is None else catalogue
@@ -73,13 +67,7 @@ def seen_by_host(
 ) -> Any:
     """Return the time of one call as its host sees it [s].
 
-    ``chip``: part of the catalogue; only Trainium's runtimes are known. ``device_s``: time on the
-    device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
-
-    Raises InputError for an unknown runtime.
-
-    >>> round(seen_by_host("trn2", 1e-6, "eager") * 1e6), seen_by_host("trn2", 1e-6)
-    (49, 1e-06)
+    ``device_s``: time on the device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
     """
     _check_runtime(runtime, RUNTIMES)
     catalogue = shipped_catalogue() if catalogue is None else catalogue

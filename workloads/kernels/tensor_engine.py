@@ -26,11 +26,7 @@ from workloads.kernels.chip_share import Rank
 def product_s(
     rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, sustained: float
 ) -> FloatArray:
-    """Return the time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s].
-
-    ``batch, m, n, k``: sides of the products; the arrays have one shape. ``sustained``: share of
-    the engines' rate that they keep for hours.
-    """
+    """Return the time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s]."""
     arithmetic_s = batch * np.minimum(
         _arithmetic_s(rank, m, n, k, sustained), _arithmetic_s(rank, n, m, k, sustained)
     )

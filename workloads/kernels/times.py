@@ -67,18 +67,11 @@ def elementwise(
 ) -> Timing:
     """Time of one kernel that streams through memory: a norm, activation, residual or optimizer.
 
-    ``chip``: part of the catalogue. ``size_bytes``: bytes that the kernel reads and writes in all
-    [B]. ``work`` ("streaming", "activation", "norm", "softmax"): class of the operation: sums and
-    copies, transcendental functions, or reductions over a row. A chip without a constant for a
-    class runs it at its rate of streaming. ``precision``: precision of the elements. Where an
-    engine works element by element, wider elements reach a larger share of the memory's rate.
-    ``ranks_per_chip, catalogue``: see :func:`gemm`.
-
-    >>> elementwise("a100-80gb", 10**9).provenance
-    'measured'
-    >>> plain, norm = (elementwise("trn2", 10**8, work).seconds for work in ("streaming", "norm"))
-    >>> norm > plain
-    True
+    ``size_bytes``: bytes that the kernel reads and writes in all [B]. ``work`` ("streaming",
+    "activation", "norm", "softmax"): class of the operation: sums and copies, transcendental
+    functions, or reductions over a row. A chip without a constant for a class runs it at its rate
+    of streaming. Where an engine works element by element, elements of a wider ``precision`` reach
+    a larger share of the memory's rate.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     names = (f"{SHARES[work]}_{precision}", SHARES[work], SHARES["streaming"])
@@ -114,15 +107,9 @@ def gather(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of an embedding look-up, or of its scattered gradient.
+    """Time of an embedding look-up, or of its gradient, which is ``scattered``: added to rows.
 
-    ``chip, size_bytes, ranks_per_chip, catalogue``: see :func:`elementwise`. ``rows``: rows that
-    are looked up. Each takes a DMA descriptor on chips that state its time. ``scattered``: whether
-    gradients are added to rows, instead of rows being read.
-
-    >>> long, short = (gather("trn2", 2**24, rows=rows).seconds for rows in (2**10, 2**20))
-    >>> short > 10 * long
-    True
+    Each of the ``rows`` takes a DMA descriptor on chips that state its time.
     """
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     scatters = scattered and rank.knows("scatter_efficiency")
@@ -174,11 +161,6 @@ def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None
 
     Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling of
     the ranks beyond those of one server. It is 0 for a chip without such a row.
-
-    ``ranks``: ranks of the whole job.
-
-    >>> [round(step_overhead_s("trn1", ranks), 2) for ranks in (32, 64, 512)]
-    [0.0, 0.66, 2.64]
     """
     rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
     if not rank.knows(name):

@@ -39,11 +39,7 @@ class Reader:
         return at
 
     def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return the whole number of the first of these fields.
-
-        Raises InputError for a missing field without a default, and a value that is no whole number
-        in range.
-        """
+        """Return the whole number of the first of these fields."""
         name = next((key for key in names if self.has(key)), None)
         if name is None:
             if default is None:

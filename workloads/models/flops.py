@@ -20,12 +20,7 @@ BACKWARD = 2  # matrix products of the backward pass for each one of the forward
 
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Return the number of keys that a query sees, in the mean over the positions of a sequence.
-
-    >>> from workloads.models.huggingface import named
-    >>> keys_seen(named("llama-3.1-8b"), 8192)
-    4096.5
-    """
+    """Return the number of keys that a query sees, in the mean over the positions of a sequence."""
     window = min(seq, model.window or seq)
     if not causal:
         return float(window)
@@ -54,12 +49,7 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
-    """FLOPs of one layer for the forward pass of one token: two for each weight, and attention.
-
-    ``model``: model with layers of one kind, see :meth:`~workloads.models.model.Model.of_kind`.
-    ``seq``: tokens of a sequence. ``moe``: whether the layer has experts. ``causal``: whether
-    scores above the diagonal are left out.
-    """
+    """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
     weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
     weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
     # Of the experts only those count that a token visits, without their biases.
@@ -85,11 +75,6 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
     """FLOPs of the whole model for the forward pass of one token, with the output layer.
 
     There are about two for each parameter, and attention besides:
-
-    >>> from workloads.models.huggingface import named
-    >>> big = named("llama-3.1-405b")
-    >>> round(forward_flops(big, 8192) / big.parameters, 2)
-    2.07
     """
     layers = sum(
         model.each_layer.count(kind)

@@ -79,15 +79,7 @@ def models() -> list[str]:
 
 
 def named(name: str) -> Model:
-    """Return a shipped model, or one with the sizes of a shipped one.
-
-    Raises InputError for an unknown name; the message suggests the nearest one.
-
-    >>> named("llama-3.1-8b").parameters
-    8030261248
-    >>> named("llama-3.3-70b").parameters == named("llama-3.1-70b").parameters
-    True
-    """
+    """Return a shipped model, or one with the sizes of a shipped one."""
     names, shipped = models(), SAME_SIZES.get(name, name)
     if shipped not in names:
         near = suggestion(name, names)
@@ -149,11 +141,7 @@ def model(text: str | Path) -> Model:
 
 
 def from_config(path: str | Path) -> Model:
-    """Read a model from a Hugging Face ``config.json``.
-
-    Raises InputError for a file that is missing, over 1 MiB, not JSON or of an unknown
-    architecture, and for fields that are missing or contradict each other.
-    """
+    """Read a model from a Hugging Face ``config.json``."""
     path = Path(path)
     if path.name != CONFIG:
         return from_fields(_document(path), path.stem)
@@ -209,11 +197,6 @@ def from_fields(fields: Fields, name: str) -> Model:
     the facts that no field states. Towers for images and sound, and layers that predict several
     tokens, are left out and named in ``Model.left_out``. Raises InputError for a field that is
     missing or wrong, by name, and for a structure that is not modelled.
-
-    >>> gpt2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
-    ...         "n_positions": 1024, "vocab_size": 50257}
-    >>> from_fields(gpt2, "mine").parameters
-    124439808
     """
     text, left_out = _decoder(fields)
     kind = _kind(text)

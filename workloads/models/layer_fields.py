@@ -121,10 +121,7 @@ EXPAND = ("expand", "mamba_expand")
 
 
 def recurrence(read: Reader) -> Recurrence:
-    """Return the mixer of the layers without attention.
-
-    Raises InputError for a config without the sizes of any known mixer.
-    """
+    """Return the mixer of the layers without attention."""
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
     if read.has("conv_L_cache"):

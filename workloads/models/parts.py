@@ -10,26 +10,17 @@ Mixer = Literal["attention", "recurrence", "none"]
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: feed-forward parts of which each token visits a few.
+    """A mixture of experts: feed-forward parts of which each token visits a few."""
 
-    ``count``: routed experts of a layer.
-    ``per_token``: routed experts that a token visits.
-    ``ffn``: inner width of one expert.
-    ``shared_ffn``: inner width of the shared expert, which every token visits; 0 for none.
-    ``shared_gate``: whether the shared expert's output is weighted by a learned gate.
-    ``dense_layers``: number of leading layers that have a dense feed-forward part instead.
-    ``router_bias``: whether the router adds one learned number for each expert to its scores.
-    ``bias``: whether the products of an expert have biases.
-    """
-
-    count: int
-    per_token: int
-    ffn: int
-    shared_ffn: int = 0
-    shared_gate: bool = False
-    dense_layers: int = 0
+    count: int  # routed experts of a layer
+    per_token: int  # routed experts that a token visits
+    ffn: int  # inner width of one expert
+    shared_ffn: int = 0  # inner width of the shared expert, which every token visits; 0 for none
+    shared_gate: bool = False  # whether the shared expert's output is weighted by a learned gate
+    dense_layers: int = 0  # number of leading layers that have a dense feed-forward part instead
+    # Whether the router adds one learned number for each expert to its scores
     router_bias: bool = False
-    bias: bool = False
+    bias: bool = False  # whether the products of an expert have biases
 
 
 @dataclass(frozen=True)

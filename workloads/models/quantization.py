@@ -45,11 +45,7 @@ def precision(stated: Any, model: str) -> str:
 
     Matrix products are costed at this precision, even if a config quantizes only the weights.
 
-    ``stated``: the ``quantization_config`` of a config; None if it has none. ``model``: name of the
-    model, for messages.
-
-    Raises InputError for weights in integers, mixed or sparse weights, and methods that are
-    unknown.
+    ``stated``: the ``quantization_config`` of a config; None if it has none.
 
     >>> precision({"quant_method": "fp8"}, "mine"), precision(None, "mine")
     ('fp8', 'bf16')

@@ -65,33 +65,8 @@ def candidates(
 ) -> Candidates:
     """Return the plans that use all of a cluster and divide the model and the batch.
 
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    global_batch : int
-        Sequences of one optimizer step.
-    stated : mapping, optional
-        Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not varied; None
-        counts as not stated.
-    spared : collection of str
-        Further fields whose values leave out no plan. ``overlap`` is varied only if it is among
-        them and not stated.
-    lnc : int, optional
-        Physical cores of a logical core of Trainium, which says how many ranks a chip has.
-
-    Raises
-    ------
-    InputError
-        For a field that is wrong whatever the others are, and if no plan divides everything.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> searched = candidates(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 64)
-    >>> sorted({plan.tp for plan in searched.plans})
-    [1, 2, 4, 8, 16]
+    ``stated`` fields are not varied; None counts as not stated. Fields of ``spared`` leave out no
+    plan whatever their values; ``overlap`` is varied only if it is among them and not stated.
     """
     if not cluster.chip:
         raise InputError(

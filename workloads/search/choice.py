@@ -54,25 +54,10 @@ def usual_or_searched(
 
     The plan is data parallel over all chips if that fits in memory, and else the best of a search.
 
-    Parameters
-    ----------
-    stated : mapping
-        Fields of a plan, without degrees; None counts as not stated.
-    model : Model
-    cluster : Cluster
-    lnc : int, optional
-        Physical cores of a logical core of Trainium.
-    search : {"needed", "compared", "always"}
-        Whether a plan is searched where the data-parallel one fits as well: never; to compare the
-        two, on up to ``COMPARED_CHIPS`` chips, in which case the search is returned if the best is
-        shorter by ``WORTH_NAMING``; or to take the best.
-    watch : function of (sequence, str)
-        Function that wraps a sequence of plans to show progress, with a word for the work.
-
-    Raises
-    ------
-    InputError
-        If no plan divides model, batch and cluster, or none fits in memory.
+    ``stated``: fields of a plan, without degrees; None counts as not stated. ``search`` ("needed",
+    "compared", "always"): whether a plan is searched where the data-parallel one fits as well:
+    never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the search is
+    returned if the best is shorter by ``WORTH_NAMING``; or to take the best.
     """
     usual = None if search == "always" else _usual(stated, model, cluster, lnc)
     if usual is None:
@@ -116,13 +101,6 @@ def searched_plan(
     for the choice: on half a million chips one simulation takes as long as all estimates, and the
     answer needs one of its own anyway. Unless stated, a step has a sequence a chip and at most
     ``BATCH_TOKENS``.
-
-    Parameters are those of :func:`usual_or_searched`.
-
-    Raises
-    ------
-    InputError
-        If no plan divides model, batch and cluster, or none fits in memory.
     """
     fields = {name: value for name, value in stated.items() if value not in (None, "", ())}
     assumed = tuple(name for name in PLAN_FIELDS if name not in (*fields, *SEARCHED))
@@ -143,13 +121,7 @@ def searched_plan(
 
 
 def usual_batch(chips: int, seq: int) -> int:
-    """Return the sequences of a step where none are stated: one a chip, halved where too many.
-
-    Examples
-    --------
-    >>> usual_batch(1024, 4096), usual_batch(499_968, 4096)
-    (1024, 15624)
-    """
+    """Return the sequences of a step where none are stated: one a chip, halved where too many."""
     batch = chips
     while batch * seq > BATCH_TOKENS and batch % 2 == 0:
         batch //= 2

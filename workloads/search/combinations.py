@@ -38,12 +38,7 @@ Stated = Mapping[str, Any]  # fields of a plan that the user stated
 
 
 def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated) -> Columns:
-    """Return the combinations that divide model, batch and cluster.
-
-    ``base``: fields that all plans share. ``fixed``: stated fields, which are not varied.
-
-    Raises InputError if there is no combination.
-    """
+    """Return the combinations that divide model, batch and cluster."""
     ranks = cluster.chips * base.ranks_per_chip
     columns = _degrees(model, base, fixed, ranks)
     if not rows(columns):
@@ -195,10 +190,6 @@ def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
     Empty if layers are divided in this way anyway, or cannot be.
 
     The output layer of llama-3.1-8b takes as long as two of its 32 layers:
-
-    >>> from workloads.models.huggingface import named
-    >>> light_end(named("llama-3.1-8b"), 4, 4096)
-    (9, 9, 8, 6)
     """
     if pp == 1:
         return ()

@@ -29,14 +29,7 @@ _place: Callable[[ParallelPlan], tuple[Hashable, ...]] = attrgetter(*PLACE_FIELD
 
 
 class Communication:
-    """Cache of the times of communication of plans on one cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    per_token : int
-        Experts of a token.
-    """
+    """Cache of the times of communication of plans on one cluster."""
 
     def __init__(self, cluster: Cluster, per_token: int):
         self.cluster, self.per_token = cluster, per_token

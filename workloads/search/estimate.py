@@ -40,11 +40,7 @@ def estimate(
     plans: Sequence[ParallelPlan],
     watch: Watch = unwatched,
 ) -> FloatArray:
-    """Estimate the time of one optimizer step of every plan [s], float64 (plans,).
-
-    ``plans``: plans that divide the model. ``watch``: function that wraps a sequence to show
-    progress, with a word for the work.
-    """
+    """Estimate the time of one optimizer step of every plan [s], float64 (plans,)."""
     seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
     for row, plan in enumerate(plans):
         text = framework_text(plan.framework, cluster, vars(plan))
@@ -71,10 +67,6 @@ def best_estimates(
 
     The time of a plan is infinite if a lower bound of its estimate exceeds the estimates of
     ``count`` other plans. Every other time is that of :func:`estimate`, ties included.
-
-    ``plans``: plans that divide the model, all of one framework. ``count``: number of the best
-    plans whose order is needed, from 1. ``watch``: function that wraps a sequence to show progress,
-    with a word for the work.
     """
     shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):

@@ -73,12 +73,7 @@ def fit(
 ) -> Fit:
     """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`.
 
-    ``settled``: fields whose values leave out no plan. ``watch``: function that wraps a sequence to
-    show progress, with a word for the work. ``margin``: share of a rank's memory that must stay
-    free.
-
-    Raises InputError if no candidate fits. The message has the nearest one and the bytes that it
-    lacks.
+    The values of ``settled`` fields leave out no plan; the share ``margin`` of memory stays free.
     """
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     stack = stack_of(catalogue)

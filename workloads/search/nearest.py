@@ -34,15 +34,7 @@ def nearest_plan(
 ) -> Changes | None:
     """Return the fewest changes to the stated fields that give a plan which divides and fits.
 
-    ``stated``: fields of a plan, as :func:`workloads.training.plan.plan_file.complete` takes them.
-    ``lnc``: physical cores of a logical core of Trainium.
-
     Returns the fields to change, with their values; None if nothing near works.
-
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> nearest_plan({"tp": 3}, named("llama-3.1-8b"), cluster("trn2.48xlarge"))
-    {'tp': 4}
     """
     fixed = {name: value for name, value in stated.items() if value is not None}
     sizes = [fixed.get(name, 1) for name in NUMBERS]

@@ -72,10 +72,7 @@ def orders(schedule: str, pp: int, microbatches: int, vpp: int) -> IntArray:
 
 
 def walk_s(line: Line) -> float:
-    """Return the time from the start of an iteration to the end of its last update [s].
-
-    Raises ValueError for stages that wait for each other in a circle.
-    """
+    """Return the time from the start of an iteration to the end of its last update [s]."""
     stages = line.passes.shape[1]
     arrived = np.full((2, len(line.first) - 1, int(line.passes[1].max()) + 1), NEVER)
     gathered, clocks = np.zeros(len(line.kind)), np.zeros((7, stages))

@@ -25,8 +25,6 @@ def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> N
     """Refuse a stated field that is wrong whatever the other fields are.
 
     Each field is checked in a plan whose other fields allow as much as possible.
-
-    ``base``: fields that all candidates share. ``fixed``: stated fields.
     """
     check_model(base, model)
     alone = {name: fixed[name] for name in ALONE if name in fixed}

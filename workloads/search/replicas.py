@@ -61,15 +61,7 @@ def replicas(
 ) -> Replicas:
     """Estimate the times of a plan's exchanges between replicas.
 
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-    chip : str
-        Catalogue part of the chip.
-    catalogue : Catalogue
-    time_s : function of a step
-        Time of a step's communication [s].
+    ``time_s``: time of a step's communication [s].
     """
     shapes = RankShapes(model, plan, chip, catalogue)
     finished = _finished(shapes, time_s)

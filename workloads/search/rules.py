@@ -122,13 +122,7 @@ RULES = (
 def sieve(
     columns: Columns, frame: Frame, settled: Collection[str]
 ) -> tuple[Columns, dict[str, int]]:
-    """Apply the rules one after the other.
-
-    ``settled``: fields that no rule may judge.
-
-    Returns ``columns``: plans that are left. ``pruned``: number of plans that each rule left out,
-    by its reason.
-    """
+    """Apply the rules one after the other."""
     pruned: dict[str, int] = {}
     for rule in RULES:
         out = rule.leaves_out(columns, frame)

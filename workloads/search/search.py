@@ -161,22 +161,7 @@ def search(
 ) -> Search:
     """Find the best plans that fit in memory.
 
-    ``cluster``: cluster whose chips all plans use. ``global_batch``: sequences of one optimizer
-    step. ``aim``: measure that is optimised, and the extent of the search. ``stated``: fields of
-    :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied. ``engine``
-    ("fast", "reference"). ``watch``: function that wraps a sequence of plans to show progress, with
-    a word for the work. ``**changes``: fields of the aim, such as ``finalists=5`` or
-    ``objective="energy"``.
-
-    Raises InputError if no plan divides model, batch and cluster, or none fits in memory. The
-    message has the nearest plan.
-
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> result = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)
-    >>> best = result.finalists[0]
-    >>> best.plan.dp, result.agreement.plans
-    (16, 2)
+    ``changes`` are fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
     """
     aim = replace(aim or Aim(), **changes)
     start = time.perf_counter()
@@ -281,13 +266,7 @@ def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequenc
 
 
 def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:
-    """Return the agreement of pairs of an estimated and a simulated time.
-
-    Examples
-    --------
-    >>> agreement([(1.0, 1.0), (2.2, 2.0), (3.0, 4.0)]).kendall_tau
-    1.0
-    """
+    """Return the agreement of pairs of an estimated and a simulated time."""
     estimated, simulated = np.array(pairs, float).T
     errors = np.abs(estimated / simulated - 1)
     tau = kendall_tau(estimated, simulated)

@@ -30,11 +30,6 @@ def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
 
     The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`. Of groups
     whose first chips are whole periods of the fabric apart only one is looked at.
-
-    >>> from topologies.clusters.names import cluster
-    >>> plan = ParallelPlan(tp=16, pp=9, dp=2, global_batch=2)
-    >>> unlike_groups(plan, "tp", cluster("gb200-nvl72:4"))[:, [0, 7, 8, 15]].tolist()
-    [[0, 7, 8, 15], [64, 71, 72, 79]]
     """
     lines = _lines(plan, axis)
     firsts = np.arange(_product(plan, lines.axes)).reshape(-1, lines.degree, lines.step)[:, 0]

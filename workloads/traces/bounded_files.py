@@ -17,8 +17,7 @@ GZIP = b"\x1f\x8b"
 def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
     """Return the bytes of a file, decompressed if it is gzip.
 
-    Raises InputError for a file that cannot be read, is truncated or corrupt, or is larger than the
-    bound. No more than the bound is decompressed, so that a decompression bomb is refused too.
+    No more than the bound is decompressed, so that a decompression bomb is refused too.
     """
     try:
         with open(path, "rb", opener=open_regular) as raw:

@@ -53,14 +53,7 @@ STANDS_FOR = {
 
 
 def read_chakra(paths: Sequence[Path]) -> Recording:
-    """Read the traces of all ranks.
-
-    ``paths``: one file for each rank, with its number before ``.et``; a single file needs no
-    number.
-
-    Raises InputError for broken protobuf, a missing rank, an unknown or repeated node, and an
-    impossible time. The message names file and node.
-    """
+    """Read the traces of all ranks: one file, or one each with its number before ``.et``."""
     by_rank = _ranks(paths)
     groups = groups_beside(paths)
     columns, versions = Columns(), set()

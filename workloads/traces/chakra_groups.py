@@ -18,11 +18,7 @@ Groups = dict[str, tuple[int, ...]]
 
 
 def groups_beside(paths: Sequence[Path]) -> Groups:
-    """Return the members of process groups from JSON files beside the traces, as ASTRA-sim does.
-
-    Raises InputError for a file with ``group`` in its name that cannot be read. Other files may
-    hold other JSON.
-    """
+    """Return the members of process groups from JSON files beside the traces, as ASTRA-sim does."""
     groups: Groups = {}
     for folder in sorted({path.parent for path in paths}):
         for file in sorted(folder.glob("*.json"))[:8]:

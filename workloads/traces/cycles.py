@@ -52,9 +52,7 @@ def check_acyclic(
     """Refuse nodes that wait for each other, within a rank or across collectives.
 
     ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
-    of joins. ``meets``: nodes of each join, in which the members of a collective meet.
-
-    Raises InputError with the nodes of one cycle.
+    of joins.
     """
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))

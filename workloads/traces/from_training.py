@@ -23,10 +23,7 @@ MOST_RANKS = 4096
 
 
 def training_recording(step: Iteration) -> Recording:
-    """Return the work of every rank of an unfolded step.
-
-    Raises InputError for a folded step, or a step of more ranks than are written.
-    """
+    """Return the work of every rank of an unfolded step."""
     program = step.program
     if int(program.count.max()) > 1:
         raise InputError(

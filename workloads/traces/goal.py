@@ -40,10 +40,7 @@ NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 
 
 def read_goal(paths: Sequence[Path]) -> Recording:
-    """Read a GOAL schedule.
-
-    Raises InputError for a file that is no GOAL schedule. The message names file and line.
-    """
+    """Read a GOAL schedule."""
     if len(paths) != 1:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
     path = paths[0]

@@ -39,11 +39,7 @@ LATEST_US = {"ts": 10**18, "dur": 2**60 // PS_PER_US}
 
 
 def read_kineto(paths: Sequence[Path]) -> Recording:
-    """Read profiles of one rank or several.
-
-    Raises InputError for a file without JSON or accelerator activity, for impossible times, and for
-    a rank with two files. The message names the file.
-    """
+    """Read profiles of one rank or several."""
     _check_count(paths)
     columns, files = Columns(), dict[int, str]()
     recorded_ps, first_rank = 0, LARGEST

@@ -56,9 +56,7 @@ def add_works(
 ) -> None:
     """Add the launches and the work of one rank, with the dependencies that explain every start.
 
-    ``columns``: recording that they are added to. ``works``: work of the rank's chip, sorted by
-    start. ``waits``: calls of each thread that wait for the chip. ``begin_ps``: first time of the
-    profile [ps].
+    ``begin_ps``: first time of the profile [ps].
     """
     streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
     start = columns.add(rank, 0, Node(HOST, "begin", 0))

@@ -76,10 +76,6 @@ def communications(
     Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A kernel
     that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel without any of
     this keeps its recorded time.
-
-    ``complete``: all events of the profile that have a duration. ``device``: events of the device
-    among them. ``launches``: launches by correlation. ``document``: the whole profile, which may
-    list ranks and process groups. ``path``: file of the profile, for messages.
     """
     groups, world = _groups(document), _world(document)
     kernels = {

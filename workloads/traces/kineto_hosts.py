@@ -53,8 +53,7 @@ def host_calls(
 ) -> tuple[dict[int, HostCall], dict[Thread, list[HostCall]]]:
     """Return launches by their correlation, and each thread's calls that wait for the chip.
 
-    ``complete``: events that have a duration. ``time_ps``: function that returns an event's ``ts``
-    or ``dur`` [ps].
+    ``time_ps``: function that returns an event's ``ts`` or ``dur`` [ps].
     """
     launches: dict[int, HostCall] = {}
     waits: dict[Thread, list[HostCall]] = defaultdict(list)

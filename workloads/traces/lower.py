@@ -61,13 +61,8 @@ def lower(
 ) -> Lowered:
     """Return the schedule of a recording on a cluster.
 
-    ``recording``: recording with durations on the cluster's chips, see
-    :mod:`workloads.traces.scaling`. ``communication`` ("simulated", "recorded"): whether
-    communication takes its simulated time on the cluster, or the recorded one. ``stretch``: factor
-    on the simulated times of communication.
-
-    Raises InputError for fewer chips than ranks, collectives that do not match, messages without a
-    partner, and nodes that wait for each other.
+    ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on
+    the cluster, or the recorded one.
     """
     _check_ranks(recording, cluster)
     check_acyclic(recording, recording.src, recording.dst, ())

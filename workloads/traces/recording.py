@@ -118,10 +118,7 @@ class Columns:
         return len(self.cells) // self.WIDTH
 
     def add(self, rank: int, lane: int, node: Node) -> int:
-        """Add a node to a lane of a rank, and return its row.
-
-        Raises InputError for more nodes than are read, and for a number that does not fit a column.
-        """
+        """Add a node to a lane of a rank, and return its row."""
         row = len(self)
         if row >= MOST_NODES:
             raise InputError(too_many_nodes("the traces", MOST_NODES))

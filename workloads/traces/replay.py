@@ -128,11 +128,7 @@ class Replay:
 
 
 def read_traces(paths: str | Path | Sequence[str | Path]) -> Recording:
-    """Read the traces of one job, from files or directories.
-
-    Raises InputError for files that are no traces, or that contradict themselves. The message names
-    file and node.
-    """
+    """Read the traces of one job, from files or directories."""
     several = [paths] if isinstance(paths, str | Path) else paths
     if not several:
         raise InputError("no trace is given. Pass a file, several files, or a directory.")

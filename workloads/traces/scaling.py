@@ -52,9 +52,6 @@ def scaled(
 
     ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
     ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
-
-    Raises InputError for an unknown chip, and for times that cannot be computed without knowing a
-    chip.
     """
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)

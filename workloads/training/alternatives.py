@@ -37,17 +37,9 @@ def alternatives(
     """Return the plausible values of each field that nobody stated, with their times.
 
     One field is changed at a time. A value that the plan refuses, or with which it does not fit in
-    memory, is not plausible.
-
-    Parameters
-    ----------
-    plan : ParallelPlan
-        Its ``assumed`` fields are varied.
-    model : Model
-    cluster : Cluster
-        Cluster without the numbers of the plan's framework, as other frameworks have their own.
-    times : function of a plan
-        Called for the plan itself as well, so that all ratios are of one level of detail.
+    memory, is not plausible. The cluster is that without the numbers of the plan's framework, as
+    others have their own. ``times`` is called for the plan itself too, so that all are of one level
+    of detail.
     """
     if not plan.assumed:
         return ()
@@ -71,10 +63,6 @@ def hull(others: Sequence[Alternative]) -> tuple[float, float]:
     """Return the least and the greatest ratio that all fields together leave open.
 
     Effects of different fields multiply: a recomputed layer is longer under either framework.
-
-    >>> both = [Alternative("recompute", "full", 1.3), Alternative("framework", "fsdp", 1.1)]
-    >>> [round(end, 2) for end in hull([*both, Alternative("overlap", "all", 0.9)])]
-    [0.9, 1.43]
     """
     least = most = 1.0
     for name in {other.field for other in others}:

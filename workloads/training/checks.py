@@ -21,10 +21,7 @@ from workloads.training.program.expert_exchange import routing_mistake
 
 
 def chip_catalogue(cluster: Cluster) -> Catalogue:
-    """Return the catalogue that a cluster's chips are read from.
-
-    Raises InputError for a plain shape, which has no chips.
-    """
+    """Return the catalogue that a cluster's chips are read from."""
     if not cluster.chip:
         raise InputError(
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
@@ -34,21 +31,14 @@ def chip_catalogue(cluster: Cluster) -> Catalogue:
 
 
 def peak_flops_per_s(shapes: RankShapes) -> float:
-    """Headline rate of the chip in the plan's precision [FLOP/s].
-
-    Raises InputError for a precision that the chip does not train in.
-    """
+    """Headline rate of the chip in the plan's precision [FLOP/s]."""
     precision = shapes.plan.precision
     check_precision(precision, shapes.chip, shapes.catalogue, TRAINING, "train")
     return shapes.catalogue.value(shapes.chip, f"{precision}_peak")
 
 
 def check_step(shapes: RankShapes, cluster: Cluster, detail: Detail) -> Memory:
-    """Refuse a step that cannot run, and return the memory of the rank that needs most.
-
-    Raises InputError for a plan that does not suit model, cluster or memory, and for a run that
-    this process has no room for.
-    """
+    """Refuse a step that cannot run, and return the memory of the rank that needs most."""
     model, plan = shapes.model, shapes.plan
     peak_flops_per_s(shapes)
     check_model(plan, model)
@@ -108,10 +98,6 @@ def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> 
     """Refuse shares of the peak that no chip can reach, which wrong values of a chip lead to.
 
     A share above 1 means that the step is shorter than its arithmetic at the peak.
-
-    ``shares_of_peak``: share of the chip's peak that the step reaches, by the name of the measure.
-
-    Raises InputError for a share that is not above 0 and at most 1.
     """
     precision = shapes.plan.precision
     for name, share in shares_of_peak.items():

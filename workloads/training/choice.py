@@ -64,11 +64,7 @@ def tied(
 
 
 def describe(plan: ParallelPlan) -> str:
-    """Describe a plan in one line, without fields that have no influence on it.
-
-    >>> describe(ParallelPlan(tp=8, dp=2, global_batch=4, recompute="full"))
-    'tp 8, pp 1, dp 2, microbatch 1, zero 1, sequence parallel, recompute full'
-    """
+    """Describe a plan in one line, without fields that have no influence on it."""
     words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}"]
     words += [f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if _above(plan, name)]
     words.append(f"microbatch {plan.microbatch}")

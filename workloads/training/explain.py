@@ -94,10 +94,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
 
 
 def input_table(run: Iteration) -> Table:
-    """Return the catalogue's numbers behind the times, each with its value, grade and source.
-
-    Returns ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
-    """
+    """Return the catalogue's numbers behind the times, each with its value, grade and source."""
     catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]

@@ -39,12 +39,7 @@ def complete(
 ) -> ParallelPlan:
     """Return a plan with the framework's usual values for the fields that are not stated.
 
-    ``stated``: fields of :class:`ParallelPlan`; None counts as not stated. ``cluster``: cluster
-    that the data-parallel degree fills. ``lnc``: physical cores of a logical core of Trainium,
-    which says how many ranks a chip has. ``chips``: chips that the data-parallel degree fills,
-    where that is not the whole cluster.
-
-    Raises InputError.
+    ``stated``: fields of :class:`ParallelPlan`; None counts as not stated.
     """
     named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
@@ -190,19 +185,10 @@ def _set_ranks_per_chip(
 
 
 def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
-    """Ranks of a chip.
+    """Ranks of a chip, of whose logical cores each has ``lnc`` physical ones.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    lnc : int, optional
-        Physical cores of a logical core. Without it a chip has one rank, or as many as its
-        catalogue's only row says: two on Trainium1, whose cores cannot be joined.
-
-    Raises
-    ------
-    InputError
-        For another chip than Trainium, or cores that ``lnc`` does not divide.
+    Without ``lnc`` it is one, or as many as the catalogue's only row of the chip says: two on
+    Trainium1, whose cores cannot be joined.
     """
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip:

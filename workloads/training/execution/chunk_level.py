@@ -69,17 +69,7 @@ def expand(
     in_place: bool = True,
     down: tuple[str, ...] = (),
 ) -> Expanded:
-    """Write out the collectives of an iteration.
-
-    ``program``: program that is not folded, as the collectives of all groups share the fabric.
-    ``collectives``: the program at the collective level, without flows on memory. ``as_flows``:
-    write each collective as one flow on the links that it uses, instead of its chunks.
-    ``in_place``: whether the engine runs routines in place. Another engine needs every call written
-    out, so there may be fewer of them. ``down``: links that messages go around.
-
-    Raises InputError for a machine whose collectives are known only by measured times, and for an
-    iteration of too many ops.
-    """
+    """Write out the collectives of an iteration."""
     if covers(cluster):
         raise InputError(
             f"collectives of {cluster.name} are known by the times that NCCL takes, not by their "

@@ -42,10 +42,7 @@ than that."""
 def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
     """Return a collective as a single op that uses the links and adapters that its chunks use.
 
-    ``chunks``: the collective at the chunk level. ``duration_ps``: time of the collective alone,
-    from the collective level [ps].
-
-    Raises InputError for a collective of over nine seconds, whose work exceeds the largest flow.
+    ``duration_ps``: time of the collective alone, from the collective level [ps].
     """
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(

@@ -73,10 +73,7 @@ class Disturbance:
         return mix_array(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
     def slowness(self, ranks: IntArray) -> IntArray:
-        """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,).
-
-        Raises InputError for a straggler that is none of the ranks.
-        """
+        """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,)."""
         excess = np.zeros(len(ranks), np.int64)
         for rank, factor in self.stragglers:
             here = ranks == rank
@@ -88,23 +85,13 @@ class Disturbance:
         return excess
 
     def slow_rows(self, ranks: IntArray) -> IntArray:
-        """Return the rows of the stragglers among ranks, which no other rank equals, ascending.
-
-        Raises InputError for a straggler that is none of the ranks.
-        """
+        """Return the rows of the stragglers among ranks, which no other rank equals, ascending."""
         self.slowness(ranks)
         return np.flatnonzero(np.isin(ranks, [rank for rank, _ in self.stragglers]))
 
 
 def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
-    """Return the disturbance that options of the command line state.
-
-    ``jitter``: standard deviation of a kernel's time over its mean. ``stragglers``: slow ranks,
-    each as ``RANK:FACTOR``.
-
-    >>> disturbance(0.01, 0, ["17:1.25"]).stragglers
-    ((17, 1.25),)
-    """
+    """Return the disturbance that options of the command line state."""
     return Disturbance(jitter, seed, tuple(_straggler(text) for text in stragglers))
 
 
@@ -146,15 +133,8 @@ def disturbed_array(
 ) -> IntArray:
     """Return the disturbed durations of ops [ps]; all arguments are broadcast against each other.
 
-    ``duration_ps``: undisturbed durations [ps]. ``key``: seeds of the ops' ranks, from
-    ``Disturbance.keys``. ``op``: numbers of the ops within their ranks. ``slow``: excess of the
-    ranks' times, from ``Disturbance.slowness``. ``table`` (1024,): quantiles of the jitter, from
+    ``duration_ps``: undisturbed durations [ps]. ``table`` (1024,): quantiles of the jitter, from
     ``Disturbance.table``.
-
-    >>> how = Disturbance(stragglers=((0, 1.5),))
-    >>> rank = np.array([0, 1])
-    >>> disturbed_array(np.int64(1000), how.keys(rank), np.int64(7), how.slowness(rank), how.table)
-    array([1500, 1000])
     """
     slowed = _scale_array(duration_ps, slow)
     code = mix_array(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(
@@ -203,8 +183,6 @@ def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
     """Return the schedule of a program with disturbed kernels.
 
     A kernel that is a flow on memory has its rate changed instead of its duration.
-
-    ``schedule``: schedule from :func:`workloads.training.execution.lower.lower`: ops, then joins.
     """
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = np.cumsum(length) - length

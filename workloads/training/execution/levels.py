@@ -53,13 +53,7 @@ class Ready:
     def run(
         self, engine: str, progress: Progress | None = None
     ) -> tuple[Trace | RankVector, Trace | None]:
-        """Run the program, and without its disturbances as well if it has some.
-
-        Returns
-        -------
-        trace : Trace or RankVector
-        undisturbed : Trace or None
-        """
+        """Run the program, and without its disturbances as well if it has some."""
         if self.schedule is None:
             return evaluate(self.program, self.disturbed, progress=progress), None
         undisturbed = None if self.undisturbed is None else _run(self.undisturbed, engine)
@@ -84,12 +78,7 @@ def ready(
     """Prepare the run of a program at a level of detail.
 
     ``level`` ("chunk", "flow", "collective", "rank-vector"). ``engine`` ("fast", "reference"):
-    engine that will run it. ``structures``: cache that programs share whose ops differ only in
-    their times and sizes. ``healthy``: the same rows without faults that lengthen collectives, to
-    compare with.
-
-    Raises InputError for faults at a level that simulates none, or of a resource that it does not
-    have.
+    engine that will run it.
     """
     if level == "rank-vector" and faults:
         raise InputError(
@@ -122,8 +111,8 @@ def ready(
 def automatic(program: Program, faults: Sequence[Fault], *, exact_vector: bool = False) -> str:
     """Return the level that ``auto`` chooses for a program, which may be folded.
 
-    ``exact_vector``: whether the rank vector, which keeps no trace, is also taken for fewer ranks
-    where it gives the same times sooner.
+    With ``exact_vector`` the rank vector, which keeps no trace, is also taken for fewer ranks where
+    it gives the same times sooner.
     """
     if len(program) > LARGEST_ENGINE_RANKS and not faults:
         return "rank-vector"

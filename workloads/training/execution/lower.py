@@ -58,10 +58,6 @@ def lower(program: Program, *, memory: bool = False, structures: ByValue | None 
     Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
     ``count``, the number of equal ranks that an op stands for. A join has the labels of its group's
     first member.
-
-    ``memory``: whether ops that contend for their rank's memory are flows on it, as resource
-    ``hbm``. Without contention the times are the same either way. ``structures``: cache of what
-    programs share whose ops differ only in their times and sizes.
     """
     memory = memory and program.memory_bytes_per_s > 0
     if structures is None:

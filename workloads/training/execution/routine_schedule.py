@@ -27,12 +27,7 @@ class Called:
 def with_routines(
     collectives: Schedule, called: list[Called], communications: IntArray
 ) -> tuple[Schedule, Routines]:
-    """Return a schedule of the ops of ranks, then of each collective and the join that ends it.
-
-    ``collectives``: ops of ranks, with every collective as one op. ``called``: collectives that
-    stand behind them. ``communications``: ops of ``collectives`` that become joins, as a called
-    collective takes their time.
-    """
+    """Return a schedule of the ops of ranks, then of each collective and the join that ends it."""
     kind, duration, resource = (
         column.copy()
         for column in (collectives.kind, collectives.duration_ps, collectives.resource)

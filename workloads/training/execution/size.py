@@ -56,8 +56,8 @@ class Size:
 def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> Size:
     """Estimate the ops of a run; the estimate is at most a tenth too low.
 
-    ``every_rank``: whether every rank is simulated. Otherwise two ranks of each stage are counted,
-    as folding leaves about that many.
+    Unless ``every_rank`` is simulated two ranks of each stage count, as folding leaves about as
+    many.
     """
     plan = shapes.plan
     rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
@@ -87,10 +87,7 @@ def rank_ops(shapes: RankShapes, iterations: int) -> list[int]:
 
 
 def check_size(size: Size, level: str, engine: str, ranks: int) -> None:
-    """Refuse a run that this process has no room for.
-
-    Raises InputError with ops, bytes, the limit, and a remedy.
-    """
+    """Refuse a run that this process has no room for."""
     limit = machine_bytes()
     needed = size.memory_bytes(level, engine, ranks)
     numbered = level == "rank-vector" or size.ops <= MOST_ENGINE_OPS

@@ -55,8 +55,6 @@ def repeats(plan: ParallelPlan, longest: int) -> bool:
 
     Stages with several chunks have none: their rounds have as many microbatches as there are
     stages.
-
-    ``longest``: microbatches of a longer step, which must have more of the same rounds.
     """
     return bool(_stretches(plan, longest))
 
@@ -72,9 +70,6 @@ def microbatch_ps(
     earlier one. The state of a rank is which ops are done, and since when the others are ready or
     running. How much of an op is left may depend on the ops that ran beside it, so all ops of a
     whole period before each instant are compared.
-
-    ``program``: one optimizer step of the plan, folded or not. ``trace``: its run without faults
-    and jitter. ``longest``: most microbatches of a step whose time follows.
 
     Returns None if the step does not repeat itself exactly, or has no trace of every op.
     """

@@ -105,14 +105,7 @@ def composed(
     per_token: int,
     iterations: int = 1,
 ) -> Composed:
-    """Time the groups that cross faults of links and adapters with them.
-
-    ``program``: program of all ranks. ``faults``: faults of cables and adapters, as stated.
-    ``per_token``: experts of a token. ``iterations``: steps in a row that the program has.
-
-    Raises InputError for a resource that the cluster does not have, a fault that does not stand
-    from the start, an adapter that is dead, and a chip that has no other way to another.
-    """
+    """Time the groups that cross faults of links and adapters with them."""
     damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
     worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()
     for exchange in program.exchanges:
@@ -196,16 +189,7 @@ def _add(
 
 
 class _Damage:
-    """Faults of links and adapters of a cluster, and what they cost the calls of a plan's groups.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    faults : sequence of Fault
-    plan : ParallelPlan
-    per_token : int
-        Experts of a token.
-    """
+    """Faults of links and adapters of a cluster, and what they cost calls of a plan's groups."""
 
     def __init__(
         self, cluster: Cluster, faults: Sequence[Fault], plan: ParallelPlan, per_token: int

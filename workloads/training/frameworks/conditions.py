@@ -56,17 +56,6 @@ class Conditions:
         """Return the framework of a plan with the settings that the conditions stand for.
 
         A plan that names no framework keeps to the usual one, and the text begins with the colon.
-
-        Parameters
-        ----------
-        stated : mapping
-            Fields of the plan; its ``framework`` may be missing.
-        cluster : Cluster
-
-        Raises
-        ------
-        InputError
-            For a condition that the framework does not have on this chip.
         """
         text = str(stated.get("framework") or "")
         words = self._words(cluster)

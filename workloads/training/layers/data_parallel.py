@@ -43,19 +43,6 @@ def bucket_parameters(shapes: RankShapes) -> int:
 
     It follows from the plan's ``bucket_bytes``, else from the default of the library that trains on
     the chip: on Trainium neuronx-distributed, elsewhere Megatron-LM.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> from workloads.models.huggingface import named
-    >>> from workloads.training.plan.plan import ParallelPlan
-    >>> plan = ParallelPlan(dp=64, global_batch=64)
-    >>> some = RankShapes(named("gpt3-175b"), plan, "h100", shipped_catalogue())
-    >>> bucket_parameters(some), bucket_parameters(replace(some, chip="trn2"))
-    (64000000, 134217728)
-    >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
-    25000000
     """
     plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.catalogue).name}"
     if plan.bucket_bytes:
@@ -66,20 +53,7 @@ def bucket_parameters(shapes: RankShapes) -> int:
 
 
 def buckets(sizes: Sequence[int], least: int) -> list[range]:
-    """Divide consecutive layers into stretches that have at least ``least`` parameters each.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Parameters of each layer.
-    least : int
-        Smallest number of parameters of a stretch; only the last one may have fewer.
-
-    Examples
-    --------
-    >>> buckets([3, 3, 3, 3, 3], 5)
-    [range(0, 2), range(2, 4), range(4, 5)]
-    """
+    """Divide consecutive layers into stretches of ``least`` parameters or more, but the last."""
     runs, begin, held = [], 0, 0
     for number, size in enumerate(sizes, start=1):
         held += size
@@ -204,8 +178,6 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
     """Return the parameters of a share that one rank keeps, whether or not replicas divide them.
 
-    Examples
-    --------
     >>> sharded(True, Share(80, 10), 8, 2), sharded(False, Share(80, 10), 8, 2)
     (15, 90)
     """

@@ -65,16 +65,7 @@ def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
 
 
 def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tuple[LayerOp, ...]:
-    """Return the steps of one layer's backward pass of a microbatch.
-
-    Parameters
-    ----------
-    shapes : RankShapes
-    moe : bool
-        Whether the layer has experts.
-    again : bool
-        Whether the plan's full recomputation runs this layer's forward pass again before.
-    """
+    """Return the steps of one layer's backward pass; ``again`` its forward pass runs before."""
     return _backward(_Alike(shapes), moe, again)
 
 

@@ -46,19 +46,8 @@ class ReplicaExchange:
         """Divide layers into stretches, each of which ends with a bucket of gradients.
 
         Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of more.
-
-        Parameters
-        ----------
-        layers : int array (layers,)
-            Layers in the order of the pass.
-        reduces : bool
-            Whether gradients are reduced during this pass.
-
-        Returns
-        -------
-        stretches : list of Stretch
-        left : Share
-            Parameters whose gradients fill no bucket.
+        ``layers`` (layers,) are in the order of the pass. The second result are the parameters
+        whose gradients fill no bucket.
         """
         plan, shares = self._plan, self.parameters.trained(layers)
         least = 1 if plan.sharding >= 2 else self.parameters.bucket
@@ -115,16 +104,7 @@ class ReplicaExchange:
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
-        """Return the time for which kernels wait for shards of other ranks, as a step.
-
-        Parameters
-        ----------
-        layers : int array (layers,)
-        gathers : bool
-            Whether the pass gathers the layers' parameters.
-        reduces : bool
-            Whether the pass reduces their gradients.
-        """
+        """Return the time for which kernels wait for shards of other ranks, as a step."""
         parameters = self.parameters
         rate_bytes_per_s = sharded_bytes_per_s(parameters.shapes, self.job)
         if not rate_bytes_per_s or not len(layers):

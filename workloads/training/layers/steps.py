@@ -89,12 +89,6 @@ def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> li
     """Leave out the steps whose names begin with ``prefix`` and one of ``parts``.
 
     Steps that waited for one of them wait for the step before instead.
-
-    Examples
-    --------
-    >>> sums = collective("mlp.reduce", "tp", "all-reduce", 8)
-    >>> [step.name for step in without([sums, sums._replace(name="mlp.up")], "mlp.", ("reduce",))]
-    ['mlp.up']
     """
     starts = tuple(prefix + part for part in parts)
     dropped = {step.name for step in steps if step.name.startswith(starts)}

@@ -74,11 +74,7 @@ def tokens_of(plan: ParallelPlan) -> int:
 def layer_activations(
     model: Model, plan: ParallelPlan, *, moe: bool = False, stack: Stack = Stack()
 ) -> int:
-    """Size of the activations that one layer keeps of a microbatch on one rank [B].
-
-    ``plan``: under its full recomputation only the layer's input is stack. ``moe``: whether the
-    layer has experts. ``stack``: tensors that are stack.
-    """
+    """Size of the activations that one layer keeps of a microbatch on one rank [B]."""
     tokens = tokens_of(plan)
     elements = tokens * model.hidden // plan.sp
     if plan.recompute == "full":

@@ -25,9 +25,6 @@ def memory_in_use(
     Weights, gradients and optimizer states are in memory throughout the step. The activations of a
     microbatch in a chunk of layers are in memory from the start of its first op there to the end of
     its last. Buffers and fragments, which exist only for a moment, are not counted.
-
-    ``trace``: training step whose ops are labelled by rank, stage, layer and microbatch. A trace
-    without these labels has no counter. ``chip``: catalogue part.
     """
     labels = trace.schedule.labels
     if any(name not in labels for name in ("rank", "stage", "layer", "microbatch")):

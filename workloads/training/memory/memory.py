@@ -119,18 +119,7 @@ class Memory:
 
 
 def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, chip: str) -> Memory:
-    """Return the memory of a rank of one stage.
-
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-    stage : int
-    catalogue : Catalogue
-        Its part ``training`` has the number of tensors and bytes that the framework keeps.
-    chip : str
-        Catalogue part of the chip.
-    """
+    """Return the memory of a rank of one stage."""
     capacity = usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip
     return _memory(model, plan, stage, stack_of(catalogue), capacity)
 
@@ -277,11 +266,7 @@ def _divided(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> Parallel
 def check_memory(
     memory: Memory, model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str
 ) -> None:
-    """Refuse a plan that does not fit in memory even at the least that a stack may need.
-
-    Raises InputError with the size of every part, what is lacking at the least and
-    likely, and changes each of which makes the plan fit.
-    """
+    """Refuse a plan that does not fit in memory even at the least that a stack may need."""
     if memory.fits:
         return
     numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())

@@ -161,13 +161,7 @@ def check_field(name: str, value: object) -> None:
 def nearest(degree: int, size: int, heads: int = 1) -> int:
     """Return the degree nearest to the stated one that divides a size, for a remedy in a message.
 
-    ``degree``: degree that was stated. ``size``: size that a degree must divide. ``heads``:
-    key-value heads, of which a degree must be a divisor or a multiple.
-
     Of two that are equally near, it is the smaller one.
-
-    >>> nearest(3, 8), nearest(6, 24, 8)
-    (2, 4)
     """
     divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
     fitting = [d for d in divisors if heads % d == 0 or d % heads == 0]

@@ -29,11 +29,7 @@ def script_options(
 
     Literal assignments such as ``TP=8`` and ``${TP:-8}`` are put in. A value that a condition, the
     environment or a computation decides, and one that is stated twice and differently, is
-    :class:`Unknown`.
-
-    ``flags``: options that take no value, so that the word after them is not theirs.
-
-    Raises InputError for quotes that do not close.
+    :class:`Unknown`. The word after an option of ``flags`` is not its value.
 
     >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
     {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}

@@ -95,13 +95,7 @@ class OtherPlan:
 
 
 def other_plan(path: Path, text: str) -> OtherPlan | None:
-    """Return the plan that a file of another tool holds; None for a file of no known tool.
-
-    ``path``: its ending says whether the text is TOML, JSON, or YAML or a command line. ``text``:
-    content of the file.
-
-    Raises InputError for a file of a known tool that cannot be read.
-    """
+    """Return the plan that a file of another tool holds; None for a file of no known tool."""
     keys = _flattened(path, text)
     # Megatron-LM's YAML has underscores where its command line has hyphens.
     hyphened = {

@@ -54,11 +54,7 @@ class Share(NamedTuple):
 
 
 def total(shares: Sequence[Share]) -> Share:
-    """Sum of several shares.
-
-    >>> total([Share(1, 2), Share(3, 4)])
-    Share(dense=4, experts=6)
-    """
+    """Sum of several shares."""
     return Share(sum(share.dense for share in shares), sum(share.experts for share in shares))
 
 

@@ -83,17 +83,8 @@ class Placement:
 def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = None) -> Placement:
     """Put the ranks of a plan on the chips of a cluster.
 
-    ``plan``: plan whose ``order`` says which axis changes fastest with the rank number. ``chips``
-    (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as many, and so
-    on; by default as :func:`usual_chips` says.
-
-    Raises InputError for a list of chips of another length, or with a chip that is unknown or named
-    twice.
-
-    >>> from topologies.clusters.names import cluster
-    >>> plan = ParallelPlan(tp=4, dp=4, global_batch=4)
-    >>> place(plan, cluster("trn2.48xlarge")).groups("tp")[1].tolist()
-    [4, 5, 6, 7]
+    ``chips`` (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as many,
+    and so on; by default as :func:`usual_chips` says.
     """
     needed = -(-plan.ranks // plan.ranks_per_chip)
     usual = chips is None
@@ -128,10 +119,6 @@ def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntAr
     tp, cp or experts then reaches from one rack to the next: a job of 256 chips has 64 of the 72
     chips of four racks. Otherwise chips are used in ascending order. So are those of servers, which
     jobs fill, and of tori, whose rings need whole sides.
-
-    ``places``: numbers among the plan's chips, from 0.
-
-    Returns the chip of the cluster at each of the places.
 
     >>> from topologies.clusters.names import cluster
     >>> plan = ParallelPlan(dp=128, ep=64, global_batch=128)

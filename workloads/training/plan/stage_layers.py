@@ -24,11 +24,7 @@ from workloads.training.plan.schedules import pipeline_schedule
 
 @lru_cache(maxsize=1024)
 def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk, as even as possible.
-
-    >>> layer_counts(6, 4), layer_counts(5, 4)
-    ((1, 2, 2, 1), (1, 1, 2, 1))
-    """
+    """Layers of each chunk, as even as possible."""
     most = -(-layers // chunks)
     shorter = [chunks - 1, *range(chunks - 1)][: chunks * most - layers]
     return tuple(most - (chunk in shorter) for chunk in range(chunks))
@@ -68,10 +64,6 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
 
     The output layer counts as well, so that the last stages may be left without a layer (nanotron,
     ``build_model`` and ``get_block_compute_costs``).
-
-    >>> from workloads.models.huggingface import named
-    >>> layers_by_cost(named("llama-3.1-8b"), 4)
-    (9, 9, 8, 6)
     """
     products = 4 * model.query_width * model.hidden + 3 * model.ffn * model.hidden
     whole = model.layers * products + model.vocab * model.hidden
@@ -88,9 +80,6 @@ def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]
 
     Returns ``number`` (stages, vpp): number in the model of each chunk of each stage. ``stage``
     (chunks,): stage that holds each chunk of the model.
-
-    >>> [numbers.tolist() for numbers in chunk_numbers("interleaved", 2, 2)]
-    [[[0, 2], [1, 3]], [0, 1, 0, 1]]
     """
     pipeline = pipeline_schedule(schedule)
     number = [[pipeline.number(pp, stage, chunk) for chunk in range(vpp)] for stage in range(pp)]
@@ -125,12 +114,7 @@ def _kinds_of_chunks(
 
 
 def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]:
-    """Count the layers that a stage holds by kind.
-
-    >>> from workloads.models.huggingface import named
-    >>> stage_kinds(named("deepseek-v3"), ParallelPlan(pp=2, global_batch=2), 0)
-    (3, 28)
-    """
+    """Count the layers that a stage holds by kind."""
     chunks, kinds = kinds_of_chunks(model, plan), len(model.kinds)
     held = [chunks[plan.pipeline.number(plan.pp, stage, chunk)] for chunk in range(plan.vpp)]
     return tuple(
@@ -164,11 +148,7 @@ def _unlike_stages(
 
 
 def end_stages(plan: ParallelPlan) -> tuple[int, int]:
-    """Return the stages of the model's first chunk, with the embedding, and last, with the output.
-
-    >>> end_stages(ParallelPlan(pp=4, global_batch=4))
-    (0, 3)
-    """
+    """Return the stages of the model's first chunk, with the embedding, and last, the output."""
     return 0, plan.pipeline.stage(plan.pp, plan.pp * plan.vpp - 1)
 
 
@@ -179,12 +159,7 @@ def is_moe(model: Model, layers: IntArray) -> IntArray:
 
 
 def layer_kinds(model: Model, layers: IntArray) -> IntArray:
-    """Return the number of each layer's kind in ``model.kinds``.
-
-    >>> from workloads.models.huggingface import named
-    >>> layer_kinds(named("deepseek-v3"), np.array([0, 2, 3, 60])).tolist()
-    [0, 0, 1, 1]
-    """
+    """Return the number of each layer's kind in ``model.kinds``."""
     return _kind_numbers(model)[np.asarray(layers, np.int64)]
 
 

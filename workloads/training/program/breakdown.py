@@ -86,11 +86,8 @@ def breakdown(
 ) -> RankTimes:
     """Return the time of each rank by category.
 
-    ``trace``: trace of a schedule with the labels ``rank``, ``what`` and ``count``.
-    ``undisturbed``: the same schedule run without jitter and faults. Without it no time counts as
-    waiting for stragglers. ``times``: result of :func:`hidden_and_exposed`, if it is computed
-    already. ``like`` (ranks,): number of the rank of the undisturbed run that each rank equals
-    there, where equal ranks were run once; by default each equals that of its own number.
+    ``like`` (ranks,): number of the rank of the undisturbed run that each rank equals there, where
+    equal ranks were run once; by default each equals that of its own number.
     """
     times = hidden_and_exposed(trace) if times is None else times
     ranks = np.asarray(times.groups)

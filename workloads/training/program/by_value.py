@@ -24,19 +24,6 @@ class ByValue:
 
     Code that builds several programs owns such a cache and drops it at the end. When it is full,
     the results that were not used for longest go.
-
-    Parameters
-    ----------
-    most : int
-        Largest sum of the sizes of the results that are kept, in numbers. A result that is larger
-        by itself is not kept.
-
-    Examples
-    --------
-    >>> kept = ByValue()
-    >>> for _ in range(2):
-    ...     total = kept.once(lambda: print("summed") or 3, 1, "sum", np.array([1, 2]))
-    summed
     """
 
     def __init__(self, most: int = MOST_NUMBERS):
@@ -53,8 +40,6 @@ class ByValue:
         """Return the result of ``make``, or that of an earlier call with equal parts.
 
         ``make``: function whose result follows from the parts. Nobody may change its arrays.
-        ``size``: approximate size of the result, in numbers. ``*parts``: contents that the result
-        follows from, and a name for what it is.
         """
         key = digest(parts)
         if key in self._kept:

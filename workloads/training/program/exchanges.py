@@ -61,20 +61,8 @@ class Exchanges:
     The costs of calls are computed once for all stages that make the same calls on groups whole
     periods apart.
 
-    Parameters
-    ----------
-    placed : PlacedGroups
-        Groups of the plan's ranks.
-    plan : ParallelPlan
-    catalog : Catalog
-        The different steps of all stages.
-    streams : tuple of Stream
-        Ops of each stage.
-    memory_bytes_per_s : int
-        Rate of a rank's memory [B/s]; 0 where contention for it is not simulated.
-    per_token : int
-        Experts of a token.
-    costs : GroupCosts
+    ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for it is not
+    simulated.
     """
 
     def __init__(

@@ -34,11 +34,9 @@ def routed_ps(
     It is the longer one of two all-to-alls that run at once: of tokens over the network, between
     ranks at the same place on their servers, and of copies over the links within a server.
 
-    ``group``: all ranks among which experts are divided. ``nodes``: largest number of servers that
-    the experts of a token lie on. ``per_token``: experts of a token. ``size_bytes``: size of the
-    copies of a rank's tokens, one for each of their experts [B]. ``at``: place in the group of the
-    chip whose peers and neighbours are timed; by default all are alike. ``timed``: returns the time
-    of a call [ps].
+    ``size_bytes``: size of the copies of a rank's tokens, one for each of their experts [B].
+    ``at``: place in the group of the chip whose peers and neighbours are timed; by default all are
+    alike. ``timed``: returns the time of a call [ps].
     """
     cluster, chips = group.cluster, np.asarray(group.chips)
     server, place = np.divmod(chips, cluster.chips_per_domain)
@@ -53,11 +51,7 @@ def routed_ps(
 
 
 def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None = None) -> str:
-    """Return the reason why experts cannot be reached by one copy a server; empty if they can.
-
-    ``chips``: chips in order of rank, as :func:`workloads.training.plan.placement.place` takes
-    them.
-    """
+    """Return the reason why experts cannot be reached by one copy a server; empty if they can."""
     if not plan.routed_nodes:
         return ""
     placed = place(plan, cluster, chips)

@@ -53,11 +53,7 @@ class Folded(NamedTuple):
 def fold(
     program: Program, apart: IntArray | None = None, structures: ByValue | None = None
 ) -> Program:
-    """Return the program with one row for each kind of equal ranks.
-
-    ``apart``: rows that are kept apart from all others, as a fault strikes them. ``structures``:
-    cache that programs share whose groups and their costs are alike.
-    """
+    """Return the program with one row for each kind of equal ranks; faults keep rows ``apart``."""
 
     def folded() -> Folded:
         return _folded(program, equal_ranks(program, apart))
@@ -206,8 +202,7 @@ def _alike(mark: IntArray, met: IntArray, sizes: IntArray, times: int) -> bool:
     """Return whether an exchange splits no class: its ranks have equal marks, or none has any.
 
     ``mark`` (rows, members): mark of each member of the groups. ``met`` (rows, members): class of
-    each member. ``sizes`` (classes,): ranks of each class. ``times``: groups that each row stands
-    for.
+    each member. ``sizes`` (classes,): ranks of each class.
     """
     class_mark = np.zeros(len(sizes), np.int64)
     class_mark[met] = mark

@@ -43,10 +43,7 @@ EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))  # a table without ops
 
 
 class Catalog:
-    """The different steps of all stages, numbered in order of their first use.
-
-    ``steps``: step of each number.
-    """
+    """The different steps of all stages, numbered in order of their first use."""
 
     def __init__(self) -> None:
         self.steps: list[LayerOp] = []

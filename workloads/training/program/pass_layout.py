@@ -31,11 +31,7 @@ def gathered_ops(catalog: Catalog, stretches: Sequence[Gathered]) -> list[Ops]:
 
 
 class PassLayout:
-    """Builder of the ops of one stage's passes.
-
-    ``passes``: steps of each pass.
-    ``catalog``: numbers of the steps.
-    """
+    """Builder of the ops of one stage's passes."""
 
     def __init__(self, passes: StagePasses, catalog: Catalog):
         self.passes = passes

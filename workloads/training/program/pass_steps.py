@@ -52,12 +52,7 @@ class PassSteps:
 
 
 class StagePasses:
-    """Steps of the passes of one stage.
-
-    ``job``: plan of the whole job, of which the shapes may show a part.
-    ``parameters``: parameters that a rank of the stage holds and trains.
-    ``exchange``: communication of the rank with its replicas.
-    """
+    """Steps of the passes of one stage; the shapes may show a part of the plan of a ``job``."""
 
     def __init__(self, shapes: RankShapes, stage: int, job: ParallelPlan):
         self.shapes = shapes
@@ -69,9 +64,7 @@ class StagePasses:
     def steps(self, phase: int, chunk: int, *, last: bool) -> PassSteps:
         """Return the steps of a pass.
 
-        ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``. ``chunk``: number of the chunk among
-        those of the stage. ``last``: whether it is the last pass of this phase through the chunk,
-        after which gradients are complete.
+        ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
         """
         if phase == FORWARD:
             return self._forward(chunk)

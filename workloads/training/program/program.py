@@ -83,11 +83,7 @@ def program(
     iterations: int = 1,
     shared: SharedParts | None = None,
 ) -> Program:
-    """Return the program of one iteration, or of several in a row, on placed ranks.
-
-    ``iterations``: optimizer steps in a row. ``shared``: parts that programs on the same cluster
-    have in common.
-    """
+    """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts()
     streams = _streams(shapes, catalog, iterations, shared)

@@ -60,10 +60,6 @@ def draws(
 
     ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op alone
     [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
-
-    >>> drawn, lasts = draws(np.array([10**9, 7]), np.array([3 * 10**9, 10**12]), 2 * 10**12)
-    >>> drawn.rate_bytes_per_s.tolist(), lasts.tolist()
-    ([333333333334, 0], [3000000000, 1000000000000])
     """
     columns = [
         _draw(int(size), int(lasts), most_bytes_per_s)

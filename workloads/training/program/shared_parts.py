@@ -37,9 +37,6 @@ class SharedParts:
 
     Code that builds several programs, such as a search or the two runs of a long step, passes the
     same cache to all of them and drops it at the end. Results do not depend on it.
-
-    ``structures``: results that follow from the order of ops. Programs on several clusters may
-        share them.
     """
 
     def __init__(self, structures: ByValue | None = None):

@@ -33,10 +33,7 @@ LaidOut = tuple[int, Ops, tuple[LayerOp, ...]]
 
 
 class BuiltPasses:
-    """Passes of one program, built once for all stages with the same chunks.
-
-    ``laid_out``: passes by :meth:`StagePasses.likeness`; several programs may share them.
-    """
+    """Passes of one program, built once for all stages with the same chunks."""
 
     def __init__(self, laid_out: dict[Hashable, LaidOut]):
         self.laid_out = laid_out
@@ -92,11 +89,7 @@ class StageParts(NamedTuple):
 def stage_parts(
     shapes: RankShapes, stage: int, catalog: Catalog, built: BuiltPasses | None = None
 ) -> StageParts:
-    """Return the parts of the ops of a rank of a stage.
-
-    ``catalog``: numbers of the steps; new steps are added. ``built``: passes that stages with the
-    same chunks share.
-    """
+    """Return the parts of the ops of a rank of a stage."""
     plan = shapes.plan
     builder = Builder(shapes, stage, catalog, built=built)
     order = _order(plan.pipeline, plan.pp, stage, plan.microbatches, plan.vpp)
@@ -124,8 +117,7 @@ def stage_ops(
 ) -> StageOps:
     """Return the ops of a rank of a stage in one or several iterations.
 
-    ``stream_of`` (steps,): stream of each step. ``iterations``: optimizer steps in a row.
-    Microbatches are numbered on from one to the next.
+    ``stream_of`` (steps,): stream of each step.
     """
     order, which, start = parts.order.passes, parts.order.which, parts.start
     all_passes = sequence(parts.blocks, which, order.microbatch)
@@ -168,12 +160,7 @@ def _last_of_each(kind: IntArray) -> IntArray:
 
 
 class Builder:
-    """Builder of the ops of one stage.
-
-    ``passes``: steps of each pass.
-    ``catalog``: numbers of the steps.
-    ``built``: passes that stages with the same chunks share.
-    """
+    """Builder of the ops of one stage."""
 
     def __init__(
         self,

@@ -17,8 +17,6 @@ def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
 
     ``values`` (places,): values from 0. ``low, high`` (stretches,): ends of the stretches, both
     ascending.
-
-    Raises ValueError for ends that do not ascend.
     """
     if (np.diff(low) < 0).any() or (np.diff(high) < 0).any():
         raise ValueError("the ends of stretches must ascend")

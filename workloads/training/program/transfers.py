@@ -36,10 +36,7 @@ def sent(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
 
 
 def received(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
-    """Return the steps that receive a chunk's input, and gather it where ranks need all of it.
-
-    The parameters are those of :func:`sent`.
-    """
+    """Return the steps that receive a chunk's input, and gather it where ranks need all of it."""
     plan, size = shapes.plan, _carried(shapes)
     axis = _axis(plan, number, way, leaves=False)
     if not axis:

@@ -21,9 +21,8 @@ and on the chain, where it may begin later and so leave a gap."""
 def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
     """Return the place of each part, int64 (parts,).
 
-    ``nodes``: nodes of the program, whose parts are placed. ``base`` (parts,): parts that are known
-    to follow one another on every rank. ``allowed`` (parts,): parts that may join the chain where
-    they lie between two neighbours of its base.
+    ``base`` (parts,): parts that are known to follow one another on every rank. ``allowed``
+    (parts,): parts that may join the chain where they lie between two neighbours of its base.
     """
     stages, parts = len(nodes.base) - 1, len(nodes.stage)
     position, after = np.full((2, parts), -1)

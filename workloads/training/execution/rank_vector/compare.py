@@ -36,9 +36,7 @@ def compare(
 ) -> Followed:
     """Find where the time of all ranks goes, and how much longer they wait than undisturbed.
 
-    ``machine``: the disturbed program, laid out for evaluation. ``order`` (nodes,): nodes in order
-    of start without disturbance. ``usual``: idle times without disturbance. ``progress``: see
-    :func:`~workloads.training.execution.rank_vector.evaluate`.
+    ``order`` (nodes,): nodes in order of start without disturbance.
     """
     cut = cut_tapes(machine.nodes, machine.layout.wide, order, machine.layout.widest)
     if cut is None:

@@ -94,11 +94,7 @@ def usual_of(idle: IntArray, like: IntArray) -> Usual:
 
 
 def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -> Cover:
-    """Return a cover without intervals.
-
-    ``unions``: unions of several categories. ``sizes``: stages, and rows of a block. ``room``: gaps
-    that are remembered for each stage.
-    """
+    """Return a cover without intervals."""
     stages, rows = sizes
 
     def flat(*shape: int) -> IntArray:

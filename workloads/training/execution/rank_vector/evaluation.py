@@ -56,13 +56,9 @@ def evaluate(
 ) -> RankVector:
     """Evaluate a program for all its ranks.
 
-    ``program``: program of an iteration; it must not be folded if it is to be disturbed.
-    ``disturbance``: jitter and stragglers; none by default. ``progress``: called with the name of a
-    stage of the work, how much of it is done, and how much there is. ``threads``: threads that work
-    on blocks of ranks at the same time, by default one for each core. The times are the same for
-    any number.
-
-    Raises ScheduleError if ops wait for each other in a cycle, or the run may pass the horizon.
+    ``disturbance``: jitter and stragglers; none by default. ``threads``: threads that work on
+    blocks of ranks at the same time, by default one for each core. The times are the same for any
+    number.
     """
     disturbance = disturbance or Disturbance()
     if disturbance and (program.count > 1).any():

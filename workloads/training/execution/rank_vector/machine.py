@@ -43,15 +43,8 @@ MOST_TABLES = 512
 class Machine:
     """A program laid out for evaluation.
 
-    ``nodes``: nodes that all ranks of a stage have in common.
-    ``layout``: places of ranks in blocks.
-    ``tape``: instructions in phases, between which calls of wide exchanges meet.
-    ``unions``: unions of categories that the breakdown follows.
-    ``work``: columns of the nodes that compiled code reads.
-    ``kernels``: disturbance of each rank's kernels.
-    ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``.
-    ``meet_ps``: start of each call of each group of the wide exchanges [ps].
-    ``threads``: threads that work at the same time.
+    ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``. ``meet_ps``:
+    start of each call of each group of the wide exchanges [ps].
     """
 
     def __init__(self, program: Program, nodes: Nodes, disturbance: Disturbance, threads: int):
@@ -140,9 +133,7 @@ def go_through(
 ) -> None:
     """Carry out phases, one by one, on all blocks, and find when wide exchanges meet.
 
-    ``phases``: first instruction of each phase, and one past the last. ``end`` (blocks · clocks of
-    the tape,): clocks of all blocks, which the phases continue [ps]. ``counter``: reports the
-    progress.
+    ``end`` (blocks · clocks of the tape,): clocks of all blocks, which the phases continue [ps].
     """
     notes = machine.no_notes()
     states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]

@@ -68,10 +68,7 @@ class _Ops:
 
 
 def nodes(program: Program) -> Nodes:
-    """Return the nodes of a program.
-
-    Raises ScheduleError when ops wait for each other in a cycle.
-    """
+    """Return the nodes of a program."""
     ops = _ops(program)
     category, stream = _of_steps(program)
     category, stream = category[ops.step], stream[ops.step]

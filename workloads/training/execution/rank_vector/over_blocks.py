@@ -19,12 +19,7 @@ def over_blocks(
     work: Callable[[State, tuple[int, int]], None],
     report: Callable[[int], None],
 ) -> None:
-    """Do some work on stretches of blocks, with as many threads as there are states.
-
-    ``blocks``: number of blocks. ``states``: a state for each thread to change; no two threads use
-    the same at a time. ``work``: called for each stretch of blocks. ``report``: called with the
-    number of blocks that are done since the last call.
-    """
+    """Do some work on stretches of blocks, with as many threads as there are states."""
     step = max(1, blocks // CALLS)
     stretches = [(low, min(low + step, blocks)) for low in range(0, blocks, step)]
     if len(stretches) == 1 or len(states) == 1:

@@ -21,11 +21,8 @@ def passes(
 ) -> Passes:
     """Return the passes of one stage, after checking that none is missing.
 
-    Raises
-    ------
-    ValueError
-        For a schedule that leaves out a pass, takes one twice, or takes a microbatch backward
-        before forward. This is a mistake in the schedule's code, not of the user.
+    Raises ValueError for a schedule that leaves out a pass, takes one twice, or takes a microbatch
+    backward before forward. This is a mistake in the schedule's code, not of the user.
     """
     order = schedule.passes(pp, stage, microbatches, chunks)
     phases = 3 if schedule.splits_weights else 2
