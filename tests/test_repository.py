@@ -268,7 +268,7 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
     "workloads/training/execution/rank_vector/layout.py": {"scipy"},
-    "workloads/training/execution/rank_vector/over_blocks.py": {"concurrent"},
+    "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
     "workloads/training/frameworks/conditions.py": {
         "topologies.catalogue.catalogue",
         "workloads.kernels.chip_share",

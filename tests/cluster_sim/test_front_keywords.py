@@ -16,11 +16,7 @@ from workloads.fleet.front import GROUPS
 from workloads.fleet.keywords import keywords_of, read_options
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.plan import KEYWORDS, JobPlan, plan_with
-from workloads.options.fleet import (
-    DemandInputs,
-    FleetInputs,
-    PolicyInputs,
-)
+from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
 from workloads.serving.options import ServeKeywords
 

@@ -11,11 +11,7 @@ from workloads.confidence.interval import LEVEL
 from workloads.confidence.kinds import FAMILY, Prediction
 from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
-from workloads.confidence.split_conformal import (
-    half_width,
-    score_quantile,
-    widening,
-)
+from workloads.confidence.split_conformal import half_width, score_quantile, widening
 
 MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first
 

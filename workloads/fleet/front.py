@@ -16,12 +16,7 @@ from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, shown
 from workloads.demand import Demand
 from workloads.fleet.comparison import compared
-from workloads.fleet.from_options import (
-    check_question,
-    read_demand,
-    read_models,
-    scenario_on,
-)
+from workloads.fleet.from_options import check_question, read_demand, read_models, scenario_on
 from workloads.fleet.keywords import fleet_options
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import summary

@@ -28,7 +28,7 @@ from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import field_value
 from workloads.training.plan.schedules import schedule_names
-from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
 SHARED = (

@@ -20,7 +20,7 @@ from workloads.search.unlike_groups import unlike_groups
 from workloads.training.layers.steps import LayerOp, collective
 from workloads.training.plan.placement import usual_chips
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.groups import GroupCosts
 
 PLACE_FIELDS = ("order", "tp", "cp", "dp", "pp", "ep", "expert_tp", "ranks_per_chip")
 """Fields that the chips of a group's ranks depend on."""

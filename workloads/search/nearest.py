@@ -16,7 +16,7 @@ from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import likely
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
 RECOMPUTES = 0.9  # distance of changing recomputation, if halving a degree has the distance 1

@@ -27,12 +27,7 @@ from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import (
-    end_stages,
-    first_layers,
-    layer_kinds,
-    stage_kinds,
-)
+from workloads.training.plan.stage_layers import end_stages, first_layers, layer_kinds, stage_kinds
 
 
 @dataclass(frozen=True, eq=False)

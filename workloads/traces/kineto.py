@@ -14,18 +14,8 @@ from topologies.units import PS_PER_S, PS_PER_US
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.kineto_chain import Work, add_works
 from workloads.traces.kineto_communication import Communication, communications
-from workloads.traces.kineto_hosts import (
-    Event,
-    HostCall,
-    host_calls,
-)
-from workloads.traces.recording import (
-    COMPUTE,
-    LARGEST,
-    MEMORY,
-    Columns,
-    Recording,
-)
+from workloads.traces.kineto_hosts import Event, HostCall, host_calls
+from workloads.traces.recording import COMPUTE, LARGEST, MEMORY, Columns, Recording
 
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 DEVICE_EVENT = re.compile(rb'"cat"\s*:\s*"(?:kernel|gpu_memcpy|gpu_memset)"', re.IGNORECASE)

@@ -44,11 +44,10 @@ from workloads.training.program.breakdown import (
     hidden_and_exposed,
     overlapped_s,
 )
-from workloads.training.program.by_value import ByValue
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.shared_parts import ByValue, SharedParts
 
 if TYPE_CHECKING:
     import pandas as pd

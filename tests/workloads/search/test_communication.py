@@ -19,7 +19,7 @@ from workloads.search.unlike_groups import unlike_groups
 from workloads.training.layers.steps import collective
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_times import exchange_ps, group_of
+from workloads.training.program.groups import exchange_ps, group_of
 
 AXES = ("tp", "cp", "dp", "pp", "etp", "ep", "edp", "norm")
 

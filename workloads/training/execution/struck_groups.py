@@ -26,13 +26,7 @@ from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.fault_text import (
-    Fault,
-    fault_table,
-    gone_around,
-    spelled_out,
-    stands_in,
-)
+from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out, stands_in
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
@@ -44,8 +38,7 @@ from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.exchanges import Exchange
-from workloads.training.program.expert_exchange import routed_ps
-from workloads.training.program.group_times import group_of
+from workloads.training.program.groups import group_of, routed_ps
 from workloads.training.program.program import Program, sharing
 from workloads.training.program.shared_memory import Draws, draws
 

@@ -26,11 +26,7 @@ from workloads.training.plan.fields import (
     check_field,
     framework_names,
 )
-from workloads.training.plan.schedules.registry import (
-    DEFAULT,
-    pipeline_schedule,
-    schedule_names,
-)
+from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
 

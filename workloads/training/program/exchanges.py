@@ -12,12 +12,11 @@ import numpy as np
 from topologies.arrays import IntArray, present
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
 from workloads.training.program.ops import Catalog
-from workloads.training.program.placed_groups import Groups, PlacedGroups
+from workloads.training.program.pass_steps import RETURNING
 from workloads.training.program.shared_memory import Draws, draws
-from workloads.training.program.streams import Stream
-from workloads.training.program.transfers import RETURNING
+from workloads.training.program.stage import Stream
 
 WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")  # axes whose groups lie within one stage
 TRANSFERS = ("forward", "backward")

@@ -18,7 +18,6 @@ from topologies.routing.scale_out import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
-from workloads.training.program.by_value import digest
 from workloads.training.program.exchanges import Exchange, Exchanges
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import (
@@ -28,9 +27,16 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.shared_parts import SharedParts
-from workloads.training.program.stage import StageParts, beside, stage_ops, stage_parts
-from workloads.training.program.streams import Stream, marks_of, stream_of
+from workloads.training.program.shared_parts import SharedParts, digest
+from workloads.training.program.stage import (
+    StageParts,
+    Stream,
+    beside,
+    marks_of,
+    stage_ops,
+    stage_parts,
+    stream_of,
+)
 
 NUMBERS_OF_AN_OP = 8
 """Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""

@@ -12,13 +12,18 @@ from workloads.training.execution.rank_vector.cover import (
     IGNORE,
     NOTHING,
     STARTS,
+    Clocks,
+    Kernels,
+    Notes,
     Stretch,
+    Work,
     clear,
+    extend,
+    extend_after_gap,
+    put_aside,
+    settle_all,
 )
-from workloads.training.execution.rank_vector.gaps import extend, extend_after_gap, settle_all
 from workloads.training.execution.rank_vector.layout import Layout
-from workloads.training.execution.rank_vector.side_intervals import put_aside
-from workloads.training.execution.rank_vector.state import Clocks, Kernels, Notes, Work
 from workloads.training.execution.rank_vector.tape import Tape
 
 

@@ -125,7 +125,7 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
     ranks they may start before nodes of the chain, whose gaps should not be settled before.
 
     ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
-    for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.unions.Unions`.
+    for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.chain.Unions`.
     """
     part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
