@@ -251,10 +251,7 @@ LATE: dict[str, set[str]] = {
     "workloads/demand/read.py": {"pandas"},
     "topologies/display.py": {"html"},
     "topologies/errors.py": {"difflib"},
-    "workloads/confidence/collectives.py": {
-        "workloads.confidence.features",
-        "workloads.confidence.split_conformal",
-    },
+    "workloads/confidence/ratio.py": {"scipy"},
     "workloads/demand/request_logs.py": {"pandas"},
     "workloads/demand/trace.py": {"pandas"},
     "workloads/fleet/lending/backtest.py": {"scipy"},
@@ -280,7 +277,6 @@ LATE: dict[str, set[str]] = {
     "workloads/training/plan/plan_file.py": {"topologies.files.yaml_documents", "yaml"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
     "workloads/training/plan/schedules/passes.py": {"numpy"},
-    "workloads/training/plan/schedules/zero_bubble.py": {"numpy"},
 }
 """Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
 bring one with them. Figures may import matplotlib."""

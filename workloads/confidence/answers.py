@@ -1,4 +1,4 @@
-"""Intervals of whole answers: a training step, a replica's time per token and first token."""
+"""Intervals of whole answers: a training step, a replica's tokens, a collective."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from workloads.confidence.features import (
     Degrees,
+    collective_features,
     first_token_features,
     serving_features,
     training_features,
 )
+from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
 
 if TYPE_CHECKING:
@@ -59,4 +61,29 @@ def first_token_interval(
 ) -> Interval:
     """Interval of a replica's predicted time to first token [s]."""
     features = first_token_features(model, cluster, chips, precision=precision, engine=engine)
+    return interval(seconds, features)
+
+
+def collective_interval(
+    cluster: Cluster,
+    ranks: int,
+    size_bytes: int,
+    seconds: float,
+    *,
+    ideal: bool = False,
+    tool: str = "",
+    crosses: bool | None = None,
+) -> Interval:
+    """Interval of the predicted time of a collective [s].
+
+    A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
+    ``tool`` is the one that times it, see :mod:`workloads.confidence.timing_tool`: without one the
+    interval holds what any of them shows. ``crosses`` says whether the group lies on several
+    servers, where that is known.
+    """
+    if cluster.plain or not cluster.chip or ideal:
+        return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
+    if not seconds:
+        return Interval(0.0, 0.0, basis="one rank alone, which sends nothing")
+    features = collective_features(cluster, ranks, size_bytes, seconds, tool=tool, crosses=crosses)
     return interval(seconds, features)

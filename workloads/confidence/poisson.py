@@ -1,4 +1,4 @@
-"""Quantiles of the Poisson distribution and of sums of Poisson variables, without scipy."""
+"""Quantiles of the Poisson distribution and of sums of Poisson variables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,8 @@ ROUNDING = 1e-12  # shortfall of a sum that counts as rounding
 
 
 def fewest(share: float, mean: float) -> int:
-    """Return the smallest count that a Poisson variable does not exceed with this probability.
-
-    Probabilities are summed term by term. ``scipy.special.pdtrik`` is the same quantile, but its
-    import takes longer than a small command.
-
-    ``share``: probability, in (0, 1).
-    """
+    """Return the smallest count that a Poisson variable does not exceed with this probability."""
+    # ``scipy.special.pdtrik`` is the same quantile; its import takes longer than a small command.
     if mean <= 0:
         return 0
     count = max(0, math.floor(mean - DEEPEST * math.sqrt(mean)))
@@ -38,8 +33,6 @@ def fewest_of_sizes(share: float, means: Mapping[int, float]) -> int:
 
     The number of parts of each size is Poisson and independent of the others. The probabilities of
     all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
-
-    ``share``: probability, in (0, 1).
     """
     parts = {size: mean for size, mean in means.items() if mean > 0}
     if parts.keys() <= {1}:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
+from topologies.arrays import FloatArray
 from workloads.confidence.interval import LEVEL
 from workloads.confidence.kinds import FAMILY, Prediction
-from workloads.confidence.quantile import weighted_quantile
-from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
+from workloads.confidence.residuals import Residual, Residuals, shipped_residuals, weighted_quantile
 from workloads.confidence.split_conformal import half_width, score_quantile, widening
 
 MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours first
@@ -84,3 +85,15 @@ def _pairs(table: tuple[Residual, ...]) -> list[float]:
         for first in range(len(group) - apart)
     ]
     return pairs[:MOST_PAIRS]
+
+
+def rank_correlation(
+    left: Sequence[float] | FloatArray, right: Sequence[float] | FloatArray
+) -> float | None:
+    """Kendall's tau-b of two lists of values, None for fewer than two distinct values of either."""
+    from scipy.stats import kendalltau
+
+    if len(left) < 2:
+        return None
+    tau = float(kendalltau(left, right).statistic)
+    return tau if math.isfinite(tau) else None

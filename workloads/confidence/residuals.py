@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import numpy as np
+
+from topologies.arrays import FloatArray
 from topologies.files.reading import csv_rows
 
 COLUMNS = (
@@ -174,3 +177,14 @@ def shipped_residuals() -> Residuals:
     """Residuals that come with the package."""
     path = Path(__file__).with_name("residuals.csv")
     return parse(path.read_text(encoding="utf-8"))
+
+
+# The weighted quantile of scores.
+
+
+def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
+    """Smallest value at or below which a share ``level`` of the weight lies."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
+    return float(values[order][min(position, len(values) - 1)])

@@ -20,8 +20,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.search.communication import PLACE_FIELDS, Communication
-from workloads.search.lower_bound import Work, least_s
-from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
+from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Work, least_s, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
 from workloads.training.frameworks.framework import framework_of, framework_text

@@ -18,8 +18,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.search.candidates import Candidates
-from workloads.search.combinations import RECOMPUTE
+from workloads.search.candidates import RECOMPUTE, Candidates
 from workloads.training.choice import describe
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from topologies import display
 from topologies.arguments import check_names
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.rank_correlation import kendall_tau
+from topologies.errors import InputError, suggestion
+from workloads.confidence.ratio import rank_correlation
 from workloads.models.model import Model
-from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, OwnPlan, Runner, simulated
@@ -27,6 +27,59 @@ from workloads.training.plan.without_effect import idle_fields_in_all
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# ``Aim``: the measure that a search for plans optimises, and the extent of the search.
+
+TOP = 10  # plans that the list of results shows
+SIMULATED = 2  # plans that are simulated for each plan that the list shows
+OBJECTIVES = ("time", "cost", "energy")
+MOST_MARGIN = 0.9
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Measure that a search for plans optimises, and the extent of the search."""
+
+    # ("time", "cost", "energy"): measure by which the simulated plans are ranked. On one cluster at
+    # one price the cost is proportional to time; energy also depends on whether chips compute or
+    # wait.
+    objective: str = "time"
+    finalists: int = SIMULATED * TOP  # number of the best estimates that are simulated in full
+    # Fields of a plan. Of plans that agree in all of these fields only the one with the best
+    # estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
+    # ``overlap`` is varied only if it is among them.
+    each: Sequence[str] = ()
+    memory_margin: float = 0.0  # share of a rank's memory that a plan must leave free
+    # Processes that simulate finalists in parallel; 0 for two on large clusters, else one
+    processes: int = 0
+    lnc: int | None = None  # physical cores of a logical core of Trainium
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            near = suggestion(str(self.objective), OBJECTIVES)
+            raise InputError(
+                f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}.{near}"
+            )
+        if isinstance(self.finalists, bool) or self.finalists < 1:
+            raise InputError(
+                f"finalists is {self.finalists}; at least one plan must be simulated. Use 20."
+            )
+        if not 0 <= self.memory_margin <= MOST_MARGIN:
+            raise InputError(
+                f"memory margin {self.memory_margin:g} is outside 0 to {MOST_MARGIN}: a share of a "
+                "rank's memory, such as 0.1."
+            )
+
+
+class AimFields(TypedDict, total=False):
+    """Fields of :class:`Aim` as keyword arguments, for type checkers."""
+
+    objective: str
+    finalists: int
+    each: Sequence[str]
+    memory_margin: float
+    processes: int
+    lnc: int | None
 
 
 @dataclass(frozen=True)
@@ -269,10 +322,9 @@ def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:
     """Return the agreement of pairs of an estimated and a simulated time."""
     estimated, simulated = np.array(pairs, float).T
     errors = np.abs(estimated / simulated - 1)
-    tau = kendall_tau(estimated, simulated)
     return Agreement(
         plans=len(pairs),
-        kendall_tau=tau if np.isfinite(tau) else None,
+        kendall_tau=rank_correlation(estimated, simulated),
         median_abs_error=float(np.median(errors)),
         worst_abs_error=float(errors.max()),
     )

@@ -9,10 +9,13 @@ from __future__ import annotations
 from topologies.errors import InputError, suggestion
 from topologies.registry import by_name
 from workloads.training.plan.schedules.dualpipe import DUALPIPE
-from workloads.training.plan.schedules.gpipe import GPIPE
-from workloads.training.plan.schedules.one_f_one_b import INTERLEAVED, ONE_F_ONE_B
+from workloads.training.plan.schedules.one_f_one_b import (
+    GPIPE,
+    INTERLEAVED,
+    ONE_F_ONE_B,
+    ZERO_BUBBLE,
+)
 from workloads.training.plan.schedules.schedule import PipelineSchedule
-from workloads.training.plan.schedules.zero_bubble import ZERO_BUBBLE
 
 SCHEDULES: tuple[PipelineSchedule, ...] = tuple(
     by_name("pipeline schedule", (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED, DUALPIPE)).values()
