@@ -37,10 +37,8 @@ class Economics:
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
-        """Return power and price of a cluster's chips.
-
-        A machine without a row of its power counts with the power of its chips alone.
-        """
+        """Return power and price of a cluster's chips."""
+        # A machine without a row of its power counts with the power of its chips alone.
         catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
@@ -138,13 +136,10 @@ class StepCost:
 def step_cost(
     cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float]
 ) -> StepCost:
-    """Return the price and the energy of a step.
-
-    A chip draws its full power while it computes, and its idle power in all other parts of the
-    step.
-
-    ``breakdown_s``: parts of the step, mean over ranks [s].
-    """
+    """Return the price and the energy of a step."""
+    # A chip draws its full power while it computes, and its idle power in all other parts of the
+    # step.
+    # ``breakdown_s``: parts of the step, mean over ranks [s].
     chip = Economics.of(cluster)
     step_s = sum(breakdown_s.values())
     busy_s = sum(breakdown_s.get(part, 0.0) for part in BUSY)

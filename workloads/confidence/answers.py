@@ -28,11 +28,9 @@ def training_interval(
     framework: str,
     hull: tuple[float, float] = (1.0, 1.0),
 ) -> Interval:
-    """Interval of the predicted time of a training step [s].
-
-    ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
-    the greatest time that fields of no stated value leave open, over the predicted one.
-    """
+    """Interval of the predicted time of a training step [s]."""
+    # ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
+    # the greatest time that fields of no stated value leave open, over the predicted one.
     return interval(seconds, training_features(model, plan, cluster, framework, hull))
 
 
@@ -74,13 +72,11 @@ def collective_interval(
     tool: str = "",
     crosses: bool | None = None,
 ) -> Interval:
-    """Interval of the predicted time of a collective [s].
-
-    A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a point.
-    ``tool`` is the one that times it, see :mod:`workloads.confidence.timing_tool`: without one the
-    interval holds what any of them shows. ``crosses`` says whether the group lies on several
-    servers, where that is known.
-    """
+    """Interval of the predicted time of a collective [s]."""
+    # A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a
+    # point. ``tool`` is the one that times it, see :mod:`workloads.confidence.timing_tool`: without
+    # one the interval holds what any of them shows. ``crosses`` says whether the group lies on
+    # several servers, where that is known.
     if cluster.plain or not cluster.chip or ideal:
         return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
     if not seconds:

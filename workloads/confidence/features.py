@@ -123,12 +123,10 @@ def collective_features(
     tool: str = "",
     crosses: bool | None = None,
 ) -> Prediction:
-    """Return the features of a collective on a machine of the catalogue.
-
-    ``seconds``: predicted time inside a graph [s], from which the times that tools may show follow.
-    ``crosses``: whether the group lies on several servers; by default, where the cluster has
-    several, more ranks than a server has chips do.
-    """
+    """Return the features of a collective on a machine of the catalogue."""
+    # ``seconds``: predicted time inside a graph [s], from which the times that tools may show
+    # follow. ``crosses``: whether the group lies on several servers; by default, where the cluster
+    # has several, more ranks than a server has chips do.
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
     catalogue = cluster.catalogue or shipped_catalogue()
@@ -156,10 +154,8 @@ def first_token_features(
 def serving_features(
     model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
 ) -> Prediction:
-    """Return the features of a replica's time per token, which its rate shares.
-
-    ``precision`` is that of the weights, by default of the stored ones; ``engine`` may be empty.
-    """
+    """Return the features of a replica's time per token, which its rate shares."""
+    # ``precision`` is that of the weights, by default of the stored ones; ``engine`` may be empty.
     return Prediction(
         SERVING if model.experts is None else SERVING_EXPERTS,
         cluster.chip,

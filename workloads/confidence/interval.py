@@ -43,11 +43,10 @@ class Interval:
     def document(
         self, *, rates: Mapping[str, float] | None = None, **following: float | None
     ) -> dict[str, Any]:
-        """Return the keys of the command line's JSON.
-
-        ``rates`` are numbers that are inverse to this one, such as tokens a second to a time, and
-        ``following`` those that are proportional to it, None where not known; their ends are added.
-        """
+        """Return the keys of the command line's JSON."""
+        # ``rates`` are numbers that are inverse to this one, such as tokens a second to a time, and
+        # ``following`` those that are proportional to it, None where not known; their ends are
+        # added.
         ends = {name: self.scaled(value, rate=True) for name, value in (rates or {}).items()}
         ends |= {name: self.scaled(value) for name, value in following.items() if value is not None}
         keys = {"level": self.level, "low": self.low, "high": self.high, "basis": self.basis}

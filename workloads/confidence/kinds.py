@@ -53,11 +53,10 @@ def slowing(
 def mixture_ends(
     value: float, slow: Slowing, half_width: float, level: float = LEVEL
 ) -> tuple[float, float]:
-    """Ends of the interval of a time that slow nodes may lengthen, in the unit of ``value``.
-
-    Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
-    the same half-width, in logarithms, at ``level``; both tails have the same share of the others.
-    """
+    """Ends of the interval of a time that slow nodes may lengthen, in the unit of ``value``."""
+    # Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
+    # the same half-width, in logarithms, at ``level``; both tails have the same share of the
+    # others.
     tail = (1 - level) / 2
     spread = half_width / NORMAL.inv_cdf(1 - tail)
     usual, slowed = math.log(value), math.log(value + slow.seconds)

@@ -29,11 +29,9 @@ def fewest(share: float, mean: float) -> int:
 
 
 def fewest_of_sizes(share: float, means: Mapping[int, float]) -> int:
-    """Return the smallest total that parts of several sizes do not exceed with this probability.
-
-    The number of parts of each size is Poisson and independent of the others. The probabilities of
-    all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
-    """
+    """Return the smallest total that parts of several sizes do not exceed with this probability."""
+    # The number of parts of each size is Poisson and independent of the others. The probabilities
+    # of all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
     parts = {size: mean for size, mean in means.items() if mean > 0}
     if parts.keys() <= {1}:
         return fewest(share, parts.get(1, 0.0))

@@ -20,13 +20,11 @@ MOST_PAIRS = 2_000  # pairs of rows of a group that are looked at; neighbours fi
 def margin(
     one: Prediction, other: Prediction, residuals: Residuals | None = None, level: float = LEVEL
 ) -> float:
-    """Difference of the logarithms of two predicted times within which they count as equal.
-
-    For two times of one kind, the margin of measured pairs is widened as the interval of either
-    time is: for a job that nothing was fitted to, a chip without rows, larger degrees. How much of
-    their errors times of different kinds share, such as with and without sharded parameters, is
-    not known; their margin is the interval of the less certain one.
-    """
+    """Difference of the logarithms of two predicted times within which they count as equal."""
+    # For two times of one kind, the margin of measured pairs is widened as the interval of either
+    # time is: for a job that nothing was fitted to, a chip without rows, larger degrees. How much
+    # of their errors times of different kinds share, such as with and without sharded parameters,
+    # is not known; their margin is the interval of the less certain one.
     shipped = shipped_residuals() if residuals is None else residuals
     alone = max(half_width(each, shipped, level) for each in (one, other))
     if one.kind != other.kind:
@@ -38,10 +36,9 @@ def margin(
 def ratio_ends(
     one: tuple[float, float, float], other: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """Return the low end, the value and the high end of a ratio of two independent predictions.
-
-    Two machines share few errors of kernels and networks, so logarithms of the ends add as squares.
-    """
+    """Return the low end, the value and the high end of a ratio of two independent predictions."""
+    # Two machines share few errors of kernels and networks, so logarithms of the ends add as
+    # squares.
     (low, value, high), (least, base, most) = one, other
     down = math.hypot(math.log(value / low), math.log(most / base))
     up = math.hypot(math.log(high / value), math.log(base / least))
@@ -51,13 +48,10 @@ def ratio_ends(
 
 @lru_cache(maxsize=64)
 def ratio_half_width(kind: str, residuals: Residuals | None = None, level: float = LEVEL) -> float:
-    """Half-width of ln(time of one plan / time of another) among measured pairs of a kind.
-
-    Two rows of a table with the same model and machine share the error of machine, framework and
-    kernels, which cancels in the difference of their residuals. Every table has the same weight.
-
-    ``residuals``: shipped ones by default.
-    """
+    """Half-width of ln(time of one plan / time of another) among measured pairs of a kind."""
+    # Two rows of a table with the same model and machine share the error of machine, framework and
+    # kernels, which cancels in the difference of their residuals. Every table has the same weight.
+    # ``residuals``: shipped ones by default.
     shipped = shipped_residuals() if residuals is None else residuals
     of_family = [row for row in shipped.at_level("").rows if FAMILY.get(row.kind) == FAMILY[kind]]
     differences, weights = [], []

@@ -102,10 +102,8 @@ class Residuals:
         return frozenset(row.chip for row in self.rows)
 
     def largest(self, degree: str, chip: str) -> int:
-        """Largest degree that was measured on a chip, or on any if none was measured on it.
-
-        ``degree`` is ``tp``, ``cp`` or ``ranks``; 1 without rows.
-        """
+        """Largest degree that was measured on a chip, or on any if none was measured on it."""
+        # ``degree`` is ``tp``, ``cp`` or ``ranks``; 1 without rows.
         rows = [row for row in self.rows if row.chip == chip] or self.rows
         return max((int(getattr(row, degree)) for row in rows), default=1)
 

@@ -52,11 +52,9 @@ class NotingCatalogue(Catalogue):
 
 
 def noting(catalogue: Catalogue) -> NotingCatalogue:
-    """Return a catalogue with the same numbers that records reads.
-
-    Its digest is unique, so that no result cached for the original, or for an earlier catalogue
-    that recorded its reads, takes the place of a read.
-    """
+    """Return a catalogue with the same numbers that records reads."""
+    # Its digest is unique, so that no result cached for the original, or for an earlier catalogue
+    # that recorded its reads, takes the place of a read.
     digest = f"{catalogue.digest} noted {uuid.uuid4()}"
     return NotingCatalogue(digest, catalogue.rows, catalogue.chosen)
 
@@ -91,10 +89,8 @@ def sensitivity(
     watch: Watch = lambda entries: entries,
     step: Fraction = STEP,
 ) -> list[Sensitivity]:
-    """Return the numbers of the catalogue that change an answer, the largest swing first.
-
-    ``answer`` is computed from a catalogue, and ``step`` the relative rise of each number.
-    """
+    """Return the numbers of the catalogue that change an answer, the largest swing first."""
+    # ``answer`` is computed from a catalogue, and ``step`` the relative rise of each number.
     noted = noting(catalogue)
     base = answer(noted)
     entries = list(noted.read.values())

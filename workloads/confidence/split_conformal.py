@@ -71,10 +71,8 @@ class Pool(NamedTuple):
 def domain_half_width(
     prediction: Prediction, residuals: Residuals, level: float = LEVEL
 ) -> tuple[float, str]:
-    """Return half of an interval's width, in logarithms, and the measurements behind it.
-
-    Where no tool is stated, the interval is as wide as that of the least known one.
-    """
+    """Return half of an interval's width, in logarithms, and the measurements behind it."""
+    # Where no tool is stated, the interval is as wide as that of the least known one.
     akin, near, every = _akin(prediction, residuals)
     same = [row for row in akin if _stack(row) == _stack(prediction)]
     domain_rows = [row for row in same if generation(row.chip) == generation(prediction.chip)]
@@ -185,10 +183,8 @@ MOST = 2.0  # largest product of all widenings
 def interval(
     value: float, prediction: Prediction, residuals: Residuals | None = None, level: float = LEVEL
 ) -> Interval:
-    """Interval of a predicted time, in its unit: divided and multiplied by the same factor.
-
-    Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
-    """
+    """Interval of a predicted time, in its unit: divided and multiplied by the same factor."""
+    # Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
     measured = shipped_residuals() if residuals is None else residuals
     half, slow = half_width(prediction, measured, level), prediction.slow
     basis = _basis(prediction, measured)
@@ -247,10 +243,8 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
 
 @lru_cache(maxsize=256)
 def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
-    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables.
-
-    Scores are those of predictions that were told all that a row states.
-    """
+    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
+    # Scores are those of predictions that were told all that a row states.
     of_kind, tables_of_kind = _quantile(residuals.of(kind), level)
     told_all = residuals.at_level("").rows
     relatives = Residuals(tuple(row for row in told_all if FAMILY.get(row.kind) == FAMILY[kind]))
@@ -301,12 +295,10 @@ def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
 
 
 def least_half_width(prediction: Prediction, residuals: Residuals, wider: float = 1.0) -> float:
-    """Return the smallest half-width of a step, whatever its domain was drawn towards.
-
-    One table of a Neuron chip and framework does not tell how far the next one is, as constants
-    were fitted to it; nor do two where nobody stated which framework they are of. Where there is
-    none, the half-width is ``wider`` as well, for degrees and ranks beyond those measured.
-    """
+    """Return the smallest half-width of a step, whatever its domain was drawn towards."""
+    # One table of a Neuron chip and framework does not tell how far the next one is, as constants
+    # were fitted to it; nor do two where nobody stated which framework they are of. Where there is
+    # none, the half-width is ``wider`` as well, for degrees and ranks beyond those measured.
     domain = (prediction.chip, prediction.framework, prediction.kind)
     tables = {
         row.table
@@ -322,10 +314,8 @@ def least_half_width(prediction: Prediction, residuals: Residuals, wider: float 
 def step_half_width(
     prediction: Prediction, residuals: Residuals, level: float = LEVEL
 ) -> tuple[float, str]:
-    """Return how far an interval reaches beyond its hull, in logarithms, and why so far.
-
-    It is negative where measured times lay well inside their hulls.
-    """
+    """Return how far an interval reaches beyond its hull, in logarithms, and why so far."""
+    # It is negative where measured times lay well inside their hulls.
     domain, on_other_chips, others = _pools(
         *(prediction.kind, prediction.chip, prediction.framework, prediction.stated),
         residuals,

@@ -33,15 +33,12 @@ class Shown(NamedTuple):
 
 
 def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains: int = 1) -> Shown:
-    """Time of a collective as the row's tool shows it.
-
-    Calls back to back take at least the time between two calls; where a captured graph is replayed
-    they may take that of the collective alone. Waiting for each adds the wait. The first nccom-test
-    adds the wait of its host, which is far longer where servers wait for one another.
-
-    ``through``: tool of the row; empty for the vendor's own test. ``seconds``: time of the
-    collective itself [s].
-    """
+    """Time of a collective as the row's tool shows it."""
+    # Calls back to back take at least the time between two calls; where a captured graph is
+    # replayed they may take that of the collective alone. Waiting for each adds the wait. The first
+    # nccom-test adds the wait of its host, which is far longer where servers wait for one another.
+    # ``through``: tool of the row; empty for the vendor's own test. ``seconds``: time of the
+    # collective itself [s].
     if through == FIRST_NCCOM:
         return _added(seconds, catalogue, NCCOM, "within_server" if domains == 1 else "servers")
     if through == PYTORCH_NEURON:
@@ -67,11 +64,9 @@ def vendors_test(chip: str) -> str:
 def hull(
     tool: str, runtime: str, seconds: float, catalogue: Catalogue, domains: int = 1
 ) -> tuple[float, float]:
-    """Return the least and most that tools may show for a collective of a runtime [s].
-
-    Without a tool, all that time NCCL count, of which its own tests add nothing. A program of
-    the Neuron runtime has its collectives inside.
-    """
+    """Return the least and most that tools may show for a collective of a runtime [s]."""
+    # Without a tool, all that time NCCL count, of which its own tests add nothing. A program of the
+    # Neuron runtime has its collectives inside.
     tools = [tool] if tool or runtime != NCCL else [QUEUED, WAITED]
     shown = [collective_shown(each, seconds, catalogue, domains).ends for each in tools]
     ends = [(seconds, seconds) if each is None else each for each in shown]

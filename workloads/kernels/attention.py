@@ -55,10 +55,8 @@ def attention(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16.
-
-    ``direction``: ``forward`` or ``backward``.
-    """
+    """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16."""
+    # ``direction``: ``forward`` or ``backward``.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     b, s, t, h, g, d = shape.sides()
     compute_s = _core_s(rank, b * h, s, t, d, causal=shape.causal, direction=direction)
@@ -103,12 +101,10 @@ def _compute_s(
     width: FloatArray,
     causal: bool,
 ) -> FloatArray:
-    """Time of the forward kernel's arithmetic [s].
-
-    It is FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width), with
-    six constants for each family that are fitted to measured context attention (median error 3 %
-    over A100 and H100).
-    """
+    """Time of the forward kernel's arithmetic [s]."""
+    # It is FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width), with
+    # six constants for each family that are fitted to measured context attention (median error 3 %
+    # over A100 and H100).
     flops = 4 * width * heads * seq * keys
     if causal:
         flops = flops / 2 * (1 + rank.constant("attention_diagonal") * BLOCK / keys)
@@ -125,10 +121,8 @@ def _compute_s(
 def _scores_in_memory_s(
     rank: Rank, scores: FloatArray, width: FloatArray, direction: Direction
 ) -> FloatArray:
-    """Time of attention whose heads are too wide for a fused kernel [s].
-
-    The whole square of scores is computed and goes through memory, a block of queries at a time.
-    """
+    """Time of attention whose heads are too wide for a fused kernel [s]."""
+    # The whole square of scores is computed and goes through memory, a block of queries at a time.
     ways = 1 if direction == "forward" else 2
     products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
     memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
@@ -179,14 +173,11 @@ def unfused_attention(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of attention as separate kernels: two batched products, softmax, dropout.
-
-    The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
-    attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
-    as queries.
-
-    ``direction``: ``forward`` or ``backward``.
-    """
+    """Time of attention as separate kernels: two batched products, softmax, dropout."""
+    # The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
+    # attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
+    # as queries.
+    # ``direction``: ``forward`` or ``backward``.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     product = partial(
         gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, catalogue=catalogue

@@ -59,11 +59,9 @@ class Rank:
 
     @property
     def engine_bytes_per_s(self) -> float:
-        """The rank's share of the rate of the chip's DMA engines [B/s]; infinite if not stated.
-
-        All transfers from HBM into SBUF go through these engines. On Trn1 and Inferentia2 they
-        sustain two thirds of the rate of HBM.
-        """
+        """The rank's share of the rate of the chip's DMA engines [B/s]; infinite if not stated."""
+        # All transfers from HBM into SBUF go through these engines. On Trn1 and Inferentia2 they
+        # sustain two thirds of the rate of HBM.
         if not self.has_own("dma_bandwidth"):
             return math.inf
         return self.own("dma_bandwidth") / self.ranks_per_chip

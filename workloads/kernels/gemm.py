@@ -125,11 +125,9 @@ def sustained_flops_per_s(chip: str, precision: str, catalogue: Catalogue) -> fl
 
 
 def _sustained(rank: Rank, precision: str) -> float:
-    """Share of the compute rate that a chip keeps for hours, by chip or precision where known.
-
-    A chip of another power and number of multiprocessors than the measured one keeps another part
-    of its headline (``gemm_power_CHIP``).
-    """
+    """Share of the compute rate that a chip keeps for hours, by chip or precision where known."""
+    # A chip of another power and number of multiprocessors than the measured one keeps another part
+    # of its headline (``gemm_power_CHIP``).
     names = [f"gemm_sustained_{name}" for name in (rank.chip, element_width(precision))]
     stated = [name for name in names if rank.knows(name)]
     share = rank.constant(stated[0] if stated else "gemm_sustained")
@@ -146,10 +144,8 @@ def roofline_s(
     *,
     sustained: float = 1.0,
 ) -> FloatArray:
-    """Time of a launch plus the longer of arithmetic and memory traffic [s].
-
-    Each operand is read once, and the result is written once.
-    """
+    """Time of a launch plus the longer of arithmetic and memory traffic [s]."""
+    # Each operand is read once, and the result is written once.
     compute_s = 2 * batch * m * n * k / (rank.peak_flops_per_s * sustained)
     traffic = batch * (rank.element_bytes * (m * k + n * k) + 2 * m * n)
     slower: FloatArray = np.maximum(compute_s, traffic / rank.hbm_bytes_per_s)
@@ -202,10 +198,8 @@ class GemmTable:
 
 @cache
 def gemm_table(family: str, precision: str) -> GemmTable | None:
-    """Return the measured grid of a family in a precision; None if there is none.
-
-    Source: kernel measurements of NVIDIA's aiconfigurator (Apache-2.0): CUDA graphs, medians.
-    """
+    """Return the measured grid of a family in a precision; None if there is none."""
+    # Source: kernel measurements of NVIDIA's aiconfigurator (Apache-2.0): CUDA graphs, medians.
     text = GRID.read_text(encoding="utf-8")
     lines = csv_lines(text, "gemm_us.csv")
     k = np.array([float(name) for name in next(lines)[1][4:]])
@@ -238,10 +232,8 @@ def fill(factor: FloatArray) -> FloatArray:
 
 
 def interpolate(table: GemmTable, values: FloatArray, *shape: FloatArray) -> FloatArray:
-    """Interpolate trilinearly in log2 of (m, n, k); shapes outside take the value at the edge.
-
-    ``values`` (m, n, k): values on the grid of the table.
-    """
+    """Interpolate trilinearly in log2 of (m, n, k); shapes outside take the value at the edge."""
+    # ``values`` (m, n, k): values on the grid of the table.
     axes = zip((table.m, table.n, table.k), table.logs, shape, strict=True)
     (low_m, m), (low_n, n), (low_k, k) = (_cell(*axis) for axis in axes)
     _, columns, depth = values.shape

@@ -35,11 +35,9 @@ def collective_seen_by_host(
     kind: str = "",
     catalogue: Catalogue | None = None,
 ) -> float:
-    """Return the time of one collective as its host sees it [s].
-
-    ``device_s``: time inside a compiled graph, where the host adds nothing [s]. ``runtime``
-    ("compiled", "eager", "xla").
-    """
+    """Return the time of one collective as its host sees it [s]."""
+    # ``device_s``: time inside a compiled graph, where the host adds nothing [s]. ``runtime``
+    # ("compiled", "eager", "xla").
     _check_runtime(runtime, RUNTIMES[1:])
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
@@ -65,10 +63,8 @@ def seen_by_host(
     *,
     catalogue: Catalogue | None = None,
 ) -> Any:
-    """Return the time of one call as its host sees it [s].
-
-    ``device_s``: time on the device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
-    """
+    """Return the time of one call as its host sees it [s]."""
+    # ``device_s``: time on the device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
     _check_runtime(runtime, RUNTIMES)
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "graph" or not chip_family(chip, catalogue).is_neuron:

@@ -60,10 +60,8 @@ def _arithmetic_s(
 
 
 def _traffic_bytes(rank: Rank, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Bytes that one product reads and writes in HBM [B].
-
-    One operand is held in SBUF block by block, and the other is read again for each block.
-    """
+    """Bytes that one product reads and writes in HBM [B]."""
+    # One operand is held in SBUF block by block, and the other is read again for each block.
     left, right = rank.element_bytes * m * k, rank.element_bytes * n * k
     held = rank.sbuf_bytes * rank.constant("gemm_sbuf_share")
     rows = np.maximum(rank.constant("moving_rows"), held / (rank.element_bytes * k))

@@ -65,14 +65,12 @@ def elementwise(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of one kernel that streams through memory: a norm, activation, residual or optimizer.
-
-    ``size_bytes``: bytes that the kernel reads and writes in all [B]. ``work`` ("streaming",
-    "activation", "norm", "softmax"): class of the operation: sums and copies, transcendental
-    functions, or reductions over a row. A chip without a constant for a class runs it at its rate
-    of streaming. Where an engine works element by element, elements of a wider ``precision`` reach
-    a larger share of the memory's rate.
-    """
+    """Time of one kernel that streams through memory: a norm, activation, residual or optimizer."""
+    # ``size_bytes``: bytes that the kernel reads and writes in all [B]. ``work`` ("streaming",
+    # "activation", "norm", "softmax"): class of the operation: sums and copies, transcendental
+    # functions, or reductions over a row. A chip without a constant for a class runs it at its rate
+    # of streaming. Where an engine works element by element, elements of a wider ``precision``
+    # reach a larger share of the memory's rate.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     names = (f"{SHARES[work]}_{precision}", SHARES[work], SHARES["streaming"])
     share = next(name for name in names if rank.knows(name))
@@ -107,10 +105,8 @@ def gather(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of an embedding look-up, or of its gradient, which is ``scattered``: added to rows.
-
-    Each of the ``rows`` takes a DMA descriptor on chips that state its time.
-    """
+    """Time of an embedding look-up, or of its gradient, which is ``scattered``: added to rows."""
+    # Each of the ``rows`` takes a DMA descriptor on chips that state its time.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     scatters = scattered and rank.knows("scatter_efficiency")
     share = "scatter_efficiency" if scatters else "gather_efficiency"
@@ -148,20 +144,16 @@ def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
 
 
 def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
-    """Return the time in which an eager host issues one step of a layer, a few kernels [s].
-
-    The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the host's
-    time to issue them. A captured graph or a compiled program does not wait for the host.
-    """
+    """Return the time in which an eager host issues one step of a layer, a few kernels [s]."""
+    # The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the
+    # host's time to issue them. A captured graph or a compiled program does not wait for the host.
     return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
 
 
 def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None) -> float:
-    """Return the time at the end of a step with a sharded optimizer besides its kernels [s].
-
-    Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling of
-    the ranks beyond those of one server. It is 0 for a chip without such a row.
-    """
+    """Return the time at the end of a step with a sharded optimizer besides its kernels [s]."""
+    # Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling
+    # of the ranks beyond those of one server. It is 0 for a chip without such a row.
     rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
     if not rank.knows(name):
         return 0.0

@@ -28,10 +28,8 @@ def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token.
-
-    A recurrent mixer updates each element of its state and reads it: a product and a sum each.
-    """
+    """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token."""
+    # A recurrent mixer updates each element of its state and reads it: a product and a sum each.
     if model.mixer == "none":
         return 0.0
     if model.mixer == "recurrence" and model.recurrence:
@@ -72,10 +70,8 @@ def _mlp_vectors(model: Model, *, moe: bool) -> int:
 
 
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """FLOPs of the whole model for the forward pass of one token, with the output layer.
-
-    There are about two for each parameter, and attention besides:
-    """
+    """FLOPs of the whole model for the forward pass of one token, with the output layer."""
+    # There are about two for each parameter, and attention besides:
     layers = sum(
         model.each_layer.count(kind)
         * layer_flops(model.of_kind(kind), seq, moe=kind.experts, causal=causal)
@@ -85,8 +81,6 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
-    """FLOPs of one optimizer step over ``tokens``, without recomputation.
-
-    Returns three times the forward pass (arXiv 2001.08361, section 2.1).
-    """
+    """FLOPs of one optimizer step over ``tokens``, without recomputation."""
+    # Returns three times the forward pass (arXiv 2001.08361, section 2.1).
     return (1 + BACKWARD) * forward_flops(model, seq, causal=causal) * tokens

@@ -190,13 +190,11 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def from_fields(fields: Fields, name: str) -> Model:
-    """Return the model that the fields of a ``config.json`` describe.
-
-    Fields are mapped by their names, whatever the architecture is called; ``families`` adds only
-    the facts that no field states. Towers for images and sound, and layers that predict several
-    tokens, are left out and named in ``Model.left_out``. Raises InputError for a field that is
-    missing or wrong, by name, and for a structure that is not modelled.
-    """
+    """Return the model that the fields of a ``config.json`` describe."""
+    # Fields are mapped by their names, whatever the architecture is called; ``families`` adds only
+    # the facts that no field states. Towers for images and sound, and layers that predict several
+    # tokens, are left out and named in ``Model.left_out``. Raises InputError for a field that is
+    # missing or wrong, by name, and for a structure that is not modelled.
     text, left_out = _decoder(fields)
     kind = _kind(text)
     family = FAMILIES.get(kind, Family())

@@ -58,11 +58,9 @@ def candidates(
     spared: Collection[str] = (),
     lnc: int | None = None,
 ) -> Candidates:
-    """Return the plans that use all of a cluster and divide the model and the batch.
-
-    ``stated`` fields are not varied; None counts as not stated. Fields of ``spared`` leave out no
-    plan whatever their values; ``overlap`` is varied only if it is among them and not stated.
-    """
+    """Return the plans that use all of a cluster and divide the model and the batch."""
+    # ``stated`` fields are not varied; None counts as not stated. Fields of ``spared`` leave out no
+    # plan whatever their values; ``overlap`` is varied only if it is among them and not stated.
     if not cluster.chip:
         raise InputError(
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
@@ -268,10 +266,8 @@ REPLICA = ("tp", "pp", "dp", "cp")  # degrees whose product is the number of ran
 
 
 def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> None:
-    """Refuse a stated field that is wrong whatever the other fields are.
-
-    Each field is checked in a plan whose other fields allow as much as possible.
-    """
+    """Refuse a stated field that is wrong whatever the other fields are."""
+    # Each field is checked in a plan whose other fields allow as much as possible.
     check_model(base, model)
     alone = {name: fixed[name] for name in ALONE if name in fixed}
     alone.setdefault("vpp", pipeline_schedule(fixed.get("schedule", DEFAULT)).chunks_allowed[0])
@@ -311,10 +307,8 @@ def no_degrees(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: 
 
 
 def no_batch(base: ParallelPlan, fewest: int, fixed: Mapping[str, Any]) -> str:
-    """Return the message for a batch that no plan divides, with batches that work.
-
-    ``fewest`` is the smallest number of replicas that a plan has.
-    """
+    """Return the message for a batch that no plan divides, with batches that work."""
+    # ``fewest`` is the smallest number of replicas that a plan has.
     microbatch = fixed.get("microbatch", 1)
     sequences = fewest * microbatch
     below = base.global_batch // sequences * sequences

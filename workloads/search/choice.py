@@ -50,15 +50,13 @@ def usual_or_searched(
     search: When = "needed",
     watch: Watch = unwatched,
 ) -> tuple[ParallelPlan, Choice | None]:
-    """Return the plan of a step without stated degrees, and the search for it if there was one.
-
-    The plan is data parallel over all chips if that fits in memory, and else the best of a search.
-
-    ``stated``: fields of a plan, without degrees; None counts as not stated. ``search`` ("needed",
-    "compared", "always"): whether a plan is searched where the data-parallel one fits as well:
-    never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the search is
-    returned if the best is shorter by ``WORTH_NAMING``; or to take the best.
-    """
+    """Return the plan of a step without stated degrees, and the search for it if there was one."""
+    # The plan is data parallel over all chips if that fits in memory, and else the best of a
+    # search.
+    # ``stated``: fields of a plan, without degrees; None counts as not stated. ``search``
+    # ("needed", "compared", "always"): whether a plan is searched where the data-parallel one fits
+    # as well: never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the
+    # search is returned if the best is shorter by ``WORTH_NAMING``; or to take the best.
     usual = None if search == "always" else _usual(stated, model, cluster, lnc)
     if usual is None:
         choice = searched_plan(stated, model, cluster, lnc=lnc, watch=watch)
@@ -95,13 +93,11 @@ def searched_plan(
     lnc: int | None = None,
     watch: Watch = unwatched,
 ) -> Choice:
-    """Return the plan with the shortest estimated step among those that fit in memory.
-
-    Stated fields are kept, and those that the framework sets if it is named. No step is simulated
-    for the choice: on half a million chips one simulation takes as long as all estimates, and the
-    answer needs one of its own anyway. Unless stated, a step has a sequence a chip and at most
-    ``BATCH_TOKENS``.
-    """
+    """Return the plan with the shortest estimated step among those that fit in memory."""
+    # Stated fields are kept, and those that the framework sets if it is named. No step is simulated
+    # for the choice: on half a million chips one simulation takes as long as all estimates, and the
+    # answer needs one of its own anyway. Unless stated, a step has a sequence a chip and at most
+    # ``BATCH_TOKENS``.
     fields = {name: value for name, value in stated.items() if value not in (None, "", ())}
     assumed = tuple(name for name in PLAN_FIELDS if name not in (*fields, *SEARCHED))
     stack = framework(framework_text(fields.get("framework", ""), cluster, fields))

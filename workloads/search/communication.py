@@ -40,10 +40,8 @@ class Communication:
         self._groups: dict[tuple[Hashable, ...], IntArray] = {}
 
     def times(self, plan: ParallelPlan) -> CommunicationTime:
-        """Return a function that times the steps of a plan.
-
-        The group that is slowest in the first step of an axis is taken as slowest in all of them.
-        """
+        """Return a function that times the steps of a plan."""
+        # The group that is slowest in the first step of an axis is taken as slowest in all of them.
         slowest: dict[str, IntArray] = {}
 
         @cache
@@ -99,11 +97,9 @@ class _Lines(NamedTuple):
 
 
 def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
-    """Return the chips of one group of each geometry, in order of rank, int64 (kinds, degree).
-
-    The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`. Of groups
-    whose first chips are whole periods of the fabric apart only one is looked at.
-    """
+    """Return the chips of one group of each geometry, in order of rank, int64 (kinds, degree)."""
+    # The groups are those of :meth:`workloads.training.plan.placement.Placement.groups`. Of groups
+    # whose first chips are whole periods of the fabric apart only one is looked at.
     lines = _lines(plan, axis)
     firsts = np.arange(_product(plan, lines.axes)).reshape(-1, lines.degree, lines.step)[:, 0]
     begin, apart = firsts.ravel(), np.zeros(1, np.int64)
@@ -123,11 +119,9 @@ def unlike_groups(plan: ParallelPlan, axis: str, cluster: Cluster) -> IntArray:
 
 
 def _span(cluster: Cluster) -> int:
-    """Return the number of chips after which the first chips of groups count as alike.
-
-    Switches above domains that have room for all chips below add a microsecond to a hop at most, so
-    only those without are told apart.
-    """
+    """Return the number of chips after which the first chips of groups count as alike."""
+    # Switches above domains that have room for all chips below add a microsecond to a hop at most,
+    # so only those without are told apart.
     fabric = cluster.scale_out
     narrow = fabric is not None and fabric.oversubscription > 1
     return period(cluster) if narrow else cluster.chips_per_domain

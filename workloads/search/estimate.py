@@ -62,11 +62,9 @@ def best_estimates(
     count: int,
     watch: Watch = unwatched,
 ) -> FloatArray:
-    """Estimate only plans that may be among the ``count`` best [s], float64 (plans,).
-
-    The time of a plan is infinite if a lower bound of its estimate exceeds the estimates of
-    ``count`` other plans. Every other time is that of :func:`estimate`, ties included.
-    """
+    """Estimate only plans that may be among the ``count`` best [s], float64 (plans,)."""
+    # The time of a plan is infinite if a lower bound of its estimate exceeds the estimates of
+    # ``count`` other plans. Every other time is that of :func:`estimate`, ties included.
     shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):
         return _all_s(shared, plans, watch)

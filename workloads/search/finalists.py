@@ -105,10 +105,8 @@ class Runner:
         )
 
     def processes(self, plans: int, stated: int) -> int:
-        """Return the number of processes for a number of plans; a stated one goes first.
-
-        Where processes cannot be forked, such as in a notebook, it is one.
-        """
+        """Return the number of processes for a number of plans; a stated one goes first."""
+        # Where processes cannot be forked, such as in a notebook, it is one.
         if not can_fork():
             return 1
         if stated or self.cluster.chips < LARGE_CHIPS:
@@ -123,12 +121,10 @@ def simulated(
     processes: int,
     watch: Watch,
 ) -> list[Finalist]:
-    """Simulate plans in order of their estimates; results do not depend on the processes.
-
-    Processes are forked, so each has the caller's caches; the first plan is simulated before, which
-    fills these. Plans of the same degrees go to the same process: these have the same groups, whose
-    collectives are timed once, and some have the same passes.
-    """
+    """Simulate plans in order of their estimates; results do not depend on the processes."""
+    # Processes are forked, so each has the caller's caches; the first plan is simulated before,
+    # which fills these. Plans of the same degrees go to the same process: these have the same
+    # groups, whose collectives are timed once, and some have the same passes.
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
     count = runner.processes(len(plans), processes)
 

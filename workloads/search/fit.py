@@ -70,10 +70,8 @@ def fit(
     watch: Watch = unwatched,
     margin: float = 0.0,
 ) -> Fit:
-    """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`.
-
-    The values of ``settled`` fields leave out no plan; the share ``margin`` of memory stays free.
-    """
+    """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`."""
+    # The values of ``settled`` fields leave out no plan; the share ``margin`` of memory stays free.
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     stack = stack_of(catalogue)
     totals: dict[Hashable, int] = {}
@@ -110,11 +108,9 @@ def fit(
 
 
 def least_bytes(model: Model, plan: ParallelPlan, stack: Stack = Stack()) -> int:
-    """Return a lower bound of a plan's memory: parameters and states of an average stage [B].
-
-    It leaves out embedding and output layer. For a plan that trains adapters or a part of the model
-    it has the weights alone.
-    """
+    """Return a lower bound of a plan's memory: parameters and states of an average stage [B]."""
+    # It leaves out embedding and output layer. For a plan that trains adapters or a part of the
+    # model it has the weights alone.
     counts = [model.each_layer.count(kind) for kind in model.kinds]
     pairs = list(zip(counts, kind_shares(model, plan), strict=True))
     held = Share(
@@ -140,10 +136,8 @@ def _savings(plan: ParallelPlan) -> tuple[int, int]:
 def _needless(
     saves: tuple[int, int], enough: Collection[tuple[int, int]], settled: Collection[str]
 ) -> str:
-    """Field by which a plan saves more memory than another plan that fits; empty for none.
-
-    ``enough`` has the savings of plans that fit and are otherwise equal.
-    """
+    """Field by which a plan saves more memory than another plan that fits; empty for none."""
+    # ``enough`` has the savings of plans that fit and are otherwise equal.
     for zero, recompute in enough:
         if zero <= saves[0] and recompute <= saves[1]:
             if recompute < saves[1] and "recompute" not in settled:

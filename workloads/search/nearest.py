@@ -32,10 +32,8 @@ Changes = dict[str, Any]  # new values of fields that change
 def nearest_plan(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
 ) -> Changes | None:
-    """Return the fewest changes to the stated fields that give a plan which divides and fits.
-
-    Returns the fields to change, with their values; None if nothing near works.
-    """
+    """Return the fewest changes to the stated fields that give a plan which divides and fits."""
+    # Returns the fields to change, with their values; None if nothing near works.
     fixed = {name: value for name, value in stated.items() if value is not None}
     sizes = [fixed.get(name, 1) for name in NUMBERS]
     if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):

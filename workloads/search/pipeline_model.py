@@ -272,11 +272,10 @@ class Work(NamedTuple):
 
 
 def least_s(work: Work) -> float:
-    """Return a lower bound of the time that a walk through the pipeline takes [s].
-
-    Backward passes of a microbatch follow its forward passes, so all forward passes of a stage are
-    over at its last backward pass. Gradients of weights may run while that microbatch goes back.
-    """
+    """Return a lower bound of the time that a walk through the pipeline takes [s]."""
+    # Backward passes of a microbatch follow its forward passes, so all forward passes of a stage
+    # are over at its last backward pass. Gradients of weights may run while that microbatch goes
+    # back.
     dense, sparse = work.layers - work.sparse, work.sparse
     pass_s = dense * work.layer_s[:, :1] + sparse * work.layer_s[:, 1:]
     pass_s[:, 0] += work.ends_s[0]

@@ -54,10 +54,8 @@ def replicas(
     catalogue: Catalogue,
     time_s: CommunicationTime,
 ) -> Replicas:
-    """Estimate the times of a plan's exchanges between replicas.
-
-    ``time_s``: time of a step's communication [s].
-    """
+    """Estimate the times of a plan's exchanges between replicas."""
+    # ``time_s``: time of a step's communication [s].
     shapes = RankShapes(model, plan, chip, catalogue)
     finished = _finished(shapes, time_s)
     times = _Times(
@@ -91,10 +89,8 @@ class _Times(NamedTuple):
 def _fill(
     exchange: Replicas, shapes: RankShapes, edges: Mapping[int, Share], times: _Times
 ) -> None:
-    """Fill in the times of all chunks' buckets.
-
-    Chunks whose layers are of the same kinds, in the same order, have the same buckets.
-    """
+    """Fill in the times of all chunks' buckets."""
+    # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
     model, plan = shapes.model, shapes.plan
     kinds = layer_kinds(model, np.arange(model.layers))
     alike: dict[bytes, list[int]] = {}
@@ -133,10 +129,8 @@ def _buckets(
 
 
 def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
-    """Times of each stage after its last pass, and of tied embeddings, float64 (stages, 2) [s].
-
-    Stages with equally many layers of each kind, and the same ends of the model, share them.
-    """
+    """Times of each stage after its last pass, and of tied embeddings, float64 (stages, 2) [s]."""
+    # Stages with equally many layers of each kind, and the same ends of the model, share them.
     plan, by_kind = shapes.plan, dict[object, tuple[float, float]]()
     times, ends = [], end_stages(plan)
     for stage in range(plan.pp):

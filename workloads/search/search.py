@@ -165,10 +165,8 @@ class Search:
 
     @cached_property
     def estimate_s(self) -> FloatArray:
-        """Estimated time of one optimizer step of every plan, float64 (plans,) [s].
-
-        Estimates that the search did without are computed when this is first read.
-        """
+        """Estimated time of one optimizer step of every plan, float64 (plans,) [s]."""
+        # Estimates that the search did without are computed when this is first read.
         if self.estimated == len(self.plans):
             return self.best_estimate_s
         return estimate(self.model, self.cluster, self.plans)
@@ -212,10 +210,8 @@ def search(
     watch: Watch = unwatched,
     **changes: Unpack[AimFields],
 ) -> Search:
-    """Find the best plans that fit in memory.
-
-    ``changes`` are fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
-    """
+    """Find the best plans that fit in memory."""
+    # ``changes`` are fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
     aim = replace(aim or Aim(), **changes)
     start = time.perf_counter()
     settled = _settled(stated or {}, aim.each)

@@ -55,10 +55,8 @@ class Stage:
 
 
 def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
-    """Return the time of one layer, dense or with experts, by phase, float64 (3,) [s].
-
-    Of layers that differ otherwise, such as by their windows, it is the mean.
-    """
+    """Return the time of one layer, dense or with experts, by phase, float64 (3,) [s]."""
+    # Of layers that differ otherwise, such as by their windows, it is the mean.
     kinds = [kind for kind in stage.model.kinds if kind.experts == moe]
     counts = np.array([stage.model.each_layer.count(kind) for kind in kinds], np.float64)
     if not kinds:
@@ -116,10 +114,8 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
 
 
 def span(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> float:
-    """Return the time from the start of the first op to the end of the last [s].
-
-    An op starts when its stream is free and the op that it waits for has ended.
-    """
+    """Return the time from the start of the first op to the end of the last [s]."""
+    # An op starts when its stream is free and the op that it waits for has ended.
     free: dict[int, float] = {}
     ends: list[float] = []
     numbers = ops.step.tolist()

@@ -15,10 +15,8 @@ GZIP = b"\x1f\x8b"
 
 
 def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
-    """Return the bytes of a file, decompressed if it is gzip.
-
-    No more than the bound is decompressed, so that a decompression bomb is refused too.
-    """
+    """Return the bytes of a file, decompressed if it is gzip."""
+    # No more than the bound is decompressed, so that a decompression bomb is refused too.
     try:
         with open(path, "rb", opener=open_regular) as raw:
             zipped = raw.read(2) == GZIP

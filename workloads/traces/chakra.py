@@ -118,11 +118,9 @@ def _check_count(by_rank: Mapping[int, Path]) -> None:
 
 
 def _message_spans(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the first byte of each message and the byte after it.
-
-    Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
-    high bit in every byte but the last.
-    """
+    """Yield the first byte of each message and the byte after it."""
+    # Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
+    # high bit in every byte but the last.
     at, number = 0, 0
     while at < len(content):
         size = shift = 0
@@ -179,10 +177,8 @@ def _read(
 
 
 def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence[int]]) -> None:
-    """Add the dependencies of the nodes from row ``first`` on, sorted so that each follows them.
-
-    ``waits`` has the numbers of the nodes that each node waits for.
-    """
+    """Add the dependencies of the nodes from row ``first`` on, sorted so that each follows them."""
+    # ``waits`` has the numbers of the nodes that each node waits for.
     place = {number: row for row, number in enumerate(waits)}
     for number, dependencies in waits.items():
         unknown = next((dependency for dependency in dependencies if dependency not in place), None)
@@ -270,10 +266,8 @@ def _peer(kind: int) -> str:
 
 
 def _lacks(stated: Mapping[str, Any], kind: int, duration_ps: int, where: str) -> bool:
-    """Return whether communication lacks an attribute that it is timed by, and keeps its time.
-
-    PyTorch's traces do not say which rank a message goes to.
-    """
+    """Return whether communication lacks an attribute that it is timed by, and keeps its time."""
+    # PyTorch's traces do not say which rank a message goes to.
     if kind == COLLECTIVE:
         barrier = stated.get("comm_type") == schema.COLLECTIVES.index("barrier")
         needed = "comm_type" if barrier else "comm_size"

@@ -48,11 +48,9 @@ TYPE = {
 
 
 def write_chakra(recording: Recording, directory: str | Path, name: str = "trace") -> list[Path]:
-    """Write one ``.et`` file for each rank, and return the files in order of rank.
-
-    Durations are rounded to microseconds, the unit of the format. A lag becomes a compute node.
-    Raises InputError for a directory that cannot be written, or that holds traces already.
-    """
+    """Write one ``.et`` file for each rank, and return the files in order of rank."""
+    # Durations are rounded to microseconds, the unit of the format. A lag becomes a compute node.
+    # Raises InputError for a directory that cannot be written, or that holds traces already.
     folder = Path(directory)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file. Name a new directory.")

@@ -247,10 +247,8 @@ def add_works(
     waits: Mapping[Thread, Sequence[HostCall]],
     begin_ps: int,
 ) -> None:
-    """Add the launches and the work of one rank, with the dependencies that explain every start.
-
-    ``begin_ps``: first time of the profile [ps].
-    """
+    """Add the launches and the work of one rank, with the dependencies that explain every start."""
+    # ``begin_ps``: first time of the profile [ps].
     streams = {stream: place for place, stream in enumerate(sorted({w.stream for w in works}))}
     start = columns.add(rank, 0, Node(HOST, "begin", 0))
     blocked = blocked_calls(works, waits)
@@ -280,11 +278,9 @@ def add_works(
 
 
 def _inputs(works: Sequence[Work]) -> dict[int, int]:
-    """Number of the work that each communication waits for, by the communication's number.
-
-    NCCL lets its stream wait for the stream of its caller, hence for the work that the same thread
-    launched last. Work that was still running when the communication started is not it.
-    """
+    """Number of the work that each communication waits for, by the communication's number."""
+    # NCCL lets its stream wait for the stream of its caller, hence for the work that the same
+    # thread launched last. Work that was still running when the communication started is not it.
     launched: dict[Thread | None, list[tuple[int, int]]] = defaultdict(list)
     for number, work in enumerate(works):
         if not work.communications:
@@ -301,10 +297,8 @@ def _inputs(works: Sequence[Work]) -> dict[int, int]:
 
 
 def _link(columns: Columns, row: int, start_ps: int, before: Sequence[tuple[int, int]]) -> None:
-    """Let work depend on several rows, each given with its end [ps].
-
-    The dependency on the row that ended last has the delay until the work's start as its lag.
-    """
+    """Let work depend on several rows, each given with its end [ps]."""
+    # The dependency on the row that ended last has the delay until the work's start as its lag.
     latest = max(end for _, end in before)
     for source, end in before:
         lag = max(0, start_ps - end) if end == latest else 0
@@ -319,10 +313,8 @@ def _add(
     number: int,
     before: Sequence[tuple[int, int]],
 ) -> int:
-    """Add work with its dependencies, and return the row that ends when all of it has ended.
-
-    A kernel that carries several communications becomes several nodes and one that joins them.
-    """
+    """Add work with its dependencies, and return the row that ends when all of it has ended."""
+    # A kernel that carries several communications becomes several nodes and one that joins them.
     if not work.communications:
         row = columns.add(rank, lane, Node(work.kind, work.name, number, work.duration_ps))
         _link(columns, row, work.start_ps, before)
@@ -346,11 +338,9 @@ def _add(
 
 
 def _shares(work: Work) -> list[int]:
-    """Share of a kernel's time that each of its communications has [ps].
-
-    The communications of each kind follow one another and together take all of the time, each in
-    proportion to its size.
-    """
+    """Share of a kernel's time that each of its communications has [ps]."""
+    # The communications of each kind follow one another and together take all of the time, each in
+    # proportion to its size.
     parts = work.communications
     totals: dict[int, int] = {}
     passed: dict[int, int] = {}

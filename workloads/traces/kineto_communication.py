@@ -80,12 +80,10 @@ def communications(
     document: Mapping[str, Any],
     path: Path,
 ) -> dict[int, tuple[Communication, ...]]:
-    """Return the communications of each NCCL kernel, by its place in ``device``.
-
-    Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A kernel
-    that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel without any of
-    this keeps its recorded time.
-    """
+    """Return the communications of each NCCL kernel, by its place in ``device``."""
+    # Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A
+    # kernel that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel
+    # without any of this keeps its recorded time.
     groups, world = _groups(document), _world(document)
     kernels = {
         place: event
@@ -148,10 +146,8 @@ def _ranks(listed: Any) -> tuple[int, ...]:
 def _stated_calls(
     complete: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], list[StatedCall]]:
-    """Calls of each host thread that state communication, sorted by their start.
-
-    A call within another one adds its facts to the outer call's.
-    """
+    """Calls of each host thread that state communication, sorted by their start."""
+    # A call within another one adds its facts to the outer call's.
     calls: dict[tuple[str, str], list[StatedCall]] = defaultdict(list)
     for event in complete:
         name = str(event.get("name", ""))
@@ -185,11 +181,9 @@ def _calls_of_kernels(
     kernels: Mapping[int, Mapping[str, Any]],
     launches: Mapping[int, HostCall],
 ) -> dict[int, list[Facts]]:
-    """Facts of the calls that each kernel carries out, by the kernel's place.
-
-    They are those of the call that launched the kernel, or else of all calls on its thread since
-    the last launch, as NCCL launches a group of calls at the end of the group.
-    """
+    """Facts of the calls that each kernel carries out, by the kernel's place."""
+    # They are those of the call that launched the kernel, or else of all calls on its thread since
+    # the last launch, as NCCL launches a group of calls at the end of the group.
     launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for place, event in kernels.items():
         correlation = _args(event).get("correlation")
@@ -269,11 +263,9 @@ def _operation(name: str) -> str | None:
 
 
 def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
-    """Size as nccl-tests count it, the larger of input and output [B]; None if not stated.
-
-    Older calls state the shape of their input only. The output of an all-gather has one such input
-    from each rank.
-    """
+    """Size as nccl-tests count it, the larger of input and output [B]; None if not stated."""
+    # Older calls state the shape of their input only. The output of an all-gather has one such
+    # input from each rank.
     counts = [facts.get("In msg nelems"), facts.get("Out msg nelems")]
     stated = [count for count in counts if isinstance(count, int) and 0 <= count < 2**48]
     width = ELEMENT_BYTES.get(str(facts.get("dtype", "")).lower())
@@ -360,10 +352,8 @@ def thread_of(event: Event) -> Thread:
 def host_calls(
     complete: Sequence[Event], time_ps: Callable[[Event, str], int]
 ) -> tuple[dict[int, HostCall], dict[Thread, list[HostCall]]]:
-    """Return launches by their correlation, and each thread's calls that wait for the chip.
-
-    ``time_ps``: function that returns an event's ``ts`` or ``dur`` [ps].
-    """
+    """Return launches by their correlation, and each thread's calls that wait for the chip."""
+    # ``time_ps``: function that returns an event's ``ts`` or ``dur`` [ps].
     launches: dict[int, HostCall] = {}
     waits: dict[Thread, list[HostCall]] = defaultdict(list)
     for event in complete:
@@ -391,11 +381,9 @@ def add_launches(
     begin_ps: int,
     start: int,
 ) -> dict[int, int]:
-    """Add a node for each launch, and return the row of each work's launch.
-
-    The launches of a thread form a chain with the recorded time between them. The time for which
-    the thread waited for the chip is left out, as it may be another one on another cluster.
-    """
+    """Add a node for each launch, and return the row of each work's launch."""
+    # The launches of a thread form a chain with the recorded time between them. The time for which
+    # the thread waited for the chip is left out, as it may be another one on another cluster.
     by_thread: dict[Thread, list[int]] = defaultdict(list)
     for number, work in enumerate(works):
         if work.thread is not None:

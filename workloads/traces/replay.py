@@ -109,11 +109,9 @@ class Replay:
 
     @property
     def breakdown_s(self) -> dict[str, float]:
-        """Time of each part of an iteration, mean over ranks [s]; sums to ``iteration_s``.
-
-        Each instant of a rank counts to the first part that is active, in the order compute,
-        memory, communication, host; an instant without any counts as waiting.
-        """
+        """Time of each part of an iteration, mean over ranks [s]; sums to ``iteration_s``."""
+        # Each instant of a rank counts to the first part that is active, in the order compute,
+        # memory, communication, host; an instant without any counts as waiting.
         ranks, group = np.unique(self.recording.rank, return_inverse=True)
         nodes = len(self.recording)
         part = np.array([PART_OF[kind] for kind in range(len(KINDS))])[self.recording.kind]

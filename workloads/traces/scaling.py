@@ -48,11 +48,9 @@ class Scaled:
 def scaled(
     recording: Recording, cluster: Cluster, *, recorded_on: str = "", compute: str = "auto"
 ) -> Scaled:
-    """Return the compute times of a recording on the chips of a cluster.
-
-    ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
-    ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
-    """
+    """Return the compute times of a recording on the chips of a cluster."""
+    # ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
+    # ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)
     target = cluster.chip or ""

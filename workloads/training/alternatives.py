@@ -34,13 +34,11 @@ class Alternative(NamedTuple):
 def alternatives(
     plan: ParallelPlan, model: Model, cluster: Cluster, times: Times
 ) -> tuple[Alternative, ...]:
-    """Return the plausible values of each field that nobody stated, with their times.
-
-    One field is changed at a time. A value that the plan refuses, or with which it does not fit in
-    memory, is not plausible. The cluster is that without the numbers of the plan's framework, as
-    others have their own. ``times`` is called for the plan itself too, so that all are of one level
-    of detail.
-    """
+    """Return the plausible values of each field that nobody stated, with their times."""
+    # One field is changed at a time. A value that the plan refuses, or with which it does not fit
+    # in memory, is not plausible. The cluster is that without the numbers of the plan's framework,
+    # as others have their own. ``times`` is called for the plan itself too, so that all are of one
+    # level of detail.
     if not plan.assumed:
         return ()
     others, seconds = [], times(plan)
@@ -60,10 +58,8 @@ def alternatives(
 
 
 def hull(others: Sequence[Alternative]) -> tuple[float, float]:
-    """Return the least and the greatest ratio that all fields together leave open.
-
-    Effects of different fields multiply: a recomputed layer is longer under either framework.
-    """
+    """Return the least and the greatest ratio that all fields together leave open."""
+    # Effects of different fields multiply: a recomputed layer is longer under either framework.
     least = most = 1.0
     for name in {other.field for other in others}:
         ratios = [1.0, *(other.ratio for other in others if other.field == name)]

@@ -72,22 +72,18 @@ def _check_routed_nodes(plan: ParallelPlan, cluster: Cluster, detail: Detail) ->
 
 
 def counts_equal_ranks(detail: Detail) -> bool:
-    """Return whether a step is simulated with one rank for all equal ones.
-
-    Levels that write out messages need every sender, and jitter gives every rank times of its own.
-    A straggler only sets the ranks apart that wait for it, but the rank vector follows disturbed
-    ranks one by one.
-    """
+    """Return whether a step is simulated with one rank for all equal ones."""
+    # Levels that write out messages need every sender, and jitter gives every rank times of its
+    # own. A straggler only sets the ranks apart that wait for it, but the rank vector follows
+    # disturbed ranks one by one.
     disturbed = detail.disturbed
     one_by_one = disturbed and (disturbed.jitter > 0 or detail.level == "rank-vector")
     return detail.folded and detail.level not in WRITTEN_OUT and not one_by_one
 
 
 def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:
-    """Refuse a run of more ops than this process has room for.
-
-    The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
-    """
+    """Refuse a run of more ops than this process has room for."""
+    # The program is not built yet, so the level that ``auto`` will take is foreseen from the ranks.
     ranks = shapes.plan.ranks
     every_rank = not counts_equal_ranks(detail)
     level = detail.level
@@ -99,10 +95,8 @@ def _check_process_memory(shapes: RankShapes, detail: Detail) -> None:
 
 
 def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> None:
-    """Refuse shares of the peak that no chip can reach, which wrong values of a chip lead to.
-
-    A share above 1 means that the step is shorter than its arithmetic at the peak.
-    """
+    """Refuse shares of the peak that no chip can reach, which wrong values of a chip lead to."""
+    # A share above 1 means that the step is shorter than its arithmetic at the peak.
     precision = shapes.plan.precision
     for name, share in shares_of_peak.items():
         if not 0 < share <= 1:
@@ -155,11 +149,9 @@ class Size:
 
 
 def estimated_size(shapes: RankShapes, iterations: int, *, every_rank: bool) -> Size:
-    """Estimate the ops of a run; the estimate is at most a tenth too low.
-
-    Unless ``every_rank`` is simulated two ranks of each stage count, as folding leaves about as
-    many.
-    """
+    """Estimate the ops of a run; the estimate is at most a tenth too low."""
+    # Unless ``every_rank`` is simulated two ranks of each stage count, as folding leaves about as
+    # many.
     plan = shapes.plan
     rows = plan.ranks // plan.pp if every_rank else min(2, plan.ranks // plan.pp)
     stages = rank_ops(shapes, iterations)

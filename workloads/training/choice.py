@@ -51,11 +51,9 @@ def is_open(stated: Mapping[str, Any]) -> bool:
 def tied(
     model: Model, cluster: Cluster, best: ParallelPlan, other: ParallelPlan, ratio: float
 ) -> bool:
-    """Return whether a plan's time over that of the best is within the error of a ratio.
-
-    Plans of one search share the errors of machine, model and kernels, so their ratio is more
-    certain than either time.
-    """
+    """Return whether a plan's time over that of the best is within the error of a ratio."""
+    # Plans of one search share the errors of machine, model and kernels, so their ratio is more
+    # certain than either time.
     one, two = (
         training_features(model, plan, cluster, framework_of(plan, cluster).name)
         for plan in (best, other)

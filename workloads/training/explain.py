@@ -118,11 +118,9 @@ def input_table(run: Iteration) -> Table:
 
 
 def _read_for(chip: str, catalogue: Catalogue, part: str) -> list[str]:
-    """Quantities of a part that hold for a chip.
-
-    A quantity whose name ends with a chip, such as ``scheduling_trn2``, is read for that chip alone
-    and replaces the general one, ``scheduling``.
-    """
+    """Quantities of a part that hold for a chip."""
+    # A quantity whose name ends with a chip, such as ``scheduling_trn2``, is read for that chip
+    # alone and replaces the general one, ``scheduling``.
     names = catalogue.quantities(part)
     chips = [other for other in catalogue.parts() if catalogue.has(other, "family")]
     other_chips = tuple(f"_{other}" for other in chips if other != chip)

@@ -372,21 +372,17 @@ def _build(
 
 
 def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue | None) -> Program:
-    """Return the folded program, or the whole one where the rank vector is to follow stragglers.
-
-    The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
-    """
+    """Return the folded program, or the whole one where the rank vector is to follow stragglers."""
+    # The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
     folded = fold(whole, apart, structures)
     large = detail.level == "auto" and automatic(folded, detail.faults) == "rank-vector"
     return whole if detail.disturbed and large else folded
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
-    """Recomputed FLOPs of the backward pass for one token.
-
-    Scores that the fused attention kernel computes again are part of that kernel's time whatever
-    the plan says, so they are not counted.
-    """
+    """Recomputed FLOPs of the backward pass for one token."""
+    # Scores that the fused attention kernel computes again are part of that kernel's time whatever
+    # the plan says, so they are not counted.
     if plan.recompute == "full":
         layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
         return layers * -(-model.layers // plan.recompute_every) / model.layers

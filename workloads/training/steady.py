@@ -59,28 +59,23 @@ class RankTimes(NamedTuple):
 
 
 def repeats(plan: ParallelPlan, longest: int) -> bool:
-    """Return whether every stage of a plan has enough equal rounds of passes.
-
-    Stages with several chunks have none: their rounds have as many microbatches as there are
-    stages.
-    """
+    """Return whether every stage of a plan has enough equal rounds of passes."""
+    # Stages with several chunks have none: their rounds have as many microbatches as there are
+    # stages.
     return bool(_stretches(plan, longest))
 
 
 def microbatch_ps(
     plan: ParallelPlan, program: Program, trace: Trace | RankVector, longest: int
 ) -> int | None:
-    """Return the time that each further microbatch adds to a step [ps].
-
-    Two instants are compared that lie a period apart, both before any op that would be another one
-    in a longer step. If every rank is in the same state at both, apart from the numbers of
-    microbatches, a longer step ends as long after the later instant as this step ends after the
-    earlier one. The state of a rank is which ops are done, and since when the others are ready or
-    running. How much of an op is left may depend on the ops that ran beside it, so all ops of a
-    whole period before each instant are compared.
-
-    Returns None if the step does not repeat itself exactly, or has no trace of every op.
-    """
+    """Return the time that each further microbatch adds to a step [ps]."""
+    # Two instants are compared that lie a period apart, both before any op that would be another
+    # one in a longer step. If every rank is in the same state at both, apart from the numbers of
+    # microbatches, a longer step ends as long after the later instant as this step ends after the
+    # earlier one. The state of a rank is which ops are done, and since when the others are ready or
+    # running. How much of an op is left may depend on the ops that ran beside it, so all ops of a
+    # whole period before each instant are compared.
+    # Returns None if the step does not repeat itself exactly, or has no trace of every op.
     stretches = _stretches(plan, longest)
     if not stretches or not isinstance(trace, Trace):
         return None
@@ -185,12 +180,10 @@ class SteadyStep(NamedTuple):
 def steady(
     model: Model, machine: Cluster, plan: ParallelPlan, shared: SharedParts | None = None
 ) -> SteadyStep:
-    """Simulate a step; one of many microbatches by runs that are long enough to find the time.
-
-    Once the pipeline is full every further microbatch takes the same time, so the time of a long
-    run follows from those of two shorter ones. ``shared`` has parts that several steps on the
-    machine have in common.
-    """
+    """Simulate a step; one of many microbatches by runs that are long enough to find the time."""
+    # Once the pipeline is full every further microbatch takes the same time, so the time of a long
+    # run follows from those of two shorter ones. ``shared`` has parts that several steps on the
+    # machine have in common.
     parts = shared or SharedParts()
 
     @cache
@@ -214,10 +207,8 @@ def steady(
 def _times(
     run: Callable[[int], Iteration], plan: ParallelPlan, base: int, counts: Sequence[int]
 ) -> tuple[Iteration, list[float]]:
-    """Return a run, and the times of runs of these numbers of microbatches, ascending [s].
-
-    If the run of ``base`` microbatches is in a steady state, no other one is made.
-    """
+    """Return a run, and the times of runs of these numbers of microbatches, ascending [s]."""
+    # If the run of ``base`` microbatches is in a steady state, no other one is made.
     longest = counts[-1]
     if repeats(_with_microbatches(plan, base), longest):
         step = run(base)

@@ -152,11 +152,9 @@ def _on_one_chip(chips: IntArray) -> bool:
 def _calls(
     program: Program, exchange: Exchange, *, as_flows: bool
 ) -> Iterator[tuple[LayerOp, IntArray]]:
-    """Return the different collectives of an exchange, and the calls of each.
-
-    Steps of one stream follow one another on every rank, so those of one collective and size are
-    calls of one routine. As flows they may differ in their times.
-    """
+    """Return the different collectives of an exchange, and the calls of each."""
+    # Steps of one stream follow one another on every rank, so those of one collective and size are
+    # calls of one routine. As flows they may differ in their times.
     stage = program.stage[exchange.members[0, 0]]
     step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
     alike: dict[object, list[int]] = {}
@@ -244,10 +242,8 @@ than that."""
 
 
 def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
-    """Return a collective as a single op that uses the links and adapters that its chunks use.
-
-    ``duration_ps``: time of the collective alone, from the collective level [ps].
-    """
+    """Return a collective as a single op that uses the links and adapters that its chunks use."""
+    # ``duration_ps``: time of the collective alone, from the collective level [ps].
     if duration_ps > LARGEST_FLOW_BYTES:
         raise InputError(
             f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
@@ -376,10 +372,9 @@ def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, li
 
 
 def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
-    """Edges of the ops outside, then of each routine, whose last ops lead to its join.
-
-    Columns are allocated once and written in place, as parts and whole would take twice the memory.
-    """
+    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
+    # Columns are allocated once and written in place, as parts and whole would take twice the
+    # memory.
     leaving = [np.diff(pattern.edges.ptr) for pattern in patterns]
     edges, at = len(outside) + sum(int(np.maximum(1, each).sum()) for each in leaving), len(outside)
     ptr, dst = np.empty(int(first[-1]) + 1, np.int64), np.empty(edges, np.int32)

@@ -144,12 +144,9 @@ def disturbed_array(
 
 
 def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
-    """Return the times that each duration takes at each place of the table of jitter [ps].
-
-    ``duration_ps`` (durations,). ``table`` (places,).
-
-    Returns an array (durations, places).
-    """
+    """Return the times that each duration takes at each place of the table of jitter [ps]."""
+    # ``duration_ps`` (durations,). ``table`` (places,).
+    # Returns an array (durations, places).
     lasts: IntArray = np.maximum(1, _scale_array(duration_ps[:, None], table))
     return np.ascontiguousarray(lasts)
 
@@ -180,10 +177,8 @@ def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
 
 
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
-    """Return the schedule of a program with disturbed kernels.
-
-    A kernel that is a flow on memory has its rate changed instead of its duration.
-    """
+    """Return the schedule of a program with disturbed kernels."""
+    # A kernel that is a flow on memory has its rate changed instead of its duration.
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = np.cumsum(length) - length
     duration, rate = schedule.duration_ps.copy(), schedule.flows.cap_bytes_per_s.copy()

@@ -77,11 +77,9 @@ def ready(
     structures: ByValue | None = None,
     healthy: Program | None = None,
 ) -> Ready:
-    """Prepare the run of a program at a level of detail.
-
-    ``level`` ("chunk", "flow", "collective", "rank-vector"). ``engine`` ("fast", "reference"):
-    engine that will run it.
-    """
+    """Prepare the run of a program at a level of detail."""
+    # ``level`` ("chunk", "flow", "collective", "rank-vector"). ``engine`` ("fast", "reference"):
+    # engine that will run it.
     if level == "rank-vector" and faults:
         raise InputError(
             "--level rank-vector follows no faults. Use --level collective, or chunk for links and "
@@ -111,11 +109,9 @@ def ready(
 
 
 def automatic(program: Program, faults: Sequence[Fault], *, exact_vector: bool = False) -> str:
-    """Return the level that ``auto`` chooses for a program, which may be folded.
-
-    With ``exact_vector`` the rank vector, which keeps no trace, is also taken for fewer ranks where
-    it gives the same times sooner.
-    """
+    """Return the level that ``auto`` chooses for a program, which may be folded."""
+    # With ``exact_vector`` the rank vector, which keeps no trace, is also taken for fewer ranks
+    # where it gives the same times sooner.
     if len(program) > LARGEST_ENGINE_RANKS and not faults:
         return "rank-vector"
     many = len(program) >= LEAST_VECTOR_RANKS * len(program.streams)

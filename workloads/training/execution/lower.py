@@ -109,11 +109,9 @@ def tile(
     of_stage: list[IntArray],
     more: IntArray | None = None,
 ) -> None:
-    """Write into a column, for every row, the values that all ranks of its stage share.
-
-    ``column`` (ops and joins,): column that is written. ``of_stage`` (ops of the stage,): values
-    for each stage. ``more`` (rows,): number that is added to the values of each row.
-    """
+    """Write into a column, for every row, the values that all ranks of its stage share."""
+    # ``column`` (ops and joins,): column that is written. ``of_stage`` (ops of the stage,): values
+    # for each stage. ``more`` (rows,): number that is added to the values of each row.
     # Consecutive rows of one stage are written at once, as indices of all ops would take longer to
     # compute, and more memory, than the column itself.
     bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
@@ -142,12 +140,10 @@ class Skeleton:
 
 
 def lower(program: Program, *, memory: bool = False, structures: ByValue | None = None) -> Schedule:
-    """Return the schedule of all rows of a program.
-
-    Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
-    ``count``, the number of equal ranks that an op stands for. A join has the labels of its group's
-    first member.
-    """
+    """Return the schedule of all rows of a program."""
+    # Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
+    # ``count``, the number of equal ranks that an op stands for. A join has the labels of its
+    # group's first member.
     memory = memory and program.memory_bytes_per_s > 0
     if structures is None:
         skeleton = _skeleton(program)
@@ -223,10 +219,8 @@ def _flows(
 
 
 def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
-    """Yield the kernels, then the communications that contend for memory.
-
-    Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
-    """
+    """Yield the kernels, then the communications that contend for memory."""
+    # Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
     communicates = [np.zeros(len(stream.ops), np.bool_) for stream in program.streams]
     for exchange in program.exchanges:
         for role in program.roles(exchange):
@@ -246,10 +240,8 @@ def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
 
 
 def _resources(program: Program, *, memory: bool) -> Resources:
-    """Resources of every row: its engine, its streams of collectives, its sends and receives.
-
-    With ``memory`` they are followed by each row's share of its chip's memory.
-    """
+    """Resources of every row: its engine, its streams of collectives, its sends and receives."""
+    # With ``memory`` they are followed by each row's share of its chip's memory.
     kinds = stream_kinds(program.steps)
     rows, streams = len(program), len(kinds)
     lanes = {kind: sum(kind == other for other, _ in kinds) for kind, _ in kinds}
@@ -426,11 +418,9 @@ def _rank_edges(template: Template) -> Leads:
 
 
 def _join_edges(program: Program, templates: list[Template], number: int) -> Leads:
-    """Edges of the joins of a group of an exchange.
-
-    The first join of a call leads to its ops, the second to the ops that wait for these. A stage
-    has at most one role in an exchange.
-    """
+    """Edges of the joins of a group of an exchange."""
+    # The first join of a call leads to its ops, the second to the ops that wait for these. A stage
+    # has at most one role in an exchange.
     exchange = program.exchanges[number]
     join, member, value = (list[IntArray]() for _ in range(3))
     for stage, op, places in program.roles(exchange):

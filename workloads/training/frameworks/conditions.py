@@ -53,10 +53,8 @@ class Conditions:
     )
 
     def framework_text(self, stated: Mapping[str, Any], cluster: Cluster) -> str:
-        """Return the framework of a plan with the settings that the conditions stand for.
-
-        A plan that names no framework keeps to the usual one, and the text begins with the colon.
-        """
+        """Return the framework of a plan with the settings that the conditions stand for."""
+        # A plan that names no framework keeps to the usual one, and the text begins with the colon.
         text = str(stated.get("framework") or "")
         words = self._words(cluster)
         if not words:

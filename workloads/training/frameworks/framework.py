@@ -116,10 +116,8 @@ class Framework:
         return next((variants for end, variants in self.releases if date < end), {})
 
     def on(self, cluster: Cluster, model: Model) -> Cluster:
-        """Return the cluster with the numbers of the stack in force that trains a model.
-
-        A variant that the cluster's catalogue chose already, as by ``--variant``, stays.
-        """
+        """Return the cluster with the numbers of the stack in force that trains a model."""
+        # A variant that the cluster's catalogue chose already, as by ``--variant``, stays.
         dense = model.experts is None
         return _with_numbers(self, cluster, dense) if cluster.chip else cluster
 
@@ -238,13 +236,11 @@ def _check_plan(usual: Mapping[str, Any], path: str) -> None:
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
-    """Return the framework that a plan is predicted with where none is named.
-
-    It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
-    separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs of
-    a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself if
-    nobody states how work is issued.
-    """
+    """Return the framework that a plan is predicted with where none is named."""
+    # It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
+    # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
+    # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
+    # if nobody states how work is issued.
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
         if stated.get("runtime") == "xla":

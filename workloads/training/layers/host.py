@@ -51,11 +51,9 @@ def host_s(
 
 
 def issued_ahead(shapes: RankShapes) -> float:
-    """Share of the time to issue kernels for which the host runs ahead of the chip.
-
-    It is 1 unless launches block the host until the chip has run the kernel
-    (``CUDA_LAUNCH_BLOCKING``). Then the chip idles while the host issues the next one.
-    """
+    """Share of the time to issue kernels for which the host runs ahead of the chip."""
+    # It is 1 unless launches block the host until the chip has run the kernel
+    # (``CUDA_LAUNCH_BLOCKING``). Then the chip idles while the host issues the next one.
     chips = chip_family(shapes.chip, shapes.catalogue)
     if chips.runtime == COMPILED or chips.is_neuron:
         return 1.0
@@ -63,10 +61,8 @@ def issued_ahead(shapes: RankShapes) -> float:
 
 
 def start_s(shapes: RankShapes, layers: int, of: str) -> float:
-    """Time for which a Neuron chip waits until the host has started work on some layers [s].
-
-    ``of`` ("pass", "update").
-    """
+    """Time for which a Neuron chip waits until the host has started work on some layers [s]."""
+    # ``of`` ("pass", "update").
     if not chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return 0.0
     return layers * shapes.catalogue.value(PART, f"layer_{of}_start")

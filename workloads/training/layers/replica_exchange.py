@@ -43,12 +43,10 @@ class ReplicaExchange:
         return self.parameters.shapes.plan
 
     def stretches(self, layers: IntArray, *, reduces: bool) -> tuple[list[Stretch], Share]:
-        """Divide layers into stretches, each of which ends with a bucket of gradients.
-
-        Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of more.
-        ``layers`` (layers,) are in the order of the pass. The second result are the parameters
-        whose gradients fill no bucket.
-        """
+        """Divide layers into stretches, each of which ends with a bucket of gradients."""
+        # Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of
+        # more. ``layers`` (layers,) are in the order of the pass. The second result are the
+        # parameters whose gradients fill no bucket.
         plan, shares = self._plan, self.parameters.trained(layers)
         least = 1 if plan.sharding >= 2 else self.parameters.bucket
         runs = [range(len(layers))]
@@ -75,11 +73,9 @@ class ReplicaExchange:
         return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
 
     def gathered(self, layers: IntArray) -> list[LayerOp]:
-        """Gather the parameters of a stretch of layers.
-
-        Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
-        gathered.
-        """
+        """Gather the parameters of a stretch of layers."""
+        # Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
+        # gathered.
         parameters = self.parameters
         shares = parameters.held if self._plan.sharding == 3 else parameters.trained
         return gather_parameters(parameters.shapes, "bucket", total(shares(layers)))
@@ -122,11 +118,9 @@ class ReplicaExchange:
         return dense + share.experts * (1 - 1 / plan.expert_replicas)
 
     def finish(self) -> list[LayerOp]:
-        """Return the end of an iteration: reduce, clip, update, and gather updated parameters.
-
-        Gradients that were reduced beside the backward pass, and parameters that the next
-        iteration gathers beside its forward pass, are not exchanged here again.
-        """
+        """Return the end of an iteration: reduce, clip, update, and gather updated parameters."""
+        # Gradients that were reduced beside the backward pass, and parameters that the next
+        # iteration gathers beside its forward pass, are not exchanged here again.
         plan, shapes, owned = self._plan, self.parameters.shapes, self.parameters.owned
         reduced, gathered = list[LayerOp](), list[LayerOp]()
         if plan.overlap == "none" and plan.sharding < 2:

@@ -86,10 +86,8 @@ def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
 
 
 def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> list[LayerOp]:
-    """Leave out the steps whose names begin with ``prefix`` and one of ``parts``.
-
-    Steps that waited for one of them wait for the step before instead.
-    """
+    """Leave out the steps whose names begin with ``prefix`` and one of ``parts``."""
+    # Steps that waited for one of them wait for the step before instead.
     starts = tuple(prefix + part for part in parts)
     dropped = {step.name for step in steps if step.name.startswith(starts)}
     return [

@@ -94,10 +94,8 @@ def layer_activations(
 
 
 def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
-    """Bytes kept of an element of the input of a product of ``attention`` or ``mlp`` [B].
-
-    A frozen product needs its input only for an adapter.
-    """
+    """Bytes kept of an element of the input of a product of ``attention`` or ``mlp`` [B]."""
+    # A frozen product needs its input only for an adapter.
     if plan.lora_rank and not adapted(plan, half):
         return 0
     return ELEMENT_BYTES if plan.precision == "bf16" else stack.fp8_input_bytes
@@ -175,11 +173,9 @@ def held_activations(model: Model, plan: ParallelPlan, stage: int, stack: Stack 
 
 
 def in_flight(plan: ParallelPlan, stage: int) -> int:
-    """Count the microbatches whose activations a stage holds at once, summed over its chunks.
-
-    With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the last
-    (arXiv 2104.04473).
-    """
+    """Count the microbatches whose activations a stage holds at once, summed over its chunks."""
+    # With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the
+    # last (arXiv 2104.04473).
     return int(_held(plan, stage).sum(axis=1).max())
 
 

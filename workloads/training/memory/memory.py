@@ -159,11 +159,9 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
 
 
 def _work(model: Model, plan: ParallelPlan, stage: int, stack: Stack) -> int:
-    """Largest sum of buffers that exist at one moment, within a layer or at the loss [B].
-
-    Within a layer they are a gathered input and its gradient, the layer's activations where it is
-    recomputed, and gradients that are not accumulated yet.
-    """
+    """Largest sum of buffers that exist at one moment, within a layer or at the loss [B]."""
+    # Within a layer they are a gathered input and its gradient, the layer's activations where it is
+    # recomputed, and gradients that are not accumulated yet.
     tokens = tokens_of(plan)
     gradients = _gradients(model, plan, stage, stack.gradient_bytes)
     layer = 2 * ELEMENT_BYTES * tokens * model.hidden + gradients
@@ -179,11 +177,9 @@ def _work(model: Model, plan: ParallelPlan, stage: int, stack: Stack) -> int:
 
 
 def _gradients(model: Model, plan: ParallelPlan, stage: int, each_bytes: int) -> int:
-    """Gradients of the current layer that are not accumulated yet [B].
-
-    Below ZeRO-2 it is the gradient of its widest product in bf16. Where ranks keep shards of
-    gradients, those of the whole layer wait to be reduced, in the precision of the sum.
-    """
+    """Gradients of the current layer that are not accumulated yet [B]."""
+    # Below ZeRO-2 it is the gradient of its widest product in bf16. Where ranks keep shards of
+    # gradients, those of the whole layer wait to be reduced, in the precision of the sum.
     if plan.sharding >= 2:
         return each_bytes * _largest(model, plan, stage)
     inner = model.ffn * (2 if model.gated_mlp else 1)
@@ -213,11 +209,9 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 @lru_cache(REMEMBERED)
 def likely(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
-    """Return the memory of a rank of the stage that needs most, without the range of its sum.
-
-    Only the stages that :func:`~workloads.training.plan.stage_layers.unlike_stages` names are
-    computed.
-    """
+    """Return the memory of a rank of the stage that needs most, without the range of its sum."""
+    # Only the stages that :func:`~workloads.training.plan.stage_layers.unlike_stages` names are
+    # computed.
     capacity = usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip
     plan = _divided(model, plan, catalogue)
     return _with_stack(model, plan, stack_of(catalogue), capacity)
@@ -225,12 +219,10 @@ def likely(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) ->
 
 @lru_cache(REMEMBERED)
 def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
-    """Return the memory of a rank of the stage that needs most, and the range of its sum.
-
-    Stacks differ in each of their quantities by the range that the catalogue states, and in one
-    independently of the others, so that differences add as squares. A variant narrows the range to
-    what is known of one stack.
-    """
+    """Return the memory of a rank of the stage that needs most, and the range of its sum."""
+    # Stacks differ in each of their quantities by the range that the catalogue states, and in one
+    # independently of the others, so that differences add as squares. A variant narrows the range
+    # to what is known of one stack.
     need, stack = likely(model, plan, catalogue, chip), stack_of(catalogue)
     plan = _divided(model, plan, catalogue)
     below, above = (

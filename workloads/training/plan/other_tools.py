@@ -109,11 +109,9 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 
 
 def schedule_like(value: Any, _all: Mapping[str, Any]) -> str | None:
-    """Return the pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``.
-
-    Of schedules whose name is part of this one, such as ``1f1b`` and ``interleaved``, the longest
-    name says most.
-    """
+    """Return the pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
+    # Of schedules whose name is part of this one, such as ``1f1b`` and ``interleaved``, the longest
+    # name says most.
     name = _letters_and_digits(value)
     alike = [schedule for schedule in all_schedules() if _letters_and_digits(schedule.name) in name]
     best = max(

@@ -59,11 +59,9 @@ def total(shares: Sequence[Share]) -> Share:
 
 
 def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share:
-    """Parameters of one layer on one rank.
-
-    Norms, routers and the down-projections of latent attention are on every rank of a
-    tensor-parallel group, and so are key-value heads where tp exceeds them.
-    """
+    """Parameters of one layer on one rank."""
+    # Norms, routers and the down-projections of latent attention are on every rank of a
+    # tensor-parallel group, and so are key-value heads where tp exceeds them.
     return _layer_share(model, plan.tp, plan.ep * plan.expert_tp, moe=moe)
 
 
@@ -95,11 +93,9 @@ def _undivided(model: Model, *, moe: bool) -> int:
 
 
 def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer.
-
-    Tied embeddings are one table; where the model's first and last chunk lie on different stages,
-    each of the two has a copy.
-    """
+    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer."""
+    # Tied embeddings are one table; where the model's first and last chunk lie on different stages,
+    # each of the two has a copy.
     edges, (first, last) = 0, end_stages(plan)
     if stage == first:
         edges += part(model.embedding_parameters, plan.tp)

@@ -51,15 +51,13 @@ class Placement:
         return coordinates
 
     def groups(self, axis: str) -> IntArray:
-        """Groups of ranks that communicate along an axis, int64 (groups, degree).
-
-        ``axis`` ("tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"): ranks of a group of ``tp``,
-        ``cp`` or ``pp`` differ in that coordinate only. A group of ``dp`` has all ranks that hold
-        the same parameters, whatever part of the sequence they have. Experts divide the ranks of a
-        stage anew, the fastest-changing axis first: ``etp``, then ``ep``, then ``edp`` for ranks
-        that hold the same experts. A group of ``norm`` has the ranks of all stages that add up the
-        gradients' norm.
-        """
+        """Groups of ranks that communicate along an axis, int64 (groups, degree)."""
+        # ``axis`` ("tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"): ranks of a group of ``tp``,
+        # ``cp`` or ``pp`` differ in that coordinate only. A group of ``dp`` has all ranks that hold
+        # the same parameters, whatever part of the sequence they have. Experts divide the ranks of
+        # a stage anew, the fastest-changing axis first: ``etp``, then ``ep``, then ``edp`` for
+        # ranks that hold the same experts. A group of ``norm`` has the ranks of all stages that add
+        # up the gradients' norm.
         plan = self.plan
         if axis == "norm":
             joined = sorted(self._axis(axis) for axis in plan.norm_axes)
@@ -81,11 +79,9 @@ class Placement:
 
 
 def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = None) -> Placement:
-    """Put the ranks of a plan on the chips of a cluster.
-
-    ``chips`` (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as many,
-    and so on; by default as :func:`usual_chips` says.
-    """
+    """Put the ranks of a plan on the chips of a cluster."""
+    # ``chips`` (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as
+    # many, and so on; by default as :func:`usual_chips` says.
     needed = -(-plan.ranks // plan.ranks_per_chip)
     usual = chips is None
     order = usual_chips(plan, cluster, np.arange(needed)) if chips is None else _stated(chips)

@@ -269,11 +269,9 @@ class ParallelPlan:
 
     @property
     def sharding(self) -> int:
-        """ZeRO stage of an iteration's passes.
-
-        Without resharding, gradients and parameters stay whole until the end of the step, so its
-        passes exchange them as under ZeRO-1.
-        """
+        """ZeRO stage of an iteration's passes."""
+        # Without resharding, gradients and parameters stay whole until the end of the step, so its
+        # passes exchange them as under ZeRO-1.
         return self.zero if self.reshard else min(self.zero, 1)
 
     @property
@@ -306,11 +304,9 @@ class ParallelPlan:
 
     @property
     def norm_axes(self) -> tuple[str, ...]:
-        """Axes along which ranks add up the squares of their gradients for the global norm.
-
-        Gradients that replicas have in common must count once, so dp and cp are among the axes
-        only where ranks along them hold different gradients: shards of them, or other experts.
-        """
+        """Axes along which ranks add up the squares of their gradients for the global norm."""
+        # Gradients that replicas have in common must count once, so dp and cp are among the axes
+        # only where ranks along them hold different gradients: shards of them, or other experts.
         same_on_replicas = self.sharding == 0 and self.ep == 1
         return ("pp", "tp") if same_on_replicas else ("pp", "dp", "cp", "tp")
 
@@ -425,10 +421,8 @@ Use 8 or 12.
 
 
 def check_trained_parts(lora_rank: int, lora_on: str, train_only: str) -> None:
-    """Refuse adapters, which freeze all weights, beside a part of the weights that is trained.
-
-    A place for adapters is refused as well where there are none.
-    """
+    """Refuse adapters, which freeze all weights, beside a part of the weights that is trained."""
+    # A place for adapters is refused as well where there are none.
     if lora_rank and train_only:
         raise InputError(
             f"lora rank {lora_rank} freezes all weights, so train only {train_only} cannot hold as "

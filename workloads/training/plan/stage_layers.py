@@ -60,11 +60,9 @@ def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
-    """Count the layers of stages that take turns until their share of the products is passed.
-
-    The output layer counts as well, so that the last stages may be left without a layer (nanotron,
-    ``build_model`` and ``get_block_compute_costs``).
-    """
+    """Count the layers of stages that take turns until their share of the products is passed."""
+    # The output layer counts as well, so that the last stages may be left without a layer
+    # (nanotron, ``build_model`` and ``get_block_compute_costs``).
     products = 4 * model.query_width * model.hidden + 3 * model.ffn * model.hidden
     whole = model.layers * products + model.vocab * model.hidden
     counts, stage = [0] * pp, 0
@@ -76,11 +74,9 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]:
-    """Number the chunks of all stages in order of the model.
-
-    Returns ``number`` (stages, vpp): number in the model of each chunk of each stage. ``stage``
-    (chunks,): stage that holds each chunk of the model.
-    """
+    """Number the chunks of all stages in order of the model."""
+    # Returns ``number`` (stages, vpp): number in the model of each chunk of each stage. ``stage``
+    # (chunks,): stage that holds each chunk of the model.
     pipeline = pipeline_schedule(schedule)
     number = [[pipeline.number(pp, stage, chunk) for chunk in range(vpp)] for stage in range(pp)]
     stage = [pipeline.stage(pp, chunk) for chunk in range(pp * vpp)]
@@ -88,12 +84,10 @@ def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]
 
 
 def kinds_of_chunks(model: Model, plan: ParallelPlan) -> tuple[tuple[int, ...], ...]:
-    """Count the layers of each chunk by kind, and by whether their activations are kept.
-
-    Returns, for each chunk in order of the model: the number of layers of each of
-    ``model.kinds`` that are recomputed as the plan says, then the number of layers of each kind
-    whose activations are kept, as full recomputation of only every N-th layer leaves them.
-    """
+    """Count the layers of each chunk by kind, and by whether their activations are kept."""
+    # Returns, for each chunk in order of the model: the number of layers of each of ``model.kinds``
+    # that are recomputed as the plan says, then the number of layers of each kind whose activations
+    # are kept, as full recomputation of only every N-th layer leaves them.
     return _kinds_of_chunks(
         model, _counts(model, plan), plan.recompute_every if plan.recompute == "full" else 1
     )
@@ -123,13 +117,11 @@ def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]
 
 
 def unlike_stages(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """Return stages of which one needs the most memory, ascending.
-
-    If chunks of two stages have as many layers of each kind, recomputed and kept alike, and both
-    stages hold the same of embedding and output layer, the earlier one needs no less, as it holds
-    more microbatches. Where a schedule turns at the last stage, stages that hold more of one chunk
-    hold less of another, so there every stage is one of them.
-    """
+    """Return stages of which one needs the most memory, ascending."""
+    # If chunks of two stages have as many layers of each kind, recomputed and kept alike, and both
+    # stages hold the same of embedding and output layer, the earlier one needs no less, as it holds
+    # more microbatches. Where a schedule turns at the last stage, stages that hold more of one
+    # chunk hold less of another, so there every stage is one of them.
     if plan.pipeline.turns:
         return tuple(range(plan.pp))
     every = plan.recompute_every if plan.recompute == "full" else 1

@@ -84,11 +84,9 @@ def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
 
 
 def _has_usual_passes(plan: ParallelPlan) -> bool:
-    """Return whether every stage has the passes of the default schedule, in the same order.
-
-    With one stage that is not so for each schedule: gpipe holds the activations of all
-    microbatches, and others compute gradients of weights in passes of their own.
-    """
+    """Return whether every stage has the passes of the default schedule, in the same order."""
+    # With one stage that is not so for each schedule: gpipe holds the activations of all
+    # microbatches, and others compute gradients of weights in passes of their own.
     schedule, usual = plan.pipeline, DEFAULTS.pipeline
     if plan.vpp not in usual.chunks_allowed or schedule.pairs_passes != usual.pairs_passes:
         return False

@@ -84,11 +84,9 @@ def breakdown(
     times: CategoryTimes | None = None,
     like: IntArray | None = None,
 ) -> RankTimes:
-    """Return the time of each rank by category.
-
-    ``like`` (ranks,): number of the rank of the undisturbed run that each rank equals there, where
-    equal ranks were run once; by default each equals that of its own number.
-    """
+    """Return the time of each rank by category."""
+    # ``like`` (ranks,): number of the rank of the undisturbed run that each rank equals there,
+    # where equal ranks were run once; by default each equals that of its own number.
     times = hidden_and_exposed(trace) if times is None else times
     ranks = np.asarray(times.groups)
     idle = end_of_run_ps(trace) - times.exposed_ps.sum(axis=1)

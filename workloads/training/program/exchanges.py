@@ -92,10 +92,8 @@ class Exchanges:
         yield from self._whole(stages)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
-        """Transfers between neighbouring stages, and the sum of a tied embedding's gradients.
-
-        With several chunks a stage, the last stage sends to the first, unless the schedule turns.
-        """
+        """Transfers between neighbouring stages, and the sum of a tied embedding's gradients."""
+        # With several chunks a stage, the last stage sends to the first, unless the schedule turns.
         round_trip = self.plan.vpp > 1 and not self.plan.pipeline.turns
         ahead, back = self.placed.ahead, self.placed.back
         for s in range(stages if round_trip else stages - 1):
@@ -130,11 +128,9 @@ class Exchanges:
             yield self._exchange(axis, pairs, np.arange(2), ops, stages[0])
 
     def _ops(self, axis: str, stage: int, part: str = "") -> IntArray:
-        """Ops of an axis in a stage, int64 (calls,).
-
-        Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
-        stages take their microbatches in different orders, but the chunks of one in the same.
-        """
+        """Ops of an axis in a stage, int64 (calls,)."""
+        # Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
+        # stages take their microbatches in different orders, but the chunks of one in the same.
         number = self._calls.get((axis, part))
         rows = self._rows[stage][0 if number is None else number]
         if number is None:
@@ -174,10 +170,9 @@ class Exchanges:
         return Exchange(axis, groups.ranks, role, ops, groups.kind, lasts[:, where], of_calls)
 
     def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
-        """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps).
-
-        ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the steps.
-        """
+        """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps)."""
+        # ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the
+        # steps.
         key = used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
         if key not in self._worked_out:
             steps = [self.steps[number] for number in used.tolist()]

@@ -29,10 +29,8 @@ def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> 
 
 
 def group_ps(group: Group, op: str, size_bytes: int) -> int:
-    """Time of one communication of a group [ps], simulated by itself on an idle fabric.
-
-    A send from one chip to another takes as long as a permutation of the same size.
-    """
+    """Time of one communication of a group [ps], simulated by itself on an idle fabric."""
+    # A send from one chip to another takes as long as a permutation of the same size.
     if len(group.chips) == 1 and not _copies_within_chip(group):
         return _local_ps(group.cluster, size_bytes)
     kind = "permute" if op == "send" else op
@@ -86,15 +84,12 @@ def routed_ps(
     at: int = 0,
     timed: Callable[[CollectiveCall], int] = duration_ps,
 ) -> int:
-    """Time of an all-to-all that sends each token once to each server [ps].
-
-    It is the longer one of two all-to-alls that run at once: of tokens over the network, between
-    ranks at the same place on their servers, and of copies over the links within a server.
-
-    ``size_bytes``: size of the copies of a rank's tokens, one for each of their experts [B].
-    ``at``: place in the group of the chip whose peers and neighbours are timed; by default all are
-    alike. ``timed``: returns the time of a call [ps].
-    """
+    """Time of an all-to-all that sends each token once to each server [ps]."""
+    # It is the longer one of two all-to-alls that run at once: of tokens over the network, between
+    # ranks at the same place on their servers, and of copies over the links within a server.
+    # ``size_bytes``: size of the copies of a rank's tokens, one for each of their experts [B].
+    # ``at``: place in the group of the chip whose peers and neighbours are timed; by default all
+    # are alike. ``timed``: returns the time of a call [ps].
     cluster, chips = group.cluster, np.asarray(group.chips)
     server, place = np.divmod(chips, cluster.chips_per_domain)
     peers, near = chips[place == place[at]], chips[server == server[at]]
@@ -156,13 +151,10 @@ class GroupCosts:
     def times_ps(
         self, chips: IntArray, steps: Sequence[LayerOp], plan: ParallelPlan, per_token: int
     ) -> list[int]:
-        """Return the time of each step on the group whose ranks are on these chips [ps].
-
-        Where a chip has several ranks, its other ranks' groups do the same at the same time, with
-        the same adapter and links. So each call takes as long as one that moves the bytes of all.
-
-        ``chips`` (ranks,). ``per_token``: experts of a token.
-        """
+        """Return the time of each step on the group whose ranks are on these chips [ps]."""
+        # Where a chip has several ranks, its other ranks' groups do the same at the same time, with
+        # the same adapter and links. So each call takes as long as one that moves the bytes of all.
+        # ``chips`` (ranks,). ``per_token``: experts of a token.
         place = self._place(chips)
         groups_of_chip = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)
         times = []
@@ -177,11 +169,9 @@ class GroupCosts:
         return times
 
     def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
-        """Return the bytes that one member of each collective reads and writes [B].
-
-        The members are the ranks on ``chips``. Sends count as 0, see
-        :func:`~workloads.training.program.shared_memory.contending`.
-        """
+        """Return the bytes that one member of each collective reads and writes [B]."""
+        # The members are the ranks on ``chips``. Sends count as 0, see
+        # :func:`~workloads.training.program.shared_memory.contending`.
         place = self._place(chips)
         drawn = []
         for step in steps:
@@ -277,11 +267,9 @@ class PlacedGroups:
         return self._groups(self.placement.groups("norm"))
 
     def _of_stages(self, pairs: IntArray) -> list[Groups]:
-        """Return the groups of each stage from pairs of ranks, int64 (pipelines, stages, 2).
-
-        Geometries are found for all stages at once, apart from the last, whose pairs lead back over
-        the whole pipeline: groups with equal distances are told apart faster.
-        """
+        """Return the groups of each stage from pairs of ranks, int64 (pipelines, stages, 2)."""
+        # Geometries are found for all stages at once, apart from the last, whose pairs lead back
+        # over the whole pipeline: groups with equal distances are told apart faster.
         count = len(pairs)
         by_stage = np.ascontiguousarray(pairs.transpose(1, 0, 2))
         onward = self._geometry(by_stage[:-1].reshape(-1, 2))

@@ -48,10 +48,8 @@ STREAMS = {
 
 
 def sent(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
-    """Return the step that sends the result of a chunk to the next chunk, if it is elsewhere.
-
-    ``number``: number of the chunk in order of the model. ``way`` ("forward", "backward").
-    """
+    """Return the step that sends the result of a chunk to the next chunk, if it is elsewhere."""
+    # ``number``: number of the chunk in order of the model. ``way`` ("forward", "backward").
     axis = _axis(shapes.plan, number, way, leaves=True)
     return [LayerOp(f"{way}.send", "pp", SEND, 0.0, _carried(shapes), axis, "send")] if axis else []
 
@@ -81,12 +79,10 @@ def _axis(plan: ParallelPlan, number: int, way: str, *, leaves: bool) -> str:
 
 
 def _carried(shapes: RankShapes) -> int:
-    """Size of a transfer between stages: each rank of a tensor-parallel group sends a part [B].
-
-    With sequence parallelism a rank has only this part. Without it every rank has the whole, sends
-    a part, and the next stage gathers the parts (arXiv 2104.04473, section 4.1; Megatron-LM's
-    default).
-    """
+    """Size of a transfer between stages: each rank of a tensor-parallel group sends a part [B]."""
+    # With sequence parallelism a rank has only this part. Without it every rank has the whole,
+    # sends a part, and the next stage gathers the parts (arXiv 2104.04473, section 4.1;
+    # Megatron-LM's default).
     return shapes.wide_bytes // shapes.plan.tp
 
 
@@ -126,10 +122,8 @@ class StagePasses:
         self.exchange = ReplicaExchange(self.parameters, job)
 
     def steps(self, phase: int, chunk: int, *, last: bool) -> PassSteps:
-        """Return the steps of a pass.
-
-        ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
-        """
+        """Return the steps of a pass."""
+        # ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
         if phase == FORWARD:
             return self._forward(chunk)
         if phase == WEIGHT:
@@ -137,10 +131,8 @@ class StagePasses:
         return self._backward(chunk, self._reduces(last))
 
     def likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
-        """Return a key that passes of any stages share if only their layers' numbers differ.
-
-        The parameters are those of :meth:`steps`.
-        """
+        """Return a key that passes of any stages share if only their layers' numbers differ."""
+        # The parameters are those of :meth:`steps`.
         layers, pipeline = self.parameters.chunks[chunk], self.shapes.plan.pipeline
         at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
         kinds = self.parameters.kinds[layers].tobytes(), self.parameters.kept[layers].tobytes()

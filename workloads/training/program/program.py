@@ -159,11 +159,9 @@ def sharing(program: Program, memory_bytes_per_s: int) -> Program:
 
 
 def fits_in_memory_rate(program: Program) -> bool:
-    """Return whether the memory of every rank serves its contending ops at their full rates.
-
-    A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
-    together do not exceed the memory's, and the run has the times that it has without contention.
-    """
+    """Return whether the memory of every rank serves its contending ops at their full rates."""
+    # A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
+    # together do not exceed the memory's, and the run has the times that it has without contention.
     stream_of = _stream_of(program)
     for stream, rates in zip(program.streams, _rates_bytes_per_s(program), strict=True):
         highest = np.zeros(len(STREAM_KINDS), np.int64)

@@ -55,11 +55,9 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
 def draws(
     size_bytes: IntArray, duration_ps: IntArray, most_bytes_per_s: int
 ) -> tuple[Draws, IntArray]:
-    """Return the memory traffic of ops, and their times with rates in whole bytes a second.
-
-    ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op alone
-    [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
-    """
+    """Return the memory traffic of ops, and their times with rates in whole bytes a second."""
+    # ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op
+    # alone [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
     columns = [
         _draw(int(size), int(lasts), most_bytes_per_s)
         for size, lasts in zip(size_bytes.ravel(), duration_ps.ravel(), strict=True)
@@ -85,18 +83,14 @@ def contending(
     rate_bytes_per_s: IntArray,
     most_bytes_per_s: int,
 ) -> BoolArray:
-    """Return which ops of a rank may exceed the memory's rate together with ops beside them.
-
-    A communication may run at any time after the last kernel before it and before the first kernel
-    that waits for it. A stream runs one op at a time. Transfers between pipeline stages are left
-    out, as they are small.
-
-    ``stream`` (ops,). ``src, dst`` (edges,): op ``dst`` waits for op ``src``, in order of ``dst``.
-    ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate that the
-    memory gives [B/s].
-
-    Returns False for ops that are never slowed and never slow another; (ops,).
-    """
+    """Return which ops of a rank may exceed the memory's rate together with ops beside them."""
+    # A communication may run at any time after the last kernel before it and before the first
+    # kernel that waits for it. A stream runs one op at a time. Transfers between pipeline stages
+    # are left out, as they are small.
+    # ``stream`` (ops,). ``src, dst`` (edges,): op ``dst`` waits for op ``src``, in order of
+    # ``dst``. ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate
+    # that the memory gives [B/s].
+    # Returns False for ops that are never slowed and never slow another; (ops,).
     contends = np.zeros(len(stream), np.bool_)
     communications, low, high = _windows(stream, src, dst)
     kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
@@ -138,10 +132,8 @@ def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, 
 
 @compiled
 def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray, sign: int) -> None:
-    """Find the latest kernel that each op waits for, directly or not, in ``nearest``.
-
-    With sign -1, and edges reversed, find the earliest kernel that waits for each op.
-    """
+    """Find the latest kernel that each op waits for, directly or not, in ``nearest``."""
+    # With sign -1, and edges reversed, find the earliest kernel that waits for each op.
     for k in range(len(src)):
         end = src[k] if kernel[src[k]] else nearest[src[k]]
         if sign * end > sign * nearest[dst[k]]:
@@ -155,11 +147,9 @@ def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray,
 
 
 def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
-    """Return the greatest of the values in each stretch, 0 for an empty one, int64 (stretches,).
-
-    ``values`` (places,): values from 0. ``low, high`` (stretches,): ends of the stretches, both
-    ascending.
-    """
+    """Return the greatest of the values in each stretch, 0 for an empty one, int64 (stretches,)."""
+    # ``values`` (places,): values from 0. ``low, high`` (stretches,): ends of the stretches, both
+    # ascending.
     if (np.diff(low) < 0).any() or (np.diff(high) < 0).any():
         raise ValueError("the ends of stretches must ascend")
     most = np.zeros(len(low), np.int64)
@@ -174,14 +164,11 @@ def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
 
 
 def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
-    """Return the greatest value among the stretches that each place lies in, or 0.
-
-    As their ends ascend, the stretches over a place follow one another: they are those from the
-    first that ends behind it to the last that begins at it or before.
-
-    ``count``: number of places. ``low, high`` (stretches,): ends of the stretches, both ascending.
-    ``value`` (stretches,): values from 0.
-    """
+    """Return the greatest value among the stretches that each place lies in, or 0."""
+    # As their ends ascend, the stretches over a place follow one another: they are those from the
+    # first that ends behind it to the last that begins at it or before.
+    # ``count``: number of places. ``low, high`` (stretches,): ends of the stretches, both
+    # ascending. ``value`` (stretches,): values from 0.
     ended, begun = (np.cumsum(np.bincount(end, minlength=count))[:count] for end in (high, low))
     return most_of(value, ended, begun)
 
@@ -190,10 +177,8 @@ def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArra
 def _slide(
     values: IntArray, low: IntArray, high: IntArray, waiting: IntArray, most: IntArray
 ) -> None:
-    """Write the greatest value of each stretch.
-
-    ``waiting`` has the places whose values no later one reaches, so these values descend.
-    """
+    """Write the greatest value of each stretch."""
+    # ``waiting`` has the places whose values no later one reaches, so these values descend.
     first, last, place = 0, 0, 0
     for k in range(len(low)):
         while place < high[k]:

@@ -45,10 +45,8 @@ class ByValue:
     def once(
         self, make: Callable[[], Answer], size: int | Callable[[Answer], int], *parts: object
     ) -> Answer:
-        """Return the result of ``make``, or that of an earlier call with equal parts.
-
-        ``make``: function whose result follows from the parts. Nobody may change its arrays.
-        """
+        """Return the result of ``make``, or that of an earlier call with equal parts."""
+        # ``make``: function whose result follows from the parts. Nobody may change its arrays.
         key = digest(parts)
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -74,10 +72,9 @@ def digest(parts: object) -> bytes:
 
 
 def _add(summed: Any, text: list[str], part: object) -> None:
-    """Add an array, a plain value, or a tuple of parts, each with its kind and length before it.
-
-    Plain values are gathered in ``text`` until the next array, as each update takes a microsecond.
-    """
+    """Add an array, a plain value, or a tuple of parts, each with its kind and length before it."""
+    # Plain values are gathered in ``text`` until the next array, as each update takes a
+    # microsecond.
     if isinstance(part, np.ndarray):
         text.append(f"{part.dtype.str}{part.shape}")
         summed.update("".join(text).encode())

@@ -97,10 +97,8 @@ class PassLayout:
         return join([repeat(blocks[kind[run[0]]][kept[run[0]]], layers[run]) for run in runs])
 
     def _scheduling(self, layers: Ops) -> list[LayerOp]:
-        """Unexplained time of a pass over the layers, as a step of its own.
-
-        Published training runs leave it: stalls between engines that no kernel's time has.
-        """
+        """Unexplained time of a pass over the layers, as a step of its own."""
+        # Published training runs leave it: stalls between engines that no kernel's time has.
         share = scheduling_share(self.passes.shapes, self.passes.job)
         if not share or not len(layers):
             return []
@@ -162,10 +160,8 @@ class Pair(NamedTuple):
 
 
 def pairs(order: Passes, begins: IntArray) -> list[Pair]:
-    """Find the pairs among the passes of a stage.
-
-    ``begins`` (passes + 1,): row of ops at which each pass begins, and the row after the last.
-    """
+    """Find the pairs among the passes of a stage."""
+    # ``begins`` (passes + 1,): row of ops at which each pass begins, and the row after the last.
     phase, chunk = order.phase, order.chunk
     first = (phase[:-1] == FORWARD) & (phase[1:] == BACKWARD) & (chunk[:-1] != chunk[1:])
     paired = []
@@ -180,10 +176,9 @@ def pairs(order: Passes, begins: IntArray) -> list[Pair]:
 
 
 def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops:
-    """Return the ops with the pieces of each pair in the order in which they take turns.
-
-    ``ops``: ops of a rank, one pass after the other. ``communicates`` (ops,): ops that end a piece.
-    """
+    """Return the ops with the pieces of each pair in the order in which they take turns."""
+    # ``ops``: ops of a rank, one pass after the other. ``communicates`` (ops,): ops that end a
+    # piece.
     rows = np.arange(len(ops))
     target = np.where(ops.back > 0, rows - ops.back, NONE)
     source = rows.copy()
@@ -204,11 +199,10 @@ def side_by_side(ops: Ops, together: list[Pair], communicates: BoolArray) -> Ops
 
 
 def _turns(ops: Ops, pair: Pair, communicates: BoolArray) -> IntArray:
-    """Turn of each op of a pair, by which the ops are sorted.
-
-    Forward pieces have even turns and backward pieces odd ones, so they alternate. The pieces of
-    the forward pass, of which there may be more or fewer, are spread evenly over the backward ones.
-    """
+    """Turn of each op of a pair, by which the ops are sorted."""
+    # Forward pieces have even turns and backward pieces odd ones, so they alternate. The pieces of
+    # the forward pass, of which there may be more or fewer, are spread evenly over the backward
+    # ones.
     forward = _pieces(communicates[pair.forward : pair.backward])
     backward = _pieces(communicates[pair.backward : pair.weights])
     layers = ops.layer[pair.backward : pair.weights]
@@ -317,10 +311,8 @@ def _order(
 def stage_ops(
     parts: StageParts, plan: ParallelPlan, stream_of: IntArray, iterations: int = 1
 ) -> StageOps:
-    """Return the ops of a rank of a stage in one or several iterations.
-
-    ``stream_of`` (steps,): stream of each step.
-    """
+    """Return the ops of a rank of a stage in one or several iterations."""
+    # ``stream_of`` (steps,): stream of each step.
     order, which, start = parts.order.passes, parts.order.which, parts.start
     all_passes = sequence(parts.blocks, which, order.microbatch)
     earlier = [number * plan.microbatches for number in range(iterations)]
@@ -345,10 +337,8 @@ def beside(plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def kinds_of_passes(order: Passes, chunks: int) -> IntArray:
-    """Return a number for each pass that passes with the same ops share, int64 (passes,).
-
-    The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
-    """
+    """Return a number for each pass that passes with the same ops share, int64 (passes,)."""
+    # The ops of a pass depend on its phase, its chunk, and whether it is the last of these.
     kind = 2 * (order.phase * chunks + order.chunk)
     return np.asarray(kind + _last_of_each(kind), np.int64)
 
@@ -391,10 +381,8 @@ class Builder:
         return ops if first == begin else ops.of_layers(begin - first)
 
     def start(self) -> Ops:
-        """Return the ops that gather parameters which the step before updated, in buckets.
-
-        There are some under ZeRO-1 and 2 with overlap.
-        """
+        """Return the ops that gather parameters which the step before updated, in buckets."""
+        # There are some under ZeRO-1 and 2 with overlap.
         exchange = self.passes.exchange
         if not exchange.gathers_ahead():
             return self.catalog.ops([])
@@ -453,10 +441,8 @@ def stream_of(stage: StageOps, marks: Marks, origin: bytes) -> Stream:
 
 
 def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
-    """Edges from reductions of gradients in the background to the updates that wait for them.
-
-    An update waits for the last reduction before it, as their stream runs in order.
-    """
+    """Edges from reductions of gradients in the background to the updates that wait for them."""
+    # An update waits for the last reduction before it, as their stream runs in order.
     reductions = np.flatnonzero(stream == CC_DP)
     updates = np.flatnonzero(marks.updates[ops.step])
     before = np.searchsorted(reductions, updates)
@@ -465,11 +451,9 @@ def _gradients(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntA
 
 
 def _parameters(ops: Ops, stream: IntArray, marks: Marks) -> tuple[IntArray, IntArray]:
-    """Edges from gathers of parameters in the background to the kernels that wait for them.
-
-    The next kernel of their layer needs them; parameters outside of layers are needed by the next
-    kernel that belongs to no layer.
-    """
+    """Edges from gathers of parameters in the background to the kernels that wait for them."""
+    # The next kernel of their layer needs them; parameters outside of layers are needed by the next
+    # kernel that belongs to no layer.
     gathered = np.flatnonzero(marks.gathers[ops.step])
     if not len(gathered):
         return gathered, gathered

@@ -21,11 +21,9 @@ and on the chain, where it may begin later and so leave a gap."""
 
 
 def chain(nodes: Nodes, base: BoolArray, allowed: BoolArray) -> IntArray:
-    """Return the place of each part, int64 (parts,).
-
-    ``base`` (parts,): parts that are known to follow one another on every rank. ``allowed``
-    (parts,): parts that may join the chain where they lie between two neighbours of its base.
-    """
+    """Return the place of each part, int64 (parts,)."""
+    # ``base`` (parts,): parts that are known to follow one another on every rank. ``allowed``
+    # (parts,): parts that may join the chain where they lie between two neighbours of its base.
     stages, parts = len(nodes.base) - 1, len(nodes.stage)
     position, after = np.full((2, parts), -1)
     before = np.full(parts, parts)
@@ -61,11 +59,9 @@ def _positions(
     after: IntArray,
     before: IntArray,
 ) -> None:
-    """Number the base parts of each stage, and find between which of them each part lies.
-
-    ``after`` becomes the number of the last base part that a part waits for, ``before`` that of the
-    first base part that waits for it.
-    """
+    """Number the base parts of each stage, and find between which of them each part lies."""
+    # ``after`` becomes the number of the last base part that a part waits for, ``before`` that of
+    # the first base part that waits for it.
     for part in range(len(stage)):
         for k in range(wait_ptr[part], wait_ptr[part + 1]):
             waits = wait_part[k]
@@ -124,11 +120,9 @@ class Unions(NamedTuple):
     followed: int  # number of unions: those of several categories, then those of one
 
     def spent(self, covered: IntArray, summed: IntArray) -> IntArray:
-        """Time of each category, int64 (categories, ranks).
-
-        ``covered`` (unions, ranks). ``summed`` (categories, ranks): sum of the intervals of each
-        category.
-        """
+        """Time of each category, int64 (categories, ranks)."""
+        # ``covered`` (unions, ranks). ``summed`` (categories, ranks): sum of the intervals of each
+        # category.
         sums = np.cumsum(summed, axis=0)
         upto = np.where((self.first == SUMMED)[:, None], sums, covered[self.first])
         return np.diff(upto, axis=0, prepend=0)

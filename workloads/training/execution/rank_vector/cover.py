@@ -128,10 +128,8 @@ def new_cover(unions: int, categories: int, sizes: tuple[int, int], room: int) -
 
 @internal
 def clear(cover: Cover) -> None:
-    """Clear a cover for the next block.
-
-    Bounds of intervals need not be cleared: they count only where the op of their place is set.
-    """
+    """Clear a cover for the next block."""
+    # Bounds of intervals need not be cleared: they count only where the op of their place is set.
     cover.until[:] = 0
     cover.settled[:] = 0
     cover.late[:] = 0
@@ -205,10 +203,8 @@ def _add_overlap(cover: Cover, stretch: Stretch, code: int, start: IntArray, end
 def _add_union_of_overlaps(
     cover: Cover, stretch: Stretch, second: int, code: int, start: IntArray, end: IntArray
 ) -> None:
-    """Add the time that an interval shares with any remembered one, rank by rank.
-
-    The overlap with the one before place ``second``, which was added already, is taken off first.
-    """
+    """Add the time that an interval shares with any remembered one, rank by rank."""
+    # The overlap with the one before place ``second``, which was added already, is taken off first.
     lapped = cover.lapped[code, stretch.row : stretch.row + stretch.ranks]
     for place in range(second):
         if (
@@ -233,10 +229,8 @@ def _add_union_of_overlaps(
 def covered_until(
     cover: Cover, stretch: Stretch, c: int, within: tuple[int, int], codes: tuple[int, int]
 ) -> int:
-    """Time until which listed intervals of some categories cover a rank without a break.
-
-    ``within`` is the range of times to look at, ``codes`` the first and last category.
-    """
+    """Time until which listed intervals of some categories cover a rank without a break."""
+    # ``within`` is the range of times to look at, ``codes`` the first and last category.
     at, limit = within
     row = stretch.row + c
     extended = True
@@ -258,10 +252,8 @@ def covered_until(
 def idle_until(
     cover: Cover, stretch: Stretch, c: int, within: tuple[int, int], codes: tuple[int, int], op: int
 ) -> tuple[int, int]:
-    """Time at which the next listed interval of some categories begins, and its op.
-
-    Where none begins in the range ``within``, the result is the end of the range and ``op``.
-    """
+    """Time at which the next listed interval of some categories begins, and its op."""
+    # Where none begins in the range ``within``, the result is the end of the range and ``op``.
     at, until = within
     row = stretch.row + c
     for index in range(cover.near[0]):
@@ -276,11 +268,9 @@ def idle_until(
 
 @internal
 def list_touching(cover: Cover, stretch: Stretch, start: IntArray, end: IntArray, op: int) -> None:
-    """List the remembered intervals that lie in a gap on any rank.
-
-    An interval that begins exactly as the gap ends is listed if its op is numbered below ``op``:
-    idle time counts as before the first of the ops that begin at its end.
-    """
+    """List the remembered intervals that lie in a gap on any rank."""
+    # An interval that begins exactly as the gap ends is listed if its op is numbered below ``op``:
+    # idle time counts as before the first of the ops that begin at its end.
     cover.near[0] = 0
     for place in range(cover.side_op.shape[0]):
         if cover.side_op[place, stretch.stage] == NONE:
@@ -428,10 +418,8 @@ def _fill_by_one(
     end: IntArray,
     question: Question,
 ) -> None:
-    """Settle a gap in which one interval beside the chain lies.
-
-    The gap's idle time is then in two parts: before the interval, and behind it.
-    """
+    """Settle a gap in which one interval beside the chain lies."""
+    # The gap's idle time is then in two parts: before the interval, and behind it.
     begins = cover.side_start[place, stretch.row : stretch.row + stretch.ranks]
     ends = cover.side_end[place, stretch.row : stretch.row + stretch.ranks]
     for union in range(len(question.top)):

@@ -82,12 +82,10 @@ def evaluate(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> RankVector:
-    """Evaluate a program for all its ranks.
-
-    ``disturbance``: jitter and stragglers; none by default. ``threads``: threads that work on
-    blocks of ranks at the same time, by default one for each core. The times are the same for any
-    number.
-    """
+    """Evaluate a program for all its ranks."""
+    # ``disturbance``: jitter and stragglers; none by default. ``threads``: threads that work on
+    # blocks of ranks at the same time, by default one for each core. The times are the same for any
+    # number.
     disturbance = disturbance or Disturbance()
     if disturbance and (program.count > 1).any():
         raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
@@ -210,10 +208,8 @@ def over_blocks(
 def compare(
     machine: Machine, order: IntArray, usual: Usual, progress: Progress | None = None
 ) -> Followed:
-    """Find where the time of all ranks goes, and how much longer they wait than undisturbed.
-
-    ``order`` (nodes,): nodes in order of start without disturbance.
-    """
+    """Find where the time of all ranks goes, and how much longer they wait than undisturbed."""
+    # ``order`` (nodes,): nodes in order of start without disturbance.
     cut = cut_tapes(machine.nodes, machine.layout.wide, order, machine.layout.widest)
     if cut is None:
         meet(machine, progress)
@@ -381,10 +377,8 @@ def meet(machine: Machine, progress: Progress | None = None) -> None:
 def go_through(
     machine: Machine, tape: Tape, phases: list[tuple[int, int]], end: IntArray, counter: Counter
 ) -> None:
-    """Carry out phases, one by one, on all blocks, and find when wide exchanges meet.
-
-    ``end`` (blocks · clocks of the tape,): clocks of all blocks, which the phases continue [ps].
-    """
+    """Carry out phases, one by one, on all blocks, and find when wide exchanges meet."""
+    # ``end`` (blocks · clocks of the tape,): clocks of all blocks, which the phases continue [ps].
     notes = machine.no_notes()
     states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]
     for instructions in phases:

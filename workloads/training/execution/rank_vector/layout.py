@@ -106,10 +106,8 @@ def layout(program: Program) -> Layout:
 
 
 def _components(program: Program) -> tuple[IntArray, BoolArray]:
-    """Component of each rank, numbered by first rank, and which exchanges are wide.
-
-    Axes are joined from the one with most calls on, so that wide exchanges have the fewest calls.
-    """
+    """Component of each rank, numbered by first rank, and which exchanges are wide."""
+    # Axes are joined from the one with most calls on, so that wide exchanges have the fewest calls.
     component: IntArray = np.arange(len(program))
     wide = np.zeros(len(program.exchanges), np.bool_)
     axes = [exchange.axis for exchange in program.exchanges]

@@ -156,10 +156,8 @@ def _assembled(
 
 
 def _ranks(first: IntArray, src: IntArray, dst: IntArray) -> IntArray:
-    """Place of each op's node in a topological order, -1 in or behind a cycle.
-
-    ``first`` is the op that stands for each op's node: itself, or the first member of its call.
-    """
+    """Place of each op's node in a topological order, -1 in or behind a cycle."""
+    # ``first`` is the op that stands for each op's node: itself, or the first member of its call.
     count = len(first)
     leaves, enters = first[src], first[dst]
     ptr = np.zeros(count + 1, np.int64)
@@ -199,10 +197,8 @@ def _heads(
     meets: BoolArray,
     category: IntArray,
 ) -> IntArray:
-    """First op of each op's node: of its call, or of the run of kernels that the op continues.
-
-    A kernel continues the run before it if it waits for that op alone, and alone waits for it.
-    """
+    """First op of each op's node: of its call, or of the run of kernels that the op continues."""
+    # A kernel continues the run before it if it waits for that op alone, and alone waits for it.
     count = len(first)
     before = np.full(count, -1, np.int64)
     before[dst] = src  # the last edge into an op; only ops with one are looked at

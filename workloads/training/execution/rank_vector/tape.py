@@ -35,11 +35,9 @@ class Tape(NamedTuple):
 
 
 def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
-    """Return a tape on which members of a wide exchange meet in one phase and go on in the next.
-
-    ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``rows`` (stages,): ranks
-    of each stage in a block.
-    """
+    """Return a tape on which members of a wide exchange meet in one phase and go on in the next."""
+    # ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``rows`` (stages,):
+    # ranks of each stage in a block.
     node, only, phase = _in_phases(nodes, wide)
     bounds = np.searchsorted(phase, np.arange(int(phase.max()) + 2))
     return _tapes(nodes, [(node, only, bounds)], rows)[0]
@@ -72,17 +70,14 @@ class Cut(NamedTuple):
 
 
 def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) -> Cut | None:
-    """Return tapes with the cut that saves most work, or None if none saves enough.
-
-    When ranks meet in a wide exchange is known only after everything before it is evaluated. So
-    instructions run once to find the meetings and once more, in order of start, to take notes.
-    Instructions that start before anything waits for a meeting of a later phase can do both in one
-    run. The cut is behind the phase for which they are most.
-
-    ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``order`` (nodes,): nodes
-    in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage in a
-    block.
-    """
+    """Return tapes with the cut that saves most work, or None if none saves enough."""
+    # When ranks meet in a wide exchange is known only after everything before it is evaluated. So
+    # instructions run once to find the meetings and once more, in order of start, to take notes.
+    # Instructions that start before anything waits for a meeting of a later phase can do both in
+    # one run. The cut is behind the phase for which they are most.
+    # ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``order`` (nodes,):
+    # nodes in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage
+    # in a block.
     node, only, phase = _in_phases(nodes, wide)
     level = np.zeros(len(nodes), np.int64)
     level[node[~only]] = phase[~only]
@@ -119,14 +114,11 @@ def timed_tape(nodes: Nodes, order: IntArray, rows: IntArray) -> Tape:
 
 
 def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArray:
-    """Return the nodes in order of start, int64 (nodes,).
-
-    Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on some
-    ranks they may start before nodes of the chain, whose gaps should not be settled before.
-
-    ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
-    for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.chain.Unions`.
-    """
+    """Return the nodes in order of start, int64 (nodes,)."""
+    # Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on
+    # some ranks they may start before nodes of the chain, whose gaps should not be settled before.
+    # ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
+    # for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.chain.Unions`.
     part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
     not_before = start_ps.copy()

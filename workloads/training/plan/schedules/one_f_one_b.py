@@ -55,11 +55,9 @@ def _group_sizes(pp: int, microbatches: int) -> tuple[int, int]:
 
 
 def _forward_order(pp: int, microbatches: int, chunks: int) -> tuple[IntArray, IntArray]:
-    """Microbatch and chunk of each forward pass, int64 (passes,) each.
-
-    A group of microbatches goes through one chunk after the other before the next group begins.
-    Backward passes take the same order with the chunks reversed.
-    """
+    """Microbatch and chunk of each forward pass, int64 (passes,) each."""
+    # A group of microbatches goes through one chunk after the other before the next group begins.
+    # Backward passes take the same order with the chunks reversed.
     import numpy as np
 
     if chunks == 1:
