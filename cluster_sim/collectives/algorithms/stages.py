@@ -127,33 +127,6 @@ def lengths_of(parts: Sequence[Part]) -> list[list[int]]:
     return [[lines.shape[1] for lines in part.lines] for part in parts]
 
 
-def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
-    """Write a single stage: a reduce-scatter or all-gather in every ring at once.
-
-    ``lines`` (ways, lines, ranks of a line): rings, as ranks in order; the rings of each way hold
-    every rank once. ``chunks``: a chunk for each way, line and place in the line. ``reduces``:
-    whether the stage is a reduce-scatter; otherwise it is an all-gather.
-    """
-    ways, count, size = lines.shape
-    ranks = count * size
-    if size == 1:
-        return no_messages(chunks, ranks)
-    rows = np.ascontiguousarray(lines).reshape(ways * count, size)
-    stage = Stage(rows, np.arange(ways * count) * size, 1, reduces, size - 1)
-    table, channels = Table.empty(), StageChannels(ranks)
-    add_stage(
-        table,
-        channels.of(rows),
-        stage,
-        ranks=ranks,
-        slices=1,
-        step=0,
-        following=None,
-        onward=False,
-    )
-    return table.messages(channels.table(), chunks, ranks)
-
-
 def _places(part: Part, ranks: int) -> IntArray:
     """Number each rank by its places in the stages, the first the most significant digit.
 
