@@ -29,7 +29,7 @@ from cluster_sim.engine.fast.queues import empty_queues
 from cluster_sim.engine.fast.routines import calls_of, held_back, no_calls
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.shared_rates.classes import share_tables
+from cluster_sim.engine.shared_rates.tables import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
 from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
@@ -189,9 +189,9 @@ def _streams(schedule: Schedule, faults: Faults, berths: int | None) -> tuple[In
     """Return the class of each flow, and room for the flows in flight."""
     # np.unique loads numpy's masked arrays, which takes longer than many a run
     faulty = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, seats, filling, groups = share_tables(schedule, faulty)
+    number, slot, paths, solver, groups = share_tables(schedule, faulty)
     room = _most_in_flight(schedule) if berths is None else berths
-    streams = empty_streams(room, _column(slot, np.int64), paths, seats, filling, groups)
+    streams = empty_streams(room, _column(slot, np.int64), paths, solver, groups)
     return number, streams
 
 
