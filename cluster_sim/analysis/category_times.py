@@ -27,18 +27,12 @@ Order = Sequence[str] | Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class CategoryTimes:
-    """Time of each category in each group of ops, such as the ops of a rank.
+    """Time of each category in each group of ops, such as the ops of a rank."""
 
-    ``groups`` (groups,): value of the label by which ops are grouped, for each group.
-    ``names``: names of the categories, those that take precedence first.
-    ``active_ps, exposed_ps`` (groups, categories): time in which a category was active, and in
-        which it was the first of the list to be [ps].
-    """
-
-    groups: Any
-    names: list[str]
-    active_ps: IntArray
-    exposed_ps: IntArray
+    groups: Any  # (groups,): value of the label by which ops are grouped
+    names: list[str]  # of the categories, those that take precedence first
+    active_ps: IntArray  # (groups, categories): time in which a category was active …
+    exposed_ps: IntArray  # … and in which it was the first of the list to be [ps]
 
 
 def category_times(
@@ -52,11 +46,10 @@ def category_times(
 
 
 def idle_gaps(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, Any]:
-    """Find the gaps in which no op of a group was running.
+    """Find the gaps in which no op of a group was running, in order of group and time.
 
-    Returns ``gaps``: the gaps, in order of group and time. ``op`` (gaps,): first op of the group to
-    start after each gap, -1 at the end of the run. ``values`` (groups,): value of the label of each
-    group.
+    Returns the gaps, the first op of the group to start after each (-1 at the end of the run), and
+    the value of the label of each group.
     """
     ran = stretches(trace)
     groups, values = by_group(trace, by, ran)
@@ -65,10 +58,7 @@ def idle_gaps(trace: Trace, *, by: str = "rank") -> tuple[Intervals, IntArray, A
 
 
 def categories_of(trace: Trace, order: Order, what: str) -> tuple[list[str], Stretches, IntArray]:
-    """Return the categories, all stretches of ops, and the number of each stretch's category.
-
-    A stretch of no category has the number after the last.
-    """
+    """Return the categories, all stretches, and the category of each, their number for none."""
     label = label_of(trace, what)
     if not isinstance(label, Codes):
         raise InputError(f"label {what} holds numbers; give a label of names.")

@@ -17,16 +17,11 @@ from topologies.errors import InputError, suggestion
 
 @dataclass(frozen=True, eq=False)
 class Stretches:
-    """Stretches of time in which ops ran, also those that were lost or still ran at the end.
-
-    ``op`` (stretches,).
-    ``start_ps, end_ps`` (stretches,): start and end [ps]; ops that still ran when the run was cut
-        short end at that instant.
-    """
+    """Stretches of time in which ops ran, also those that were lost or still ran at the end."""
 
     op: IntArray
     start_ps: IntArray
-    end_ps: IntArray
+    end_ps: IntArray  # where the run was cut short, that instant
 
 
 def stretches(trace: Trace) -> Stretches:
@@ -52,10 +47,7 @@ def end_of_run_ps(trace: Trace) -> int:
 
 
 def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntArray]:
-    """Return a label as codes 0 … n − 1 of its n values, and the values, in order.
-
-    Raises InputError when the schedule has no such label.
-    """
+    """Return a label as codes 0 … n − 1 of its n values, and the values, in order."""
     column = label_of(trace, label)
     if isinstance(column, Codes):
         return column.code, column.names
@@ -72,10 +64,7 @@ def groups_of(trace: Trace, label: str) -> tuple[IntArray, Sequence[Any] | IntAr
 
 
 def label_of(trace: Trace, name: str) -> Label:
-    """Return a label of the schedule.
-
-    Raises InputError when the schedule has no label of that name.
-    """
+    """Return a label of the schedule, and refuse one that it does not have."""
     labels = trace.schedule.labels
     if name not in labels:
         names = ", ".join(labels) or "none"

@@ -123,17 +123,8 @@ def compose(
 ) -> Collective:
     """Build the schedule of a call, or of several calls at once, and the result to be proven.
 
-    ``calls``: several calls have the same kind and size and run at once on disjoint groups of a
-    cluster. ``algorithm``: a name of :data:`~.registry.ALGORITHMS`, or ``auto``. ``ideal``: count
-    link rates and latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores, so
-    that no message accesses memory. ``contended``: model the accesses to memory even where these
-    calls cannot saturate it, because others may access the same memories
-    (:mod:`cluster_sim.schedule.merge`). ``down``: links between chips that messages go around
-    (:mod:`cluster_sim.hardware.detours`).
-
-    Raises InputError for unknown names, an algorithm that makes no sense here or whose messages
-    refer to ranks that do not exist, and buffers that do not fit in a scratchpad or whose schedule
-    does not fit in the memory of this machine.
+    Several calls have the same kind and size and run at once on disjoint groups of a cluster. The
+    options are those of :func:`collective`. ``down``: links between chips that messages go around.
     """
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     _check(many)

@@ -80,10 +80,7 @@ class CollectiveCall:
 
 
 def check_kind(kind: str) -> None:
-    """Refuse the name of an operation that does not exist.
-
-    Raises InputError, naming the operation with the most similar name.
-    """
+    """Refuse the name of an operation that does not exist, and name the most similar one."""
     if kind not in KINDS:
         raise InputError(
             f"unknown collective {kind[:40]!r}.{suggestion(kind, KINDS)} "

@@ -39,9 +39,8 @@ ROUNDS = 8
 def spans_many_domains(call: CollectiveCall) -> bool:
     """Return whether a call runs between so many domains that a few are run in place of all.
 
-    The time is then exact if all blocks have the same size and all hops between domains the same
-    latency. Otherwise every block gets the largest size, and every hop the mean latency of the
-    slowest chain of rounds.
+    The time is exact if all blocks have the same size and all hops the same latency. Otherwise
+    blocks get the largest size, and hops the mean latency of the slowest chain of rounds.
     """
     group = call.group
     many = len(group.domains) >= FOLD_FROM
@@ -56,10 +55,7 @@ def has_thin_uplinks(group: Group, costs: CommunicationCosts) -> bool:
 def with_uplink_rate(
     costs: CommunicationCosts, cluster: Cluster, ring: IntArray
 ) -> CommunicationCosts:
-    """Lower the rate of adapters to what shared uplinks leave to each when a whole ring sends.
-
-    ``ring`` (domains, …): chips; each sends to the chip at its place in the next row.
-    """
+    """Lower the adapters' rate to what uplinks leave when each chip sends to the next row's."""
     src, dst = ring.ravel(), np.roll(ring, -1, axis=0).ravel()
     shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
     if not len(shared):
@@ -71,13 +67,10 @@ def with_uplink_rate(
 
 
 def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
-    """Return the cluster with the same latency for all hops between domains.
+    """Return the cluster with the same latency for all hops of a ``ring`` between domains.
 
     Each block travels on from chip to chip, so the chain of rounds that starts at the worst place
-    of the ring ends last; the mean latency of its hops is that of all.
-
-    ``ring`` (chips,): chips in the order of a ring between domains. ``rounds``: rounds of the ring,
-    one after the other.
+    ends last; the mean latency of its hops is that of all.
     """
     cluster, scale_out = group.cluster, group.cluster.scale_out
     if scale_out is None:
@@ -100,12 +93,10 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
 def repeated_rounds_ps(schedule_of: Callable[[int], Schedule], rounds: int) -> int:
     """Return the time of a schedule of many equal rounds [ps], from runs of a few rounds.
 
-    Runs of n, 2 n and 3 n rounds show what n further rounds cost. If both differences are the
-    same, and no less than the time for which n rounds keep the busiest resource busy, so that
-    nothing hides them any longer, all further rounds cost as much. Otherwise n is doubled; where
-    runs would exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
-
-    ``schedule_of``: returns the schedule of a number of rounds.
+    Runs of n, 2 n and 3 n rounds show what n further rounds cost. If both differences are the same,
+    and no less than the time for which n rounds keep the busiest resource busy, so that nothing
+    hides them any longer, all further rounds cost as much. Otherwise n is doubled; where runs would
+    exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
     """
     few = ROUNDS
     while 4 * few < rounds:

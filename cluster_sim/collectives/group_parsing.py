@@ -22,11 +22,6 @@ SHOWN = 60
 def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
     """Parse replica groups: commas separate chips and ranges, semicolons separate groups.
 
-    ``text``: such as ``0-15,32-47`` or ``0-3;4-7``.
-
-    Raises InputError for a part that is no number or range, for chips that the cluster lacks or
-    that are named twice, and for groups of different sizes.
-
     >>> from topologies.clusters.names import cluster
     >>> [group.chips.tolist() for group in parse_groups("0-2,9;4-7", cluster("trn2.48xlarge"))]
     [[0, 1, 2, 9], [4, 5, 6, 7]]
@@ -52,10 +47,7 @@ def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[G
 
 
 def parse_chips(text: str, cluster: Cluster, thing: str) -> IntArray:
-    """Parse a list of chips such as ``0-3,8``, in its order, int64 (chips,).
-
-    ``thing``: option or file that the list is from, for error messages.
-    """
+    """Parse a list of chips such as ``0-3,8``, in its order, from an option or file (``thing``)."""
     parts = [_range(part.strip(), cluster, thing) for part in text.split(",")]
     if sum(map(len, parts)) > cluster.chips:
         raise InputError(
@@ -88,9 +80,6 @@ def ordered(group: Group, text: str) -> Group:
 
     ``text``: a list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
     blanks or line ends; ``#`` begins a comment.
-
-    Raises InputError when the file cannot be read, or the order does not name each chip of the
-    group once.
 
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster

@@ -18,18 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RowFrame:
-    """The part of a row that does not depend on the schedule.
-
-    ``group``: group whose ranks the row counts.
-    ``size_bytes``: size that is divided by the time to give algbw [B].
-    ``bound``: lower bound of the time.
-    ``factor``: ratio of busbw to algbw.
-    """
+    """The part of a row that does not depend on the schedule."""
 
     group: Group
-    size_bytes: int
+    size_bytes: int  # that is divided by the time to give algbw
     bound: Bound
-    factor: float
+    factor: float  # ratio of busbw to algbw
     engine: str = "fast"
 
 
@@ -43,10 +37,7 @@ def row_frame(calls: Sequence[CollectiveCall], engine: str, *, ideal: bool, sbuf
 
 
 def result_row(frame: RowFrame, trace: Trace, clock: tuple[float, float, float]) -> dict[str, Any]:
-    """Return the columns of a row that follow from a trace.
-
-    ``clock`` has the wall time before building, after building and after the run [s].
-    """
+    """Return a trace's columns; ``clock`` is before building, after it, and after the run [s]."""
     seconds = trace.total_s
     rate = frame.size_bytes / seconds if seconds else 0.0
     begun, built, done = clock

@@ -63,13 +63,7 @@ def rows(
     engine: str = "fast",
     proof: bool | None = None,
 ) -> pd.DataFrame:
-    """Simulate a collective at several sizes.
-
-    ``kind``: one of ``KINDS``. ``sizes``: sizes of the buffer as nccl-tests counts them [B].
-    ``algorithm``: name of an algorithm, ``auto``, or ``best``, which tries all suitable algorithms
-    and keeps the fastest. ``ideal``: count link rates and latencies only. ``sbuf``: keep the
-    buffers in the scratchpads of the cores. ``engine`` ("fast", "reference"). ``proof``: whether to
-    prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
+    """Simulate a collective at several sizes; see :func:`measure` for the options.
 
     Returns one row for each size with the columns ``collective, algorithm, cluster, ranks,
     size_bytes, time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops,
@@ -90,11 +84,7 @@ def rows(
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
-    """Return the group of the first ranks of a cluster, by default of all.
-
-    Raises InputError when the cluster has fewer ranks, or a chip would take part with some of its
-    ranks only.
-    """
+    """Return the group of the first ranks of a cluster, by default of all; only of whole chips."""
     if not 1 <= ranks_per_chip <= MOST_PER_CHIP:
         raise InputError(f"{ranks_per_chip} ranks per chip; use 1 to {MOST_PER_CHIP}")
     most = cluster.chips * ranks_per_chip
@@ -124,32 +114,15 @@ def measure(
     faults: Sequence[Fault] = (),
     watched: bool = True,
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove a call, or several calls of the same size at once.
+    """Build, run and prove a call, or several calls of one size at once; returns row and trace.
 
-    On NVIDIA's machines ``auto`` is a model of NCCL's measured behaviour, as in
-    :func:`cluster_sim.collectives.duration_ps`. The time of a group whose schedule does not fit in
-    memory comes from a few ranks that stand for all.
-
-    Parameters
-    ----------
-    calls : CollectiveCall or sequence of CollectiveCall
-    algorithm, ideal, sbuf, engine, proof
-        As in :func:`rows`.
-    faults : sequence of Fault
-        Faults during the run; the lower bound stays that of the healthy fabric.
-    watched : bool
-        Whether the caller looks at single messages; otherwise a large collective may be run in
-        parts whose messages are dropped.
-
-    Returns
-    -------
-    (dict, Trace)
-        Row as of :func:`rows`; of several calls, ranks and busbw of one group, and the latest end.
-
-    Raises
-    ------
-    InputError
-        For an unknown resource, and for faults where the time is not simulated op by op.
+    ``best`` as the algorithm tries all that suit and keeps the fastest. On NVIDIA's machines
+    ``auto`` is a model of NCCL's measured behaviour. The time of a group whose schedule does not
+    fit in memory comes from a few ranks that stand for all. ``ideal``: count link rates and
+    latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores. ``proof``: by
+    default up to ``LARGEST_RANKS`` ranks. ``faults``: the lower bound stays that of the healthy
+    fabric. ``watched``: whether the caller looks at single messages; else a large collective may be
+    run in parts whose messages are dropped.
     """
     check_engine(engine)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
@@ -185,8 +158,7 @@ def measure_built(
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a collective; returns its row and its trace.
 
-    ``build``: builds the schedule; the time that it takes is the row's ``build_s``. ``proof``: as
-    in :func:`rows`. ``down``: links among the faults that the built schedule goes around.
+    ``down``: links among the faults that the built schedule goes around.
     """
     check_engine(frame.engine)
     begun = time.perf_counter()
@@ -261,11 +233,7 @@ def measure_timed(
     steps: int,
     time_ps: Callable[[CollectiveCall], int],
 ) -> tuple[dict[str, Any], Trace]:
-    """Return row and trace of calls of which only the time is known.
-
-    ``name``: name of the algorithm. ``steps``: rounds of the algorithm. ``time_ps``: returns the
-    time of a call [ps].
-    """
+    """Return row and trace of calls of which ``time_ps`` gives only the time [ps]."""
     begun = time.perf_counter()
     times = [time_ps(call) for call in calls]
     timed = time.perf_counter()

@@ -33,16 +33,11 @@ of an oversubscribed scale-out fabric follow (:mod:`cluster_sim.hardware.uplinks
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Links on the way between the chips of each pair.
+    """Links on the way between the chips of each pair."""
 
-    ``ptr`` (pairs + 1,): pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
-    ``resource`` (hops,): link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
-    ``latency_ps`` (hops,): time from the end of the hop to the arrival [ps].
-    """
-
-    ptr: IntArray
-    resource: IntArray
-    latency_ps: IntArray
+    ptr: IntArray  # (pairs + 1,): pair k crosses resource[ptr[k]:ptr[k + 1]]
+    resource: IntArray  # (hops,): link or adapter; NO_RESOURCE for a hop inside a chip
+    latency_ps: IntArray  # (hops,): from the end of the hop to the arrival
 
     def never_empty(self) -> Paths:
         """Return the same paths, with a hop over ``NO_RESOURCE`` for each pair without hops."""
@@ -57,11 +52,7 @@ class Paths:
         )
 
     def or_else(self, first: BoolArray, other: Paths) -> Paths:
-        """Return these paths for the pairs in ``first``, those of another table for the rest.
-
-        ``first`` (pairs,): pairs that keep these paths; the paths of the rest are empty in this
-        table. ``other``: paths of the rest, in order.
-        """
+        """Return these paths for the pairs in ``first``, and those of ``other`` for the rest."""
         hops = np.diff(self.ptr)
         hops[~first] = np.diff(other.ptr)
         kept = np.repeat(first, hops)
@@ -76,30 +67,19 @@ class Fabric:
     """Numbered resources of some scale-up domains of a cluster.
 
     Links of the domains come first, domain by domain, then each other kind chip by chip.
-
-    ``domains`` (domains,): global numbers of the domains covered, ascending.
-    ``links``: links of one domain.
-    ``costs``: efficiencies, and times and memory accesses of messages.
-    ``rate`` (resources,): usable rate of links and adapters [B/s]; 0 for other resources.
-    ``latency_ps`` (resources,): latency of one hop over a link [ps]; 0 for other resources.
-    ``forwards`` (resources,): whether the node that a link leads to forwards a message while it
-        receives it.
-    ``resources``: table of all resources, those of the uplinks last.
-    ``uplinks``: oversubscribed links of the scale-out fabric.
-    ``ways``: links over which messages go in place of each link that is down
-        (:mod:`cluster_sim.hardware.detours`).
     """
 
     cluster: Cluster
-    domains: IntArray
-    links: Links
+    domains: IntArray  # global numbers of the domains covered, ascending
+    links: Links  # of one domain
     costs: CommunicationCosts
+    # By resource; 0 for resources that are no links or adapters.
     rate: IntArray
     latency_ps: IntArray
-    forwards: BoolArray
-    resources: Resources
-    uplinks: Uplinks
-    ways: Mapping[int, IntArray] = field(default_factory=dict)
+    forwards: BoolArray  # the node behind forwards a message that it still receives
+    resources: Resources  # those of the uplinks last
+    uplinks: Uplinks  # oversubscribed links of the scale-out fabric
+    ways: Mapping[int, IntArray] = field(default_factory=dict)  # instead of links that are down
 
     def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
         """Return the resource of link ``link`` (a row of ``links``) of a domain."""
@@ -141,13 +121,7 @@ class Fabric:
         return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
 
     def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
-        """Return the resources on the way between the chips of each pair, in order.
-
-        Inside a domain they are links; between domains the two adapters; inside a chip there are
-        none.
-
-        ``src, dst`` (pairs,): global chip numbers.
-        """
+        """Return the resources between the chips of each pair: links, two adapters, or none."""
         sources, targets = np.asarray(src, np.int64), np.asarray(dst, np.int64)
         each = self.cluster.chips_per_domain
         here, there = sources // each, targets // each
@@ -172,19 +146,12 @@ class Fabric:
         return Paths(ptr, resource, latency)
 
     def climbing(self, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the oversubscribed links between chips of different domains.
-
-        Returns ``pair, resource`` (crossings,): number of the pair, and the link that it crosses.
-        """
+        """Return the oversubscribed links between chips of different domains, with their pairs."""
         pair, row = self.uplinks.crossed(self.cluster, src, dst)
         return pair, len(self.resources) - len(self.uplinks) + row
 
     def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
-        """Return paths over given links of the domains that the source chips are in.
-
-        ``src`` (pairs,): global chip numbers. ``ptr`` (pairs + 1,): pair k crosses
-        ``link[ptr[k]:ptr[k + 1]]``. ``link`` (hops,): rows of ``links``.
-        """
+        """Return paths over rows of ``links``, in the domains that the source chips are in."""
         domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
         resource = self.link(domain, link)
         return Paths(ptr, resource, self.latency_ps[resource])
@@ -197,12 +164,7 @@ def fabric(
     ideal: bool = False,
     costs: CommunicationCosts | None = None,
 ) -> Fabric:
-    """Number the resources of some domains of a cluster.
-
-    ``domains``: global numbers of scale-up domains, by default all. ``ideal``: count link rates and
-    latencies only, without efficiencies and the time of a step. ``costs``: costs in place of those
-    that the catalogue gives for the cluster.
-    """
+    """Number the resources of some domains of a cluster, by default of all."""
     picked = distinct(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)
     costs = costs or communication_costs(cluster, ideal=ideal)

@@ -18,25 +18,16 @@ from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 
 @dataclass(frozen=True, eq=False)
 class Uplinks:
-    """Up- and downlinks that groups of chips share.
+    """Up- and downlinks that groups of chips share."""
 
-    ``row`` (links,): row of each link in :class:`topologies.routing.scale_out.SharedLinks`,
-        ascending.
-    ``tables``: resources of the links, such as ``ToR-up:3``, a table for each kind, in the order of
-        rows.
-    """
-
-    row: IntArray
-    tables: tuple[Resources, ...] = ()
+    row: IntArray  # of each link in SharedLinks of topologies.routing.scale_out, ascending
+    tables: tuple[Resources, ...] = ()  # such as ToR-up:3, one for each kind
 
     def __len__(self) -> int:
         return len(self.row)
 
     def crossed(self, cluster: Cluster, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
-        """Find the links that each pair of chips crosses.
-
-        Returns ``pair, place`` (crossings,): number of the pair, and index of the link in ``row``.
-        """
+        """Find the links that pairs of chips cross, as numbers of pairs and places in ``row``."""
         paths = scale_out_paths(cluster, src, dst)
         pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
         place = np.minimum(np.searchsorted(self.row, paths.link), len(self.row) - 1)
@@ -46,8 +37,6 @@ class Uplinks:
 
 def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:
     """Return the links above some chips that carry less than all adapters below them can send.
-
-    ``chips`` (chips,). ``adapter_bytes_per_s``: usable rate of one adapter [B/s].
 
     >>> from topologies.clusters.names import cluster
     >>> len(uplinks(cluster("trn2.48xlarge:64"), np.arange(1024), 20 * 10**9))

@@ -192,11 +192,7 @@ def _curves(shape: Torus, links: Links, link: int, at: FloatArray) -> list[Curve
 
 
 def _goes_up(shape: Torus, axis: int, src: int, dst: int, lane: int) -> bool:
-    """Return whether a link leads to the next larger coordinate.
-
-    On an axis of two, both cables join the same chips: the first leads up where its numbers do, the
-    second the other way.
-    """
+    """Return whether a link leads to the next larger coordinate, on an axis of two by its lane."""
     begin, end = coordinates(shape, [src, dst])[axis]
     size = shape.sizes[axis]
     return bool(begin < end) != bool(lane) if size == 2 else bool((end - begin) % size == 1)

@@ -57,18 +57,13 @@ LINK_KINDS = ("link", "port", "uplink", "downlink")
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Slices to be drawn, in the order of tracks and times.
-
-    ``op, track`` (slices,): number of the op, and of the track that it is drawn on.
-    ``start_ps, end_ps`` (slices,): start and end [ps].
-    ``is_lost`` (slices,): whether the slice is an attempt that a fault ended.
-    """
+    """Slices to be drawn, in the order of tracks and times."""
 
     op: IntArray
     track: IntArray
     start_ps: IntArray
     end_ps: IntArray
-    is_lost: BoolArray
+    is_lost: BoolArray  # an attempt that a fault ended
 
 
 @checked()
@@ -200,10 +195,7 @@ def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
 
 
 def _head(trace: Trace, drawn: Slices, counted: Sequence[int]) -> bytes:
-    """Return the packets that name tracks, and the slices, categories and annotations.
-
-    ``counted`` are the chips that have counters, whose tracks are needed even without slices.
-    """
+    """Return the packets that name tracks, also of ``counted`` chips, and interned texts."""
     schedule = trace.schedule
     more = [LOST] if drawn.is_lost.any() else []
     names, categories = ([*codes.names, *more] for codes in (_names(trace), _categories(trace)))

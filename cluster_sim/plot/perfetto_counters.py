@@ -20,18 +20,13 @@ LINKS = ("link", "port", "uplink", "downlink", "send", "receive")
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """A value that changes over time.
-
-    ``at_ps`` (points,): ascending instants from each of which a value holds until the next [ps].
-    ``value`` (points,).
-    ``chip``: chip below whose track the counter is drawn; -1 for a counter of the whole machine.
-    """
+    """A value that changes over time."""
 
     name: str
     unit: str
-    at_ps: IntArray
+    at_ps: IntArray  # ascending instants from each of which a value holds until the next
     value: FloatArray
-    chip: int = -1
+    chip: int = -1  # below whose track it is drawn; -1 for the whole machine
 
 
 def counters(trace: Trace, rows: IntArray) -> list[Counter]:
@@ -98,9 +93,6 @@ def counter(
     """Return a counter of the sum over all spans that have begun and not ended.
 
     Means over stretches of time, which stand for too many values, have the same integral over time.
-
-    ``start_ps, end_ps`` (spans,): start and end of each span [ps]. ``by`` (spans,): amount that
-    each span adds to the sum. ``chip``: see :class:`Counter`.
     """
     at, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
     change = np.bincount(where, np.concatenate([by, -by]), minlength=len(at))

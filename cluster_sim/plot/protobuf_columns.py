@@ -24,15 +24,10 @@ ROWS_AT_ONCE = 2**14
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """The bytes of one part of many records.
+    """The bytes of one part of many records; those behind the length of a row are not written."""
 
-    ``content`` (records or 1, widest).
-    ``length`` (records or 1,): number of bytes in each row of ``content``; those after them are not
-        written.
-    """
-
-    content: Bytes
-    length: IntArray
+    content: Bytes  # (records or 1, widest)
+    length: IntArray  # (records or 1,)
 
 
 def constant(content: bytes) -> Column:

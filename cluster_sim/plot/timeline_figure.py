@@ -31,11 +31,7 @@ WHITE = (1.0, 1.0, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class Legend:
-    """Colours and texts of a figure's categories that differ from the usual ones.
-
-    ``colors``: by category, such as ``{"compute": "#ff0000"}``.
-    ``words``: text of the legend by category, in place of its name.
-    """
+    """Colours, and texts in place of names, of categories, such as ``{"compute": "#ff0000"}``."""
 
     colors: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)

@@ -17,20 +17,13 @@ __all__ = ["OpColumns", "check", "schedule"]
 
 @dataclass(frozen=True, eq=False)
 class OpColumns:
-    """Columns of the ops of a schedule: an array (ops,) each, or one value for all ops.
-
-    ``kind`` (ops,): ``FIXED``, ``FLOW`` or ``JOIN``.
-    ``resource`` (ops,): resource of which one slot is held.
-    ``duration_ps`` (ops,): time of a fixed op [ps].
-    ``size_bytes`` (ops,): bytes that an op moves; the work of a flow [B].
-    ``priority`` (ops,): smallest first among ready ops (rule 4).
-    """
+    """Columns of the ops of a schedule: an array (ops,) each, or one value for all ops."""
 
     kind: npt.ArrayLike
-    resource: npt.ArrayLike = NO_RESOURCE
-    duration_ps: npt.ArrayLike = 0
-    size_bytes: npt.ArrayLike = 0
-    priority: npt.ArrayLike = 0
+    resource: npt.ArrayLike = NO_RESOURCE  # of which one slot is held
+    duration_ps: npt.ArrayLike = 0  # of a fixed op
+    size_bytes: npt.ArrayLike = 0  # that an op moves; the work of a flow
+    priority: npt.ArrayLike = 0  # smallest first among ready ops (rule 4)
 
 
 def schedule(
@@ -44,30 +37,6 @@ def schedule(
 ) -> Schedule:
     """Make a checked schedule; one value in place of a column holds for all ops.
 
-    Parameters
-    ----------
-    columns : OpColumns
-    edges : Edges
-        Dependencies; the length of their ``ptr`` is the number of ops, plus 1.
-    resources : Resources
-    flows : Flows, optional
-        Rate caps and shared resources of the ops that are flows.
-    labels : mapping of str to int array or Codes, each (ops,)
-        Columns to group ops by, such as ``rank``.
-    facts : mapping of str to plain values
-        Description of the schedule, such as its algorithm.
-
-    Returns
-    -------
-    Schedule
-
-    Raises
-    ------
-    ScheduleError
-        When a column breaks a rule of time; the message names the op and the value.
-
-    Examples
-    --------
     Two transfers on one link, the second after the first:
 
     >>> from cluster_sim.schedule.table import FIXED

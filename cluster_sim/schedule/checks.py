@@ -42,8 +42,7 @@ RESOURCE_COLUMNS = {
 def check(schedule: Schedule) -> None:
     """Refuse a schedule whose columns do not fit together, or that breaks rules 1, 2, 5 or 6.
 
-    Compiled code trusts its arrays: a bad index that passed here would crash the process. Raises
-    ScheduleError, naming the column, or the first op at fault and its value.
+    Compiled code trusts its arrays: a bad index that passed here would crash the process.
     """
     ops = len(schedule)
     for name, dtype in OP_COLUMNS.items():

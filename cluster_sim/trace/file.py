@@ -80,11 +80,7 @@ def _leaf(field: pa.Field) -> str:
 
 
 def read(path: Path) -> tuple[Schedule, Times]:
-    """Read and check what :func:`write` wrote.
-
-    Raises InputError when the file is missing, is not Parquet, is not a trace, or breaks the rules
-    of time.
-    """
+    """Read and check what :func:`write` wrote; refuse what breaks the rules of time."""
     try:
         if Path(path).exists():
             check_regular(path)

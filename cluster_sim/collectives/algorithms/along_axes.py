@@ -13,10 +13,7 @@ from topologies.errors import InputError
 
 
 def filled_box(call: CollectiveCall, algorithm: str) -> Box:
-    """Return the box of a torus that the group of a call fills.
-
-    Raises InputError when the group fills no box, naming the algorithm that needs one.
-    """
+    """Return the box of a torus that a group fills, or refuse the algorithm that needs one."""
     filled = box(call.group)
     if filled is None:
         raise InputError(f"{algorithm} needs a group that fills a box of a torus")

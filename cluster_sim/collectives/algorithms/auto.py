@@ -65,10 +65,7 @@ def _preferences(call: CollectiveCall) -> Preferences:
 
 
 def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
-    """Prefer a mesh for small buffers, halving and doubling for larger ones, then ``large``.
-
-    Inside a server of Trn1 nothing was measured to lie between the mesh and the rings.
-    """
+    """Prefer a mesh for small buffers, halving and doubling for larger ones, then ``large``."""
     group, size_bytes = call.group, call.size_bytes
     if not is_trainium(group.cluster):
         return large
@@ -83,10 +80,7 @@ def _by_size(call: CollectiveCall, *large: Algorithm) -> Preferences:
 
 
 def _broadcast(call: CollectiveCall) -> Preferences:
-    """Prefer single messages, a tree, or slices along rings, by the length of a broadcast.
-
-    The choice of the runtime is not documented; this one is assumed.
-    """
+    """Prefer single messages, a tree, or slices along rings; the runtime's choice is assumed."""
     if one_step_wins(call.group, call.size_bytes):
         return (MESH,) if call.group.ranks <= MESH_FIRST_RANKS else (RDH, MESH)
     return (RDH, MULTI_RING) if tree_wins(call.group, call.size_bytes) else (MULTI_RING,)

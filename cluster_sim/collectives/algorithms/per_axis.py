@@ -57,9 +57,8 @@ def per_axis(call: CollectiveCall) -> Messages:
 def with_barriers(messages: Messages, stages: Sequence[int], held: Sequence[int]) -> Messages:
     """Add barriers, so that each stage begins when all ranks have finished the one before.
 
-    ``messages``: the stages one after the other, with a join for each rank between two. ``stages``:
-    number of messages of each stage, without joins. ``held``: number of messages of each stage,
-    from its first, that wait for the barrier; the rest of the stage waits for these.
+    ``stages``: messages of each stage, without the joins between them. ``held``: how many of them,
+    the first ones, wait for the barrier; the rest of the stage waits for these.
     """
     ranks, rows, barriers = messages.ranks, len(messages), len(stages) - 1
     if rows == 0 or barriers < 1:

@@ -66,11 +66,7 @@ def fits_by(calls: Sequence[CollectiveCall], algorithm: Algorithm) -> bool:
 
 
 def choose_algorithm(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> Algorithm:
-    """Return the algorithm that runs a call: itself, that of a name, or the one behind ``auto``.
-
-    Raises InputError for a name that does not exist, and an algorithm that makes no sense for the
-    call.
-    """
+    """Return the algorithm that runs a call: itself, that of a name, or the one behind ``auto``."""
     if isinstance(algorithm, Algorithm) and algorithm.runs(call):
         return algorithm
     sensible = suitable(call)

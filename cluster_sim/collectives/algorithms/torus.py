@@ -44,10 +44,7 @@ def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
 
 
 def parts(box: Box) -> list[Part]:
-    """Return the parts of the payload, one for each order of the axes that carries a share.
-
-    On axes that wrap around there is a second part, which runs the other way round.
-    """
+    """Return a part for each order of axes with a share, and one the other way where axes wrap."""
     wraps = tuple(box.wraps)
     lines = [axis_lines(box, axis) for axis in range(len(box.sizes))]
     shapes = []
@@ -104,10 +101,7 @@ def _stated(document: list[list[Any]]) -> tuple[tuple[tuple[int, ...], int], ...
 
 
 def _solver() -> bytes:
-    """Return the file that states the release of scipy, without importing it.
-
-    Another release may choose other shares, where several are equally good.
-    """
+    """Return the file that states the release of scipy, which chooses among equally good shares."""
     package = importlib.util.find_spec("scipy")
     origin = package.origin if package else None
     return Path(origin).with_name("version.py").read_bytes() if origin else b""

@@ -137,8 +137,6 @@ def duration_ps(
 ) -> int:
     """Time that a call takes on an otherwise idle fabric [ps]; see :func:`collective_time`.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
     >>> eight = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
@@ -172,8 +170,7 @@ def _evened_ps(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> i
     """Time of a group over many domains of which some are less full [ps]; None for others.
 
     A rank of a short domain takes the places of several, one after the other, and all wait for it:
-    between domains every rank has that share of its adapters' rate. A ring over all ranks would
-    take as many rounds as there are ranks.
+    every rank has that share of its adapters' rate. A ring would take a round for each rank.
     """
     group = geometry.group
     even = evened(group) if len(group.domains) >= FOLD_FROM else None
@@ -203,8 +200,7 @@ def _timed(
 def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     """Time of an all-to-all inside and between domains, the longer of which counts [ps].
 
-    Between domains the messages are flows that share links, but take at least the time in which
-    the CC-Cores of a chip issue them, one after the other.
+    Between domains messages are flows, but take at least the time in which CC-Cores issue them.
     """
     group = call.group
     domain, chips = np.unique(group.domain, return_counts=True)

@@ -12,13 +12,8 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 
 
 def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
-    """Bytes read and written in the memories of all chips of a group [B].
+    """Bytes read and written in the memories of all chips of a group [B]; 0 where not known.
 
-    The result is 0 where the number of accesses is not known: on plain shapes and on NVIDIA's
-    machines.
-
-    Examples
-    --------
     A byte of an all-gather is read and written once at each of the other ranks:
 
     >>> from cluster_sim.collectives import whole
@@ -35,11 +30,7 @@ def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
 
 
 def hbm_bytes_per_s(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
-    """Mean rate at which a collective draws on the memory of each chip while it runs [B/s].
-
-    The rate is :func:`hbm_bytes` divided by the number of chips and by
-    :func:`~.duration.duration_ps`.
-    """
+    """Mean rate at which a collective draws on the memory of each chip while it runs [B/s]."""
     moved = hbm_bytes(call, algorithm)
     if not moved:
         return 0

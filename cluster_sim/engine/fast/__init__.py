@@ -91,11 +91,7 @@ def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
 def new_run(
     schedule: Schedule, faults: Faults, until_ops: Sequence[int], berths: int | None = None
 ) -> Run:
-    """Return the tables of a run of a schedule, as they are before its first instant.
-
-    ``berths`` is the number of flows for which there is room at once, by default for as many as the
-    schedule may have.
-    """
+    """Return the tables of a run before its first instant, with room for ``berths`` flows."""
     number, streams = _streams(schedule, faults, berths)
     return Run(
         ops=_ops(schedule, until_ops, number),
@@ -170,10 +166,9 @@ def _speeds(schedule: Schedule, faults: Faults) -> Speeds:
 
 
 def _most_attempts(schedule: Schedule, faults: Faults) -> int:
-    """Bound the number of lost runs of ops.
+    """Bound the lost runs of ops: those on the slots of resources that die, and their flows.
 
-    A resource that dies loses at most the ops on its slots and the flows that share it. With
-    edges from starts, ops may also be lost that began on the start of a failed op.
+    With edges from starts, ops may also be lost that began on the start of a failed op.
     """
     if not len(faults):
         return 0

@@ -57,10 +57,7 @@ def _disturb(run: Run, row: int, now: int) -> None:
 
 @inlined
 def _rescale(run: Run, row: int, op: int, now: int) -> None:
-    """Scale the remaining time of the ops in this chain that hold the resource.
-
-    ``op`` is the first op of the chain; flows are not in it, as their rates are solved anew.
-    """
+    """Scale the remaining time of the fixed ops of a chain that hold the resource."""
     speeds, state = run.speeds, run.state
     resource = speeds.resource[row]
     top = speeds.top[resource] * speeds.to_bottom[row]

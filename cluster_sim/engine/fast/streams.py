@@ -71,10 +71,7 @@ def end_of(left: int, rate: int, since: int) -> int:
 
 @inlined
 def list_due(streams: Streams, state: State, now: int) -> int:
-    """List the items of the heap that end at this instant, the earliest; return their number.
-
-    Below an item that ends later, all do.
-    """
+    """List the items of the heap that end at this instant, the earliest; return their number."""
     streams.due[0] = 0
     due, index = 1, 0
     while index < due:
@@ -266,10 +263,9 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
 
 @internal
 def take_ended(streams: Streams, state: State, now: int) -> int:
-    """Take out the flows that end at this instant, and list their ops in ``ended``.
+    """List the ops of the flows that end at this instant in ``ended``; return their number.
 
     The groups keep their places in the heap, which they get anew when this instant is solved.
-    Returns the number of these flows.
     """
     ended, groups = 0, streams.groups
     for index in range(list_due(streams, state, now)):

@@ -205,16 +205,10 @@ class Flow:
 
 
 class Sharing:
-    """All flows in flight, and their rates.
+    """All flows in flight, and their rates, which are solved in a phase of the instant.
 
-    Parameters
-    ----------
-    env : Picoseconds
-    schedule : Schedule
-    faulty : int array
-        Resources whose speed may change: a flow that holds a slot of one has its cap scaled.
-    solve_phase : int
-        Phase of an instant in which the rates are solved.
+    ``faulty``: resources whose speed may change: a flow that holds a slot of one has its cap
+    scaled.
     """
 
     def __init__(self, env: Picoseconds, schedule: Schedule, faulty: IntArray, solve_phase: int):
@@ -470,14 +464,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Demand:
-    """The rate cap of a flow, and the resources that it crosses.
-
-    ``cap``: highest rate that the flow can have [B/s].
-    ``weights``: each resource on the flow's path, and how many B/s of it 1 B/s of the flow takes.
-    """
+    """The rate cap of a flow, and the resources that it crosses."""
 
     cap: int
-    weights: tuple[tuple[int, int], ...]
+    weights: tuple[tuple[int, int], ...]  # each resource, and B/s of it for 1 B/s of the flow
 
 
 def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) -> dict[int, int]:

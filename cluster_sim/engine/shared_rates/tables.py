@@ -145,14 +145,10 @@ def paths_of(
 def share_tables(
     schedule: Schedule, faulty: IntArray
 ) -> tuple[IntArray, IntArray, Paths, Solver, Groups]:
-    """Build the tables of flows and shares that the solver needs for a schedule.
+    """Build the solver's tables; a flow on a slot of a ``faulty`` resource has its cap scaled.
 
-    ``faulty``: resources whose speed may change: a flow that holds a slot of one has its cap
-    scaled.
-
-    Returns ``number`` (flows,): class of each flow. ``slot`` (classes,): the faulty resource of
-    which the flows of the class hold a slot, -1 for none. ``paths, solver, groups``: tables of the
-    classes, before any flow starts; all empty for a schedule without flows.
+    Returns the class of each flow, the faulty resource whose slot each class holds (-1 for none),
+    and the tables of the classes before any flow starts, all empty for a schedule without flows.
     """
     flows = schedule.flows
     resources = len(schedule.resources) if len(flows) else 0
@@ -210,12 +206,9 @@ class Columns(NamedTuple):
 
 
 def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
-    """Find flows with the same path, weights, cap and slot.
+    """Find flows with the same path, weights, cap and slot, a further number (flows,).
 
-    ``slot`` (flows,): a further number in which flows of one class agree.
-
-    Returns ``number`` (flows,): class of each flow, counted as they first occur. ``example``
-    (classes,): the first flow of each class.
+    Returns the class of each flow, counted as they first occur, and the first flow of each class.
     """
     if not len(flows):
         return np.empty(0, np.int32), np.empty(0, np.int64)
@@ -240,10 +233,7 @@ def _column(values: IntArray, dtype: npt.DTypeLike) -> IntArray:
 
 @lean
 def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArray) -> int:
-    """Number the classes of the flows with a hash table of classes, by open addressing.
-
-    Returns the number of classes, or -1 if ``example`` has no room for all of them.
-    """
+    """Number classes by a hash table with open addressing; return how many, -1 without room."""
     classes, mask = 0, len(table) - 1
     for flow in range(len(number)):
         place = _scattered(flows, flow) & mask
@@ -289,13 +279,10 @@ def _equal(flows: Columns, one: int, other: int) -> bool:
 
 
 def group_classes(ptr: IntArray, resource: IntArray, resources: int) -> tuple[IntArray, Groups]:
-    """Put classes into groups.
+    """Put classes, of which c crosses ``resource[ptr[c]:ptr[c + 1]]``, into groups.
 
-    ``ptr, resource`` (classes + 1,), (shares,): class c crosses ``resource[ptr[c]:ptr[c + 1]]``.
-    ``resources``: number of resources.
-
-    Returns ``order`` (classes,): the classes in the order in which groups are of one piece.
-    ``groups``: groups of the classes as they are numbered in this order.
+    Returns the classes in the order in which groups are of one piece, and the groups of the classes
+    as they are numbered in this order.
     """
     classes = len(ptr) - 1
     component = np.empty(classes, np.int32)  # by the number of one of its resources

@@ -21,10 +21,7 @@ def covers(cluster: Cluster) -> bool:
 
 
 def reduces_in_switch(cluster: Cluster) -> bool:
-    """Return whether a cluster's switches can sum what NCCL's all-reduces send to them.
-
-    Such an all-reduce may be faster than its two halves one after the other.
-    """
+    """Return whether switches can sum, so that an all-reduce may be faster than its two halves."""
     if not covers(cluster):
         return False
     from cluster_sim.collectives.duration.nccl.constants import SWITCH, constants
