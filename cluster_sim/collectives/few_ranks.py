@@ -17,8 +17,7 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.lower import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.hardware.fabric import fabric
-from cluster_sim.hardware.uplinks import uplinks
+from cluster_sim.hardware.fabric import fabric, uplinks
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray, distinct

@@ -1,4 +1,4 @@
-"""Parsing of groups as users write them: ``0-15,32-47`` is one group, ``0-3;4-7`` are two."""
+"""Parsing of groups and sizes: ``0-15,32-47`` is one group, ``0-3;4-7`` are two."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.files.reading import read_text
+from topologies.units import parse_bytes
 
 LARGEST_FILE_BYTES = 20_000_000
 """Largest file of chip numbers or of sizes that is read [B]."""
@@ -115,3 +116,38 @@ def file_text(path: Path, option: str) -> str:
     """Return the text of the file that an option names."""
     name = f"{option} {path}"
     return read_text(path, limit_bytes=LARGEST_FILE_BYTES, name=name, lenient=True)
+
+
+MOST_SIZES = 1000
+"""Most sizes in a list."""
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Parse ``1GiB``, ``1KiB,1MiB`` or ``1KiB:1GiB:4``, which is 1 KiB, 4 KiB, … up to 1 GiB [B].
+
+    Raises InputError for a text that is no size or range, and for too many sizes.
+
+    >>> parse_sizes("1KiB:64KiB:4,1MB")
+    [1024, 4096, 16384, 65536, 1000000]
+    """
+    sizes: list[int] = []
+    for part in text.split(","):
+        sizes += _range_of_sizes(part) if ":" in part else [parse_bytes(part.strip())]
+        if len(sizes) > MOST_SIZES:
+            raise InputError(f"--size {text[:80]} is more than {MOST_SIZES} sizes; make it coarser")
+    return sizes
+
+
+def _range_of_sizes(text: str) -> list[int]:
+    ends = text.split(":")
+    if len(ends) != 3 or not re.fullmatch(r"[0-9]{1,18}", ends[2].strip()):
+        raise InputError(f"--size {text[:80]} is no range; write it as 1KiB:1GiB:4")
+    low, high, factor = parse_bytes(ends[0].strip()), parse_bytes(ends[1].strip()), int(ends[2])
+    if low < 1 or high < low or factor < 2:
+        raise InputError(
+            f"--size {text[:80]}: a range needs 1 B ≤ low ≤ high and a factor of at least 2"
+        )
+    sizes = [low]
+    while sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return sizes

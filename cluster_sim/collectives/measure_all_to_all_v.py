@@ -24,8 +24,7 @@ from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
-from cluster_sim.collectives.result_rows import RowFrame
-from cluster_sim.collectives.results import measure_built, measure_timed, refuse_faults
+from cluster_sim.collectives.results import RowFrame, measure_built, measure_timed, refuse_faults
 from cluster_sim.collectives.verify.bounds import Bound
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms import along_axes
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
 from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
@@ -25,7 +24,13 @@ from cluster_sim.collectives.algorithms.stages import (
     staged,
     staged_count,
 )
-from cluster_sim.collectives.algorithms.torus import axis_lines
+from cluster_sim.collectives.algorithms.torus import (
+    accesses_along_axes,
+    axis_lines,
+    filled_box,
+    has_axes,
+    rounds_along_axes,
+)
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.chunks import cut
 from cluster_sim.collectives.group import Box
@@ -37,7 +42,7 @@ from topologies.shapes.basic import Torus
 
 
 def _box(call: CollectiveCall) -> Box:
-    return along_axes.filled_box(call, "per-axis")
+    return filled_box(call, "per-axis")
 
 
 def per_axis(call: CollectiveCall) -> Messages:
@@ -136,11 +141,11 @@ PER_AXIS = Algorithm(
     name="per-axis",
     summary="a ring, or an exchange, along one axis after the other, all ranks in step",
     kinds=(*RING_KINDS, "all-to-all"),
-    suits=along_axes.has_axes,
+    suits=has_axes,
     messages=lambda call, costs: per_axis(call),
     message_count=_message_count,
-    rounds=lambda call, costs: along_axes.rounds(call, "per-axis"),
-    memory_accesses=lambda call, costs: along_axes.memory_accesses(call, costs, "per-axis"),
+    rounds=lambda call, costs: rounds_along_axes(call, "per-axis"),
+    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "per-axis"),
     stands_for=ring_by_ring_ps,
     streamed_ops=_streamed_ops,
     streams_watched=True,

@@ -213,3 +213,29 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
     within = duration_ps(CollectiveCall("all-to-all", inside, part), ideal=ideal)
     return max(start + across, within)
+
+
+def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
+    """Bytes read and written in the memories of all chips of a group [B]; 0 where not known.
+
+    A byte of an all-gather is read and written once at each of the other ranks:
+
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.clusters.names import cluster
+    >>> call = CollectiveCall("all-gather", whole(cluster("trn2.48xlarge")), 2**20)
+    >>> hbm_bytes(call, "ring") == 2 * 15 * 2**20
+    True
+    """
+    cluster = call.group.cluster
+    costs = communication_costs(cluster)
+    if not costs.hbm_bytes_per_s or (algorithm == AUTO and covers(cluster)):
+        return 0
+    return int(choose_algorithm(call, algorithm).memory_accesses(call, costs) * call.size_bytes)
+
+
+def hbm_bytes_per_s(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
+    """Mean rate at which a collective draws on the memory of each chip while it runs [B/s]."""
+    moved = hbm_bytes(call, algorithm)
+    if not moved:
+        return 0
+    return moved * PS_PER_S // (duration_ps(call, algorithm) * len(call.group.chips))
