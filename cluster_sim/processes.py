@@ -19,8 +19,7 @@ from topologies.errors import InputError
 
 ENDING_S = 0.1
 """Time in which threads that were told to end, such as those of progress bars, do so [s]."""
-LOOK_S = 0.002
-"""Time between two looks at the threads [s]."""
+LOOK_S = 0.002  # time between two looks at the threads [s]
 
 
 class WorkerEndedError(InputError):

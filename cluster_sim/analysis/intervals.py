@@ -16,8 +16,7 @@ import numpy as np
 from cluster_sim.engine.compiler.jit import compiled
 from topologies.arrays import BoolArray, IntArray
 
-BLOCK_ROWS = 2**20
-"""Rows processed at once: enough for numpy, few enough for the processor's cache."""
+BLOCK_ROWS = 2**20  # rows processed at once: enough for numpy, few enough for the processor's cache
 TYPES = (np.int32, np.int64, np.int64)
 """Types of groups, starts and ends for which the loops over rows are compiled."""
 

@@ -11,8 +11,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 """Operations, as nccl-tests names and sizes them."""
 RING_KINDS = ("all-reduce", "all-gather", "reduce-scatter")
 """Operations made of a reduce-scatter, an all-gather, or the one after the other."""
-MAX_BYTES = 2**50
-"""Largest buffer [B]."""
+MAX_BYTES = 2**50  # largest buffer [B]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from topologies.arrays import IntArray
 
-EVERY = -1
-"""As a ``source``, every rank of the group contributes; as a ``target``, every rank gets it."""
+EVERY = -1  # as a source, every rank of the group contributes; as a target, every rank gets it
 
 
 @dataclass(frozen=True, eq=False)

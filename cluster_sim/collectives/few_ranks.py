@@ -26,8 +26,7 @@ from topologies.routing.scale_out import scale_out_paths
 
 FOLD_FROM = 16
 """Domains from which a collective is run on a few of them; over fewer it is run on all."""
-FEW = 2
-"""Domains that stand for all."""
+FEW = 2  # domains that stand for all
 MOST_OPS = 2_000_000
 """Most ops of a run; where it would have more, it is cut into fewer slices, or has fewer rounds and
 the rest is charged by formula."""

@@ -14,10 +14,8 @@ from topologies.errors import InputError
 from topologies.files.reading import read_text
 from topologies.units import parse_bytes
 
-LARGEST_FILE_BYTES = 20_000_000
-"""Largest file of chip numbers or of sizes that is read [B]."""
-SHOWN = 60
-"""Characters of a user's text that an error message repeats."""
+LARGEST_FILE_BYTES = 20_000_000  # largest file of chip numbers or of sizes that is read [B]
+SHOWN = 60  # characters of a user's text that an error message repeats
 
 
 def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
@@ -118,8 +116,7 @@ def file_text(path: Path, option: str) -> str:
     return read_text(path, limit_bytes=LARGEST_FILE_BYTES, name=name, lenient=True)
 
 
-MOST_SIZES = 1000
-"""Most sizes in a list."""
+MOST_SIZES = 1000  # most sizes in a list
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -105,8 +105,7 @@ STREAMED_FROM = 1_000_000
 STREAMED_UNWATCHED_FROM = 100_000
 """The same limit where the caller does not look at single messages; with fewer ops there is nothing
 to gain."""
-MOST_PER_CHIP = 256
-"""Most ranks of a chip that are accepted, more than any chip has cores."""
+MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 
 
 class _Options(TypedDict):

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray, Schedule
 
-LARGEST_TERM = 2**15
-"""P and Q are at most this, so that scaling stays within 64 bits."""
+LARGEST_TERM = 2**15  # P and Q are at most this, so that scaling stays within 64 bits
 
 
 class FaultError(ValueError):

@@ -25,10 +25,8 @@ from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, BoolArray,
 OPS_IN_WINDOW = 2**18
 """Ops that a window holds, if these are enough rounds. With fewer, moving on takes longer; the
 columns of more are slower to reach in memory."""
-FEWEST_ROUNDS = 12
-"""Rounds that a window holds at least."""
-LEAST_MOVES = 8
-"""Part of all rounds, one in so many, above which a window would save little memory."""
+FEWEST_ROUNDS = 12  # rounds that a window holds at least
+LEAST_MOVES = 8  # part of all rounds, one in so many, above which a window would save little memory
 NEVER_READY = 2**30
 """Count of pending edges of an op that must not arrive, more than can ever elapse."""
 OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 0}

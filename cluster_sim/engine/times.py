@@ -8,8 +8,7 @@ import numpy as np
 
 from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
 
-NEVER = -1
-"""Entry of a column of times for an event that never happened."""
+NEVER = -1  # entry of a column of times for an event that never happened
 
 WAITING, READY, RUNNING, DONE, FAILED, DOOMED = range(6)
 STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")

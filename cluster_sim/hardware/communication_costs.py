@@ -12,10 +12,8 @@ from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 
-RUNTIME = "neuron-runtime"
-"""Part of the catalogue that holds what is known of the Neuron runtime."""
-COSTS_KEPT = 64
-"""Results that are kept: every collective of a cluster asks for the same ones."""
+RUNTIME = "neuron-runtime"  # part of the catalogue that holds what is known of the Neuron runtime
+COSTS_KEPT = 64  # results that are kept: every collective of a cluster asks for the same ones
 DMA_SHARES = 60
 """Shares of a chip's DMA engines that a byte takes which one cycle copies between its ranks; 60 can
 be divided among one to six cycles, and among ten, as on an UltraServer, without a remainder."""

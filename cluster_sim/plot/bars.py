@@ -13,8 +13,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import FloatArray, IntArray, present
 from topologies.errors import InputError
 
-MOST_NAMED_LANES = 48
-"""Most lanes whose names are written; of more, every n-th is named."""
+MOST_NAMED_LANES = 48  # most lanes whose names are written; of more, every n-th is named
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +117,8 @@ RESIDUE = 1e-7
 """Share of a pixel's time below which it is only the rounding error of sums over a lane."""
 RESOLVED = 8
 """Pixels between the starts of two ops of a lane from which on each can be seen by itself."""
-TURNS = 3
-"""Ops over which shares are averaged where single ops cannot be seen."""
-PIXELS = 1_400
-"""Pixels across the window, about as many as a printed figure has."""
+TURNS = 3  # ops over which shares are averaged where single ops cannot be seen
+PIXELS = 1_400  # pixels across the window, about as many as a printed figure has
 
 
 def smoothed(share: FloatArray, bars: Bars, window_s: tuple[float, float]) -> FloatArray:

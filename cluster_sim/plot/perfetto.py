@@ -33,8 +33,7 @@ from topologies.units import PS_PER_NS, PS_PER_S
 
 MOST_POINTS = 2_000
 """Most values of a counter; of more, means over this many equal stretches of time are written."""
-MOST_CHIPS = 64
-"""Most chips whose memories are counted, those with the lowest numbers."""
+MOST_CHIPS = 64  # most chips whose memories are counted, those with the lowest numbers
 CARRIERS = ("link", "port", "uplink", "downlink", "send", "receive")
 """Kinds of resources that are counted as links."""
 
@@ -133,19 +132,15 @@ def _thinned(at_ps: IntArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
 
 
 # Numbers of fields and values below are those of perfetto/protos/perfetto/trace.
-MOST_OPS = 1_000_000
-"""Most ops in a file; with more the page in the browser grows slow."""
+MOST_OPS = 1_000_000  # most ops in a file; with more the page in the browser grows slow
 PACKET, SEQUENCE = 1, 1
 """Field of a packet in the trace; the one sequence that all packets belong to."""
-BEGIN, END, COUNTER = 1, 2, 4
-"""Types of track events."""
-DOUBLE_VALUE = 44
-"""Field of a counter's value."""
+BEGIN, END, COUNTER = 1, 2, 4  # types of track events
+DOUBLE_VALUE = 44  # field of a counter's value
 LINKS, COUNTERS, CUT, CHIPS, RESOURCES = 1, 2, 999, 1_000, 10_000_000
 """Track of all links; first of the tracks of counters; track named after what was cut; first of the
 tracks of chips and of resources."""
-LOST = "lost"
-"""Name and category of attempts that a fault ended."""
+LOST = "lost"  # name and category of attempts that a fault ended
 OP, BYTES, WAITED, START = 1, 2, 3, 4
 NOTES = {OP: "op", BYTES: "size_bytes", WAITED: "waited_ns", START: "start_ps"}
 """Names of the annotations of a slice, by their number."""
@@ -265,8 +260,7 @@ def _slices(trace: Trace, rows: IntArray) -> Slices:
     return Slices(op[order], track[order], start[order], end[order], is_lost[order])
 
 
-LANES = 64
-"""Most tracks of a resource."""
+LANES = 64  # most tracks of a resource
 
 
 def _lanes(resource: IntArray, start: IntArray, end: IntArray) -> IntArray:

@@ -64,8 +64,7 @@ def _lay(content: Bytes, length: IntArray, at: IntArray, laid: Bytes) -> None:
         at[row] += length[source]
 
 
-VARINT, FIXED64, LENGTH = 0, 1, 2
-"""Wire types of the format."""
+VARINT, FIXED64, LENGTH = 0, 1, 2  # wire types of the format
 
 
 def tag(number: int, wire: int) -> bytes:

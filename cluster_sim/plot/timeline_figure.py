@@ -22,10 +22,8 @@ from topologies.arguments import checked
 
 MOST_BARS = 3_000
 """Most ops that are drawn as bars; of more, the share of each pixel's time is drawn."""
-MOST_LANES = 480
-"""Most lanes that are drawn; with more, neighbours share a lane."""
-MOST_HEIGHTS = 64
-"""Most rows of pixels in a lane, more than a lane has in a printed figure."""
+MOST_LANES = 480  # most lanes that are drawn; with more, neighbours share a lane
+MOST_HEIGHTS = 64  # most rows of pixels in a lane, more than a lane has in a printed figure
 WHITE = (1.0, 1.0, 1.0, 1.0)
 
 

@@ -16,15 +16,11 @@ import numpy.typing as npt
 from topologies.arrays import BoolArray as BoolArray
 from topologies.arrays import IntArray as IntArray
 
-FIXED, FLOW, JOIN = 0, 1, 2
-"""Kinds of op (rule 1)."""
-KINDS = ("fixed", "flow", "join")
-"""Names of the kinds of op, in the order of their numbers."""
+FIXED, FLOW, JOIN = 0, 1, 2  # kinds of op (rule 1)
+KINDS = ("fixed", "flow", "join")  # names of the kinds of op, in the order of their numbers
 
-NO_RESOURCE = -1
-"""Number that stands for no resource in a column of resources."""
-HORIZON_PS = 2**62
-"""Latest instant that a run may reach [ps] (rule 6)."""
+NO_RESOURCE = -1  # number that stands for no resource in a column of resources
+HORIZON_PS = 2**62  # latest instant that a run may reach [ps] (rule 6)
 LARGEST_FLOW_BYTES = (2**63 - 1) // 10**6
 """Most work of a flow [B]: the engines keep what is left of it in microbytes (rule 7)."""
 LARGEST_CAPACITY = 2**53 - 1

@@ -308,8 +308,7 @@ def _op_numbers(ops: npt.ArrayLike, count: int) -> IntArray:
     return picked
 
 
-LONGEST_CHAIN = 6
-"""Ops named in one explanation; a longer chain is cut short."""
+LONGEST_CHAIN = 6  # ops named in one explanation; a longer chain is cut short
 
 
 class BlockedWork(InputError):  # noqa: N818 - a state of the work, not a fault of the program

@@ -144,10 +144,8 @@ def fewest_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction
     return each_byte_arrives_once(call, costs)
 
 
-MOST_SLICES = 16
-"""Most slices of a collective in stages; the ops of its schedule grow with them."""
-MOST_BROADCAST_SLICES = 1024
-"""Most slices of a broadcast along a chain."""
+MOST_SLICES = 16  # most slices of a collective in stages; the ops of its schedule grow with them
+MOST_BROADCAST_SLICES = 1024  # most slices of a broadcast along a chain
 
 
 def stage_slices(call: CollectiveCall, costs: CommunicationCosts) -> int:

@@ -23,8 +23,7 @@ Colours = list[list[int]]
 """Permutations of the chips, each as the list of the next chip of every chip. Together they colour
 the arcs of the box, so that no arc is in two of them more often than its capacity allows."""
 
-BLOCK = 1000
-"""Random moves drawn at once."""
+BLOCK = 1000  # random moves drawn at once
 COURAGE = 0.02
 """Probability of a move without gain in cycles; it halves with each cycle that a move adds."""
 

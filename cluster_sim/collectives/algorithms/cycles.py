@@ -24,8 +24,7 @@ from topologies.files import kept_files
 from topologies.files.reading import csv_rows
 from topologies.shapes.basic import FullMesh
 
-LARGEST_UNIT = 4
-"""Largest ratio of the rates of two axes; larger ones are treated as this one."""
+LARGEST_UNIT = 4  # largest ratio of the rates of two axes; larger ones are treated as this one
 THREE_CABLES = 3
 """Cables of a chip of which a cycle uses two, and no second cycle can use the third."""
 SEARCH_LIMIT = 4096

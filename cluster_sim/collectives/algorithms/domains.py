@@ -52,8 +52,7 @@ def prime_factors(number: int) -> list[int]:
     return [*factors, number] if number > 1 else factors
 
 
-LARGEST_RING = 64
-"""Domains of a stage above which a time is that of fewer domains in more stages."""
+LARGEST_RING = 64  # domains of a stage above which a time is that of fewer domains in more stages
 
 
 def timed_radices(group: Group) -> list[int]:

@@ -21,8 +21,7 @@ from topologies.units import format_bytes
 BYTES_AN_OP = 115
 """Peak memory of building and running a schedule for each op [B]: measured as 113 B for the 154 M
 ops of a ring of 4,096 chips of Trn2, and 102 B on plain wire."""
-SAMPLED_PAIRS = 1024
-"""Pairs of chips from whose mean distance that of all pairs is estimated."""
+SAMPLED_PAIRS = 1024  # pairs of chips from whose mean distance that of all pairs is estimated
 
 
 def check_op_count(

@@ -61,8 +61,7 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.routing.domain import routes
 
-HOPS = 3
-"""Ops of a message between domains: its issue, and the two adapters."""
+HOPS = 3  # ops of a message between domains: its issue, and the two adapters
 
 Legs = list[tuple[list[Leg], int]]
 """Stages inside a domain, and weight, of each part of the payload."""

@@ -43,8 +43,7 @@ MOST_CYCLE_RANKS = 1024
 """Ranks beyond which a torus other than Trainium is run axis by axis: a cycle through all chips
 takes a step for each of them, and its schedule grows with the square of their number."""
 
-Preferences = tuple[Algorithm, ...]
-"""Algorithms in order of preference."""
+Preferences = tuple[Algorithm, ...]  # algorithms in order of preference
 
 
 def automatic(call: CollectiveCall, sensible: Sequence[Algorithm]) -> Algorithm:
@@ -169,8 +168,7 @@ def _senseless(name: str, call: CollectiveCall, sensible: Sequence[str]) -> str:
     )
 
 
-NEAR = 4
-"""Factor in bytes within which a switch counts as near."""
+NEAR = 4  # factor in bytes within which a switch counts as near
 
 
 def switched(call: CollectiveCall) -> tuple[str, ...]:

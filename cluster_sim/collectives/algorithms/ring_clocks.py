@@ -27,8 +27,7 @@ from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 
-REMEMBERED = 16
-"""Groups whose links are remembered: a step calls each with many sizes."""
+REMEMBERED = 16  # groups whose links are remembered: a step calls each with many sizes
 
 
 class Steps(NamedTuple):

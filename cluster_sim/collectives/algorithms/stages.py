@@ -137,8 +137,7 @@ def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]
     return down, up[::-1]
 
 
-NO_LINK = -1
-"""Link of a channel whose route the fabric chooses."""
+NO_LINK = -1  # link of a channel whose route the fabric chooses
 
 
 @dataclass(frozen=True, eq=False)

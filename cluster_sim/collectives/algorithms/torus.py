@@ -70,10 +70,8 @@ def accesses_along_axes(
     return call.ranks * moved * costs.copy_accesses
 
 
-WHOLE = 1000
-"""Sum of the integer weights of the orders, but for rounding."""
-MOST_PERMUTED = 4
-"""Axes up to which all orders are considered; with more, only the cyclic ones."""
+WHOLE = 1000  # sum of the integer weights of the orders, but for rounding
+MOST_PERMUTED = 4  # axes up to which all orders are considered; with more, only the cyclic ones
 
 
 def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:

@@ -17,8 +17,7 @@ from topologies.catalogue.catalogue import Catalogue
 
 EXPERTS = "experts"
 LIBRARIES = ("deepep", "deepep-low-latency", "trtllm")
-WAYS = ("dispatch", "combine")
-"""Directions of an exchange: to the experts, and back."""
+WAYS = ("dispatch", "combine")  # directions of an exchange: to the experts, and back
 MERGING = "deepep"
 """Library that sends a token only once to each server, and once to each rank there."""
 

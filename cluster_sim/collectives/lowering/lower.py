@@ -44,8 +44,7 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray, distinct
 
-NO_RATE = 10**12
-"""Rate in tables of times where no op crosses a link; it is never looked up [B/s]."""
+NO_RATE = 10**12  # rate in tables of times where no op crosses a link; it is never looked up [B/s]
 NARROW = 1024
 """Span of sizes up to which times are tabulated for every size; for a wider span, for each run of
 consecutive messages of the same size [B]."""

@@ -31,8 +31,7 @@ chip are compared."""
 MOST_PLACES = 1 << 25
 """Chips times cuts across one axis that are examined; of a larger domain fewer cuts are, which give
 the same bound where the axis is a ring."""
-LINKS_AT_ONCE = 1 << 17
-"""Links that are summed at a time, so that no array of all of them is made."""
+LINKS_AT_ONCE = 1 << 17  # links that are summed at a time, so that no array of all of them is made
 MOST_STACKED_CUTS = 16
 """Cuts along an axis that are examined where switches lead to switches: each is a flow problem."""
 

@@ -25,8 +25,7 @@ from topologies.shapes.links import domain_links
 
 GATHER_V_RANKS = 4
 """Ranks of an all-gather-v, all of one chip (neuron-runtime/about/collectives.rst)."""
-ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
-"""End of every refusal."""
+ALL_THE_SAME = "Or simulate it all the same with --unrestricted."  # end of every refusal
 
 
 def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:

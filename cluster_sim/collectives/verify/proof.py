@@ -20,8 +20,7 @@ from cluster_sim.schedule.table import Codes, Schedule
 from topologies.arrays import BoolArray, IntArray, distinct
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
-LARGEST_RANKS = 256
-"""Ranks up to which a collective is proven by default."""
+LARGEST_RANKS = 256  # ranks up to which a collective is proven by default
 
 
 def prove(collective: Collective) -> str:

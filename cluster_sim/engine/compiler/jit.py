@@ -252,11 +252,9 @@ class Instruction(Source):
         return cpu_target.typing_context.resolve_value_type(instruction)
 
 
-leading_zeros = Instruction("ctlz")
-"""Zero bits above the highest one of an int64, 64 for 0."""
+leading_zeros = Instruction("ctlz")  # zero bits above the highest one of an int64, 64 for 0
 
-trailing_zeros = Instruction("cttz")
-"""Zero bits below the lowest one of an int64, 64 for 0."""
+trailing_zeros = Instruction("cttz")  # zero bits below the lowest one of an int64, 64 for 0
 
 
 class Prefetch(Source):

@@ -12,8 +12,7 @@ from cluster_sim.engine.shared_rates.max_min import set_cap, set_capacity
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
-FOREVER = 2**30
-"""Count of pending edges that a doomed op gets, more than can ever elapse."""
+FOREVER = 2**30  # count of pending edges that a doomed op gets, more than can ever elapse
 
 
 @lean

@@ -19,12 +19,9 @@ from cluster_sim.engine.shared_rates import max_min
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS
 
-MICROBYTES = 10**6
-"""Microbytes in a byte."""
-PER_MICROBYTE = 10**6
-"""Rate [B/s] times duration [ps] that moves one microbyte."""
-NEARLY_EXACT = 2.0**50
-"""Durations [ps] up to which two roundings of a float are less than 1 ps."""
+MICROBYTES = 10**6  # microbytes in a byte
+PER_MICROBYTE = 10**6  # rate [B/s] times duration [ps] that moves one microbyte
+NEARLY_EXACT = 2.0**50  # durations [ps] up to which two roundings of a float are less than 1 ps
 
 
 @inlined

@@ -51,13 +51,11 @@ def scaled(duration_ps: int, factor: Fraction) -> int:
 
 
 NO_OP = -1
-NO_TURN = HORIZON_PS + 1
-"""Time of the next turn of a slot for which no op is queued [ps]."""
+NO_TURN = HORIZON_PS + 1  # time of the next turn of a slot for which no op is queued [ps]
 LOST = "lost"
 """Cause of an interrupt when the op in flight is lost; any other cause is its new end [ps]."""
 
-NOMINAL = Fraction(1)
-"""Speed of a resource without faults."""
+NOMINAL = Fraction(1)  # speed of a resource without faults
 
 
 class Ops(Protocol):
@@ -188,8 +186,7 @@ def _turn_ps(slot: Slot) -> int:
 
 MICROBYTES = 10**6
 """Microbytes in a byte; the work that is left of a flow is an integer of microbytes."""
-PER_MICROBYTE = 10**6
-"""Rate [B/s] times duration [ps] that moves one microbyte."""
+PER_MICROBYTE = 10**6  # rate [B/s] times duration [ps] that moves one microbyte
 
 
 class Flow:

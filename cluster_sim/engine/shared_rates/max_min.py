@@ -550,8 +550,7 @@ def _take(solver: Solver) -> None:
 
 # Flows that all run at once, without a schedule.
 
-MOST_UNITS = 2**62
-"""Largest sum of weights, which must fit in 64 bits."""
+MOST_UNITS = 2**62  # largest sum of weights, which must fit in 64 bits
 
 
 def max_min_rates(

@@ -17,11 +17,9 @@ import numpy.typing as npt
 from cluster_sim.engine.compiler.jit import inlined, lean
 from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
 
-UNLIMITED = np.iinfo(np.int64).max
-"""Rate cap of a flow without one [B/s]."""
+UNLIMITED = np.iinfo(np.int64).max  # rate cap of a flow without one [B/s]
 NO_GROUP = -1
-NOWHERE = -1
-"""Place of what is not in the heap."""
+NOWHERE = -1  # place of what is not in the heap
 FEW_CLASSES = 24
 """Classes up to which a component is small: filling it takes less than keeping account of it."""
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
-NAME = "nccl"
-"""Name that ``auto`` resolves to on machines whose collectives take NCCL's measured times."""
+NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
 
 
 def covers(cluster: Cluster) -> bool:

@@ -39,10 +39,8 @@ FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
 """Constants of every fabric between domains."""
 STEPS = ("step", "ll128_step", "simple_step", "simple_second_step", "in_switch_latency")
 """Constants of a chip that hold the latency of its links."""
-FAR_STEPS = ("step", "ll128_step", "tree_step")
-"""Constants of a fabric that hold its latency."""
-HOPS = 2
-"""Links between two chips of a switch."""
+FAR_STEPS = ("step", "ll128_step", "tree_step")  # constants of a fabric that hold its latency
+HOPS = 2  # links between two chips of a switch
 BESIDE = ("nccl-beside", "efficiency")
 """Catalogue part and quantity of the share of its adapter's rate that a rank of a small group keeps
 while other groups of its server use theirs."""

@@ -17,8 +17,7 @@ from topologies.clusters.cluster import Cluster
 Number = float | npt.NDArray[np.float64]
 OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages", "beside")
 """Fields of a load that are zero for some of the ways in which NCCL moves data."""
-SERVER = 8
-"""Most chips that share the adapters of one server; a domain may have many servers."""
+SERVER = 8  # most chips that share the adapters of one server; a domain may have many servers
 TREES = ("nccl-tuner", "trees")
 """Part and quantity of the catalogue: whether an all-reduce may go by trees and switches."""
 Way = Literal["ring", "tree", "exchange"]
