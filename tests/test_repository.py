@@ -209,7 +209,6 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/results.py": {"cluster_sim.collectives.duration.nccl", "pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
-    "cluster_sim/engine/copies.py": {"concurrent"},
     "cluster_sim/engine/compiler/jit.py": {
         "cluster_sim.engine.compiler.plain_arrays",
         "cluster_sim.engine.compiler.whole_code",
