@@ -17,16 +17,14 @@ from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.serving.capacity import Slo
-from workloads.serving.deployment import Deployed, Deployment
+from workloads.serving.batching import batching_from
+from workloads.serving.capacity import Slo, parse_slo
+from workloads.serving.deployment import Deployed, Deployment, with_intervals
 from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.metrics import parse_slo
 from workloads.serving.options import USUAL_REQUESTS, ServeKeywords, ServingOptions
-from workloads.serving.parsing import batching_from, requests_from
 from workloads.serving.profile import Profile
-from workloads.serving.requests import Requests, drawn_rate
+from workloads.serving.requests import Requests, drawn_rate, requests_from
 from workloads.serving.served import Served
-from workloads.serving.sureness import with_intervals
 
 if TYPE_CHECKING:
     import pandas as pd

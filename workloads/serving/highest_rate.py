@@ -12,8 +12,8 @@ import numpy as np
 from workloads.economics import TOKENS, Economics
 from workloads.serving.capacity import Slo, SloMissed
 from workloads.serving.deployment import Deployed, Deployment
-from workloads.serving.metrics import attained
 from workloads.serving.requests import Lengths, Requests, poisson
+from workloads.serving.served import attained
 
 LEAST, MOST = 0.05, 0.99
 """Rates between which the search goes, over the saturated rate."""

@@ -11,15 +11,13 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.serving.batching import Batching
+from workloads.serving.batching import Batching, batching_from, engine_numbers
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
-from workloads.serving.engines import engine_numbers
 from workloads.serving.highest_rate import FILLS, Offered
-from workloads.serving.parsing import DRAWN, batching_from, drawn_lengths
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
-from workloads.serving.requests import Requests
+from workloads.serving.requests import DRAWN, Requests, drawn_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 
 USUAL_REQUESTS = "poisson:0.1"
@@ -58,7 +56,7 @@ class ServingOptions:
     ----------
     batching : Batching, optional
         By default the batching of the chip's serving library, see
-        :func:`~workloads.serving.parsing.batching_from`.
+        :func:`~workloads.serving.batching.batching_from`.
     ep : int, default 1
         Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
     cache_precision : str, optional
@@ -134,7 +132,7 @@ class ServingOptions:
         count : int, optional
             By default 2,000, or more where slots need more to be full.
         rate, seed
-            As of :func:`workloads.serving.parsing.requests_from`.
+            As of :func:`workloads.serving.requests.requests_from`.
         **lengths
             ``prompt``, ``output`` and ``service`` of :func:`drawn_lengths`.
 

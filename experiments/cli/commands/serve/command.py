@@ -271,7 +271,7 @@ def _document(
 ) -> dict[str, Any]:
     """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
-    from workloads.serving.sureness import with_intervals
+    from workloads.serving.deployment import with_intervals
 
     cluster, deployed = inputs.read_cluster(catalogue), highest.deployed
     plain = {
