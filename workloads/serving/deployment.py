@@ -12,7 +12,7 @@ from workloads.serving.capacity import Slo
 from workloads.serving.disaggregated import Apart, Pools, serve_apart
 from workloads.serving.metrics import latency, serving_summary
 from workloads.serving.profile import Profile
-from workloads.serving.replica import serve
+from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import Requests
 from workloads.serving.served import Served
 from workloads.serving.speculation import Speculation
@@ -53,6 +53,19 @@ class Deployment:
         apart = serve_apart(self.profile, requests, self.pools, self.batching, **options)
         return Deployed(self, apart.served, apart)
 
+    def run_closed(self, requests: Requests, concurrency: int, seed: int = 0) -> Deployed:
+        """Serve a constant number of users, each of whom sends the next request at an answer."""
+        if self.pools is not None:
+            raise InputError(
+                f"--concurrency {concurrency} is for replicas that run prompts and decode; leave "
+                "--disaggregate out."
+            )
+        served = closed_loop(
+            self.profile, requests, concurrency, self.batching,
+            speculation=self.speculation, seed=seed,
+        )  # fmt: skip
+        return Deployed(self, served, None, concurrency)
+
 
 @dataclass(frozen=True, eq=False)
 class Deployed:
@@ -65,11 +78,14 @@ class Deployed:
         Start and end of each request.
     apart : Apart or None
         Use of both pools and the transfers between them, if prefill and decode were apart.
+    concurrency : int, optional
+        Users of a closed loop.
     """
 
     deployment: Deployment
     served: Served
     apart: Apart | None
+    concurrency: int | None = None
 
     @property
     def known(self) -> dict[str, str]:
@@ -85,6 +101,8 @@ class Deployed:
             batching.prompts_text if self.apart is None else "whole, on replicas of their own"
         )
         numbers["slots"] = batching.slots
+        if self.concurrency is not None:
+            numbers["concurrency"] = self.concurrency
         if self.served.requests.cached is not None:
             numbers["prefix_hit_share"] = self._hit_share()
         speculation, apart = self.deployment.speculation, self.apart

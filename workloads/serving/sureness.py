@@ -37,8 +37,9 @@ def with_intervals(
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
     busy, offered = _busiest(document), offered_per_s(requests)
-    if "max_rate_per_s" in document:  # a replica that is faster is offered more
+    if {"max_rate_per_s", "concurrency"} & document.keys():  # a faster replica is offered more
         busy, offered = 1.0, math.inf
+    if "max_rate_per_s" in document:
         highest = rate_ends(document["max_rate_per_s"], busy, offered, per_token)
         complete["max_rate_per_s_interval"] = highest
     rate = rate_ends(document["tokens_per_s"], busy, offered, per_token)
