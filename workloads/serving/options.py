@@ -46,6 +46,8 @@ class ServeKeywords(TypedDict, total=False):
     poll: int
     gather: str | None
     max_rate: bool
+    search: bool
+    concurrency: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +147,8 @@ class ServingOptions:
         stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
         if rate is not None or source != USUAL_REQUESTS:
             raise InputError(
-                f"{stated} states when requests arrive, and --max-rate searches for their rate. "
-                "Leave it out; --service, --prompt and --output state lengths."
+                f"{stated} states when requests arrive, and the highest rate is searched. Leave it "
+                "out; --service, --prompt and --output state lengths."
             )
         decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
         enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)

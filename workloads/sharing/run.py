@@ -16,7 +16,7 @@ from workloads.sharing.jobs import Job
 from workloads.sharing.link_use import LinkUse, Patterns, link_use
 from workloads.sharing.schedule import SideBySide, side_by_side
 from workloads.sharing.together import together
-from workloads.training.execution.flow_level import PARTS
+from workloads.training.execution.chunk_level import PARTS
 from workloads.training.iteration import Iteration
 from workloads.training.program.program import Program
 
