@@ -41,6 +41,13 @@ class RequestInputs:
         "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
         "of the requests is that of --slo",
     )
+    concurrency: int | None = setting(
+        None,
+        "Users of a closed loop, in place of a rate: each sends the next request when the last "
+        "is answered",
+        least=1,
+        most=MOST_SLOTS,
+    )
     rate: float | None = setting(
         None, "Arrival rate for a log that states no times", unit="requests/s"
     )
@@ -60,6 +67,11 @@ class RequestInputs:
 class ReplicaInputs:
     """The replica that serves the requests, and the limits on latency."""
 
+    search: bool = setting(
+        False,
+        "Search for the tensor-parallel degree, the way to run prompts, the split and the "
+        "slots that serve most requests a chip within the SLO; what is stated stays",
+    )
     slo: str = setting(
         USUAL_SLO, "Limits of time to first token and time per output token; either may be left out"
     )
@@ -79,7 +91,9 @@ class ReplicaInputs:
     chunk: int | None = setting(
         None, "Tokens of an iteration with chunked prefill", least=1, default="512"
     )
-    slots: int = setting(64, "Requests that decode at once", least=1, most=MOST_SLOTS)
+    slots: int | None = setting(
+        None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"
+    )
     scheduler: str | None = setting(
         None,
         "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",

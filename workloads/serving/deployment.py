@@ -17,7 +17,7 @@ from workloads.serving.batching import Batching
 from workloads.serving.capacity import Slo
 from workloads.serving.disaggregated import Apart, Pools, serve_apart
 from workloads.serving.profile import Profile
-from workloads.serving.replica import serve
+from workloads.serving.replica import closed_loop, serve
 from workloads.serving.requests import Requests
 from workloads.serving.served import Served, latency, serving_summary
 from workloads.serving.speculation import Speculation
@@ -58,6 +58,19 @@ class Deployment:
         apart = serve_apart(self.profile, requests, self.pools, self.batching, **options)
         return Deployed(self, apart.served, apart)
 
+    def run_closed(self, requests: Requests, concurrency: int, seed: int = 0) -> Deployed:
+        """Serve a constant number of users, each of whom sends the next request at an answer."""
+        if self.pools is not None:
+            raise InputError(
+                f"--concurrency {concurrency} is for replicas that run prompts and decode; leave "
+                "--disaggregate out."
+            )
+        served = closed_loop(
+            self.profile, requests, concurrency, self.batching,
+            speculation=self.speculation, seed=seed,
+        )  # fmt: skip
+        return Deployed(self, served, None, concurrency)
+
 
 @dataclass(frozen=True, eq=False)
 class Deployed:
@@ -70,11 +83,14 @@ class Deployed:
         Start and end of each request.
     apart : Apart or None
         Use of both pools and the transfers between them, if prefill and decode were apart.
+    concurrency : int, optional
+        Users of a closed loop.
     """
 
     deployment: Deployment
     served: Served
     apart: Apart | None
+    concurrency: int | None = None
 
     @property
     def known(self) -> dict[str, str]:
@@ -90,6 +106,8 @@ class Deployed:
             batching.prompts_text if self.apart is None else "whole, on replicas of their own"
         )
         numbers["slots"] = batching.slots
+        if self.concurrency is not None:
+            numbers["concurrency"] = self.concurrency
         if self.served.requests.cached is not None:
             numbers["prefix_hit_share"] = self._hit_share()
         speculation, apart = self.deployment.speculation, self.apart
@@ -180,8 +198,9 @@ def with_intervals(
     if later_s is not None:
         complete["tpot_interval"] = per_token.document()
     busy, offered = _busiest(document), offered_per_s(requests)
-    if "max_rate_per_s" in document:  # a replica that is faster is offered more
+    if {"max_rate_per_s", "concurrency"} & document.keys():  # a faster replica is offered more
         busy, offered = 1.0, math.inf
+    if "max_rate_per_s" in document:
         highest = rate_ends(document["max_rate_per_s"], busy, offered, per_token)
         complete["max_rate_per_s_interval"] = highest
     rate = rate_ends(document["tokens_per_s"], busy, offered, per_token)

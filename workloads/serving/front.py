@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster_sim.progress import Watch, unwatched
 from topologies import display
 from topologies.arguments import Seed, check_fields, check_names, checked
 from topologies.clusters.cluster import Cluster
@@ -20,16 +21,21 @@ from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
 from workloads.options.serving import USUAL_REQUESTS, USUAL_SLO, ReplicaInputs, RequestInputs
+from workloads.serving.batching import batching_from
 from workloads.serving.capacity import Slo, parse_slo
-from workloads.serving.deployment import Deployed, Deployment, with_intervals
+from workloads.serving.deployment import Deployed, with_intervals
+from workloads.serving.deployment_search import DeploymentQuestion, search_deployments
 from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.options import DRAWING, WORDS, ServingOptions
+from workloads.serving.options import BATCHING, DRAWING, WORDS, ServingOptions
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests, drawn_rate, requests_from
 from workloads.serving.served import Served
 
 if TYPE_CHECKING:
     import pandas as pd
+
+EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_rate", "rate")}
+"""Keywords that exclude each other."""
 
 
 @display.by_facts("Serving")
@@ -199,11 +205,9 @@ def serve(
     """
     stated = _checked(keywords)
     decoder, machine = as_model(model), as_cluster(cluster)
-    options = ServingOptions.stated(machine, stated)
-    deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
-    highest = _answered(deployment, options, requests, keywords, limits, seed)
-    return ServingResult(decoder, machine, highest, limits)
+    stated |= {"requests": requests, "tp": tp, "precision": precision, "seed": seed}
+    return ServingResult(decoder, machine, answered(decoder, machine, limits, stated), limits)
 
 
 def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,26 +217,70 @@ def _checked(keywords: Mapping[str, Any]) -> dict[str, Any]:
     for kind in (RequestInputs, ReplicaInputs, ServingOptions):
         named = {each.name for each in fields(kind)}
         check_fields(kind, {name: stated[name] for name in named & stated.keys()})
-    return stated
+    return {name: value for name, value in stated.items() if value is not False}
 
 
-def _answered(
-    replicas: Deployment,
-    options: ServingOptions,
-    requests: Requests | str,
-    keywords: Mapping[str, Any],
+def answered(
+    model: Model,
+    cluster: Cluster,
     slo: Slo,
-    seed: int,
+    stated: Mapping[str, Any],
+    *,
+    watch: Watch = unwatched,
 ) -> Highest:
-    drawing: dict[str, Any] = {name: value for name, value in keywords.items() if name in DRAWING}
-    if keywords.get("max_rate"):
-        return at_highest_rate(options.offered(replicas, requests, seed=seed, **drawing), slo)
-    log = None
+    """Serve as stated: requests as they arrive, a closed loop, or the highest rate.
+
+    ``stated``: parameters and keywords of :func:`serve` by name. ``watch``: wraps the sequence of
+    deployments of a search, to show progress.
+    """
+    _check_together(stated)
+    size = {name: stated.get(name) for name in ("tp", "precision")}
+    batching = {name: stated[name] for name in BATCHING if name in stated}
+    drawing = {name: stated[name] for name in ("requests", "seed", *DRAWING) if name in stated}
+    ways = {each.name: stated[each.name] for each in fields(ServingOptions) if each.name in stated}
+    options = ServingOptions(**ways)
+    if "search" in stated:
+        question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
+        return search_deployments(question, watch).best()
+    if batching:
+        options = replace(options, batching=batching_from(cluster, **batching))
+    replicas = options.deployment(model, cluster, **size)
+    if "max_rate" in stated:
+        return at_highest_rate(options.offered(replicas, **drawing), slo)
+    users = stated.get("concurrency")
+    source = drawing["requests"]
+    stated_rate = isinstance(source, str) and source != USUAL_REQUESTS and drawn_rate(source)
+    if users is not None and stated_rate:
+        raise InputError(
+            f"--requests {source} states when requests arrive, and the {users} users of "
+            "--concurrency send them. Leave one out."
+        )
+    requests, log = _requests(**drawing)
+    cached = options.cached(requests, replicas.profile, log)
+    seed = stated.get("seed", 0)
+    if users is None:
+        return Highest(replicas.run(cached, seed))
+    return Highest(replicas.run_closed(cached, users, seed))
+
+
+def _check_together(stated: Mapping[str, Any]) -> None:
+    """Refuse options that exclude each other."""
+    for one, others in EXCLUDED.items():
+        for other in others:
+            if one in stated and other in stated:
+                names = (f"--{name.replace('_', '-')}" for name in (one, other))
+                raise InputError(f"{' and '.join(names)} exclude each other; give one of them.")
+
+
+def _requests(
+    requests: Requests | str, seed: int = 0, **drawing: Any
+) -> tuple[Requests, Path | None]:
+    """Draw or read requests, unless they are passed; return the path of a log as well."""
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
-        requests = requests_from(requests, seed=seed, **drawing)
-    elif drawing:
+        return requests_from(requests, seed=seed, **drawing), log
+    if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
-    return Highest(replicas.run(options.cached(requests, replicas.profile, log), seed))
+    return requests, None

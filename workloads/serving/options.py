@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -60,25 +59,6 @@ class ServingOptions:
     prefix_cache: str | None = None
     speculate: str | Speculation | None = None
     disaggregate: str | tuple[int, int] | None = None
-
-    @classmethod
-    def stated(cls, cluster: Cluster, words: Mapping[str, Any]) -> ServingOptions:
-        """Return the options that words state, among them those of the batching; None states none.
-
-        Parameters
-        ----------
-        cluster : Cluster
-            Cluster whose chip decides on the usual batching.
-        words : mapping
-            Options of :mod:`workloads.options.serving` and fields of this class, by name.
-        """
-        stated = {name: value for name, value in words.items() if value is not None}
-        batching = {name: stated[name] for name in BATCHING if name in stated}
-        if batching and "batching" in stated:
-            raise InputError(f"batching and {', '.join(batching)}; give one or the other.")
-        if batching:
-            stated["batching"] = batching_from(cluster, **batching)
-        return cls(**{each.name: stated[each.name] for each in fields(cls) if each.name in stated})
 
     def deployment(
         self, model: Model, cluster: Cluster, *, tp: int | None, precision: str | None
@@ -143,8 +123,8 @@ class ServingOptions:
         stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
         if rate is not None or source != USUAL_REQUESTS:
             raise InputError(
-                f"{stated} states when requests arrive, and --max-rate searches for their rate. "
-                "Leave it out; --service, --prompt and --output state lengths."
+                f"{stated} states when requests arrive, and the highest rate is searched. Leave it "
+                "out; --service, --prompt and --output state lengths."
             )
         decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
         enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)
@@ -173,5 +153,6 @@ class ServingOptions:
         return with_prefix_cache(requests, self.prefix_cache, kv_tokens=kv_tokens, path=path)
 
 
-WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, "max_rate")
+HOW = ("max_rate", "search", "concurrency")
+WORDS = (*(each.name for each in fields(ServingOptions)), *DRAWING, *BATCHING, *HOW)
 """Keywords of ``cs.serve`` beside its parameters."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,11 +18,10 @@ from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
-    from workloads.serving import Highest, Served
+    from workloads.serving import Highest
     from workloads.serving import Slo as Limits
 
 
@@ -37,6 +37,8 @@ def print_serving(document: Mapping[str, Any]) -> None:
         ]
         for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
     ]
+    if "deployments" in document:
+        print_deployments(document)
     title = f"{document['model']} on {chips_of(document)}"
     print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
     facts = [
@@ -62,6 +64,29 @@ def print_serving(document: Mapping[str, Any]) -> None:
     )
 
 
+def print_deployments(document: Mapping[str, Any]) -> None:
+    """Print the best deployments that a search found, and how many there are."""
+    best = document["deployments"]
+    most = best[0]["max_rate_per_s_per_chip"]
+    rows = [
+        [
+            each["options"],
+            f"{each['chips']:,}",
+            f"{each['max_rate_per_s']:,.4g}",
+            f"{each['max_rate_per_s_per_chip']:,.4g}",
+            f"{each['max_rate_per_s_per_chip'] / most:.1%}",
+        ]
+        for each in best
+    ]
+    title = (
+        f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
+        f"{document['candidates']} deployments"
+    )
+    columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
+    print_table(title, columns, rows)
+    click.echo("Below is the first, at its highest rate.\n")
+
+
 def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
     """Rows with the highest rate within the SLO, and what binds; none for a stated rate."""
     if "max_rate_per_s" not in document:
@@ -83,6 +108,7 @@ def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:
 
 
 def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
+    """Sentence with the intervals of the medians."""
     named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
     spans = [
         f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
@@ -133,23 +159,23 @@ def serve(
     With --disaggregate, prompts and decoding run on separate replicas. Several clusters, written
     --cluster A,B,C, serve the same requests and are compared side by side.
     """
-    from workloads.serving import Highest, ServingOptions, at_highest_rate, parse_slo, requests_from
-    from workloads.serving.options import DRAWING
+    from cluster_sim.progress import progress
+    from topologies.errors import InputError
+    from workloads.serving import parse_slo
+    from workloads.serving.front import answered
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
-    drawing = {"seed": call.seed, **{name: getattr(load, name) for name in DRAWING}}
-    path = _log(load, faster)
-    requests = None if load.max_rate else requests_from(load.requests, **drawing)
+    stated = _stated(load, replica, faster, call.seed)
+    if replica.search and sure.sensitivity:
+        raise InputError(
+            "--sensitivity is for stated replicas. State the options that --search finds."
+        )
 
     def simulate(name: str, catalogue: Catalogue) -> Highest:
+        """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
-        options = ServingOptions.stated(cluster, {**vars(replica), **vars(faster)})
-        served_by = options.deployment(
-            inputs.read_model(), cluster, tp=replica.tp, precision=replica.precision
-        )
-        if requests is None:
-            return at_highest_rate(options.offered(served_by, load.requests, **drawing), limits)
-        return Highest(served_by.run(options.cached(requests, served_by.profile, path), call.seed))
+        watch = partial(progress, quiet=call.quiet)
+        return answered(inputs.read_model(), cluster, limits, stated, watch=watch)
 
     def answer(name: str, catalogue: Catalogue, highest: Highest) -> dict[str, Any]:
         return _document(replace(inputs, cluster=name), catalogue, highest, limits)
@@ -170,7 +196,7 @@ def serve(
     call.answer(
         lambda: document,
         lambda: print_serving(document),
-        lambda run: _write(run, document, highest.deployed.served, limits),
+        lambda run: _write(run, document, highest, limits),
         rankings=rankings,
     )
 
@@ -182,6 +208,7 @@ def _side_by_side(
     answer: Callable[[str, Catalogue, Highest], dict[str, Any]],
     how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
 ) -> None:
+    """Serve the requests on a replica of several clusters, and show them in one table."""
     from experiments.cli.output import side_by_side as beside
 
     catalogue_inputs, sure, call = how
@@ -200,6 +227,7 @@ def _side_by_side(
 def _document(
     inputs: ModelOnCluster, catalogue: Catalogue, highest: Highest, limits: Limits
 ) -> dict[str, Any]:
+    """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
     from workloads.serving.deployment import with_intervals
 
@@ -215,15 +243,20 @@ def _document(
     return with_intervals(plain, inputs.read_model(), cluster, deployed)
 
 
-def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
-    from pathlib import Path
-
+def _stated(
+    load: RequestInputs, replica: ReplicaInputs, faster: DeploymentInputs, seed: int
+) -> dict[str, Any]:
+    """Return the stated options as the keywords of :func:`workloads.serving.front.serve`."""
     from topologies.errors import InputError
 
-    whole = (faster.prefix_cache or "").strip() == "trace"
-    if whole and load.service is not None:
+    if (faster.prefix_cache or "").strip() == "trace" and load.service is not None:
         raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
-    return None if load.requests.startswith("poisson:") else Path(load.requests)
+    stated: dict[str, Any] = {"requests": load.requests, "seed": seed}
+    for inputs in (load, replica, faster):
+        values = {each.name: (getattr(inputs, each.name), each.default) for each in fields(inputs)}
+        stated |= {name: value for name, (value, usual) in values.items() if value != usual}
+    stated.pop("slo", None)
+    return stated
 
 
 def _ranked(highest: Highest) -> float:
@@ -233,11 +266,13 @@ def _ranked(highest: Highest) -> float:
     return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
 
 
-def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
+def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limits) -> None:
     import pandas as pd
 
-    from experiments.figures.serving import latencies
+    from experiments.figures.serving import frontier, latencies
+    from workloads.serving.deployment_search import BestDeployment
 
+    served = highest.deployed.served
     requests = served.requests
     frame = pd.DataFrame(
         {
@@ -254,5 +289,11 @@ def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
+    if isinstance(highest, BestDeployment):
+        points = pd.DataFrame(highest.search.frontier())
+        heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
+        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
+        run.table("frontier", points, title="Points of the curves")
+        run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
     run.json("summary", document, title="Results")
     run.table("metrics", frame, title="Requests", parquet=True)
