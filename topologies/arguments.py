@@ -57,12 +57,6 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     number. Items of sequences are checked as well. Types that exist only for type checkers, and
     types of functions' own parameters, are not checked.
 
-    ``**remedies``: sentence at the end of the message for an argument, in place of the names of its
-    types.
-
-    Raises InputError from the decorated function, for an argument of a wrong type, one that it does
-    not take, and one that is missing.
-
     >>> @checked()
     ... def twice(size_bytes: int, name: str | None = None) -> int:
     ...     return 2 * size_bytes
@@ -141,10 +135,7 @@ def refuse_misfit(
 
 
 def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None:
-    """Refuse a keyword that is not among the names that a function takes.
-
-    Raises InputError with the nearest name, or else with all of them.
-    """
+    """Refuse a keyword that is not among the names that a function takes."""
     for name in stated:
         if name not in names:
             remedy = suggestion(name, names) or f" It takes {', '.join(names)}."
@@ -153,8 +144,6 @@ def check_names(label: str, stated: Iterable[str], names: Sequence[str]) -> None
 
 def fitting(label: str) -> Callable[[T], T]:
     """Return a decorator of a function or class that refuses unknown arguments as it is called.
-
-    ``label``: name of the function or class in messages.
 
     >>> from dataclasses import dataclass
     >>> @fitting("Window")

@@ -12,9 +12,6 @@ def loader(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str]
     """Return the ``__getattr__`` of a package that loads a name from the module that has it.
 
     The name becomes an attribute of the package, so that Python asks for it only once.
-
-    ``package``: name of the package, its ``__name__``. ``modules``: names by the module that
-    defines them.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 

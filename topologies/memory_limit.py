@@ -31,13 +31,7 @@ def _cgroup_bytes() -> int:
 
 
 def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
-    """Refuse work that takes more memory than this process may use.
-
-    ``what``: name of the work, such as ``the graph of 1,000,000 chips``. ``needed_bytes``: estimate
-    of the most that it holds at once [B]. ``remedy``: sentence that says what to do instead.
-
-    Raises InputError with the work, the memory that it needs, the limit and the remedy.
-    """
+    """Refuse work that takes more memory than this process may use."""
     limit = machine_bytes()
     if needed_bytes > limit:
         raise InputError(

@@ -20,9 +20,6 @@ N = TypeVar("N", bound=Named)
 def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
     """Return objects by name.
 
-    ``what``: kind of object for the message, such as ``algorithm``. ``entries``: objects with a
-    ``name``.
-
     Raises ValueError for two objects of the same name: a programming mistake, since only one could
     be found.
 

@@ -51,10 +51,7 @@ class LazyGroup(click.Group):
         return self.entries[name].load() if name in self.entries else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command whose name is the first argument.
-
-        Raises InputError for an unknown name; names the nearest one.
-        """
+        """Find the command whose name is the first argument."""
         if self.spelled(args[0]) not in self.entries and not args[0].startswith("-"):
             near = suggestion(args[0], self.entries)
             raise InputError(

@@ -82,9 +82,6 @@ app = LazyGroup(
 def run(arguments: Sequence[str], program: click.Command = app) -> int:
     """Run one command line.
 
-    ``arguments``: arguments after the program's name. ``program``: by default ``cluster-sim``
-    itself.
-
     Returns the exit status: 0; 1 for a failed validation; 2 for a user's mistake, which is
     explained in one line on stderr without a traceback.
     """

@@ -64,11 +64,7 @@ class Explored:
 
 
 def read_runs(folders: Sequence[Path]) -> tuple[list[Explored], dict[str, pd.DataFrame]]:
-    """Read run directories: runs of steps and collectives, and tables of sweeps by name.
-
-    Raises InputError for a run of another command, for one with catalogue options of its own, and
-    for one that was changed after it was written.
-    """
+    """Read run directories: runs of steps and collectives, and tables of sweeps by name."""
     runs, sweeps = [], {}
     for folder in folders:
         record = read_record(folder)

@@ -37,8 +37,6 @@ runs come first."""
 def answer_table(runs: Sequence[Explored], answers: Sequence[Parts]) -> pd.DataFrame:
     """Return a table of the runs: their question, the recorded answer, and the answer now.
 
-    ``answers``: times of each run under the numbers of the sliders [s].
-
     Returns one row a run, all cells text.
     """
     rows = []
@@ -121,10 +119,7 @@ def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
 
 
 def panel() -> Any:
-    """Import Panel, and return its module.
-
-    Raises InputError if Panel is not installed.
-    """
+    """Import Panel, and return its module."""
     try:
         import panel as module
     except ImportError:

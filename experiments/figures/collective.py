@@ -45,9 +45,6 @@ def figures(
 ) -> dict[str, tuple[Figure, str, str]]:
     """Draw all figures of a collective.
 
-    ``frame``: rows of all sizes, as :func:`cluster_sim.collectives.rows` returns them. ``trace``:
-    trace of the last row.
-
     Returns the figure, title and note by file name. Links are drawn for rings, grids and tori only.
     """
     last = frame.iloc[-1]

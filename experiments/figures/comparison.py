@@ -21,11 +21,7 @@ SAME = 0.01
 
 
 def stacked(frame: pd.DataFrame, labels: Sequence[str], title: str) -> Figure:
-    """Draw the parts of each row's time, one bar a row.
-
-    ``frame``: table with ``iteration_s`` and a column ``<part>_s`` for each part [s]. ``labels``:
-    name of each row.
-    """
+    """Draw the parts of each row's time, one bar a row."""
     parts = [
         {part: row.get(f"{part}_s", 0.0) for part in PARTS} for row in frame.to_dict("records")
     ]
@@ -37,12 +33,7 @@ def lines(
     frame: pd.DataFrame, x: str, y: str, by: str, title: str, *, labels: tuple[str, str],
     log: bool = True,
 ) -> Figure:  # fmt: skip
-    """Draw one line for each value of a column.
-
-    ``x, y, by``: columns of the horizontal axis, of the vertical axis, and of the lines.
-    ``labels``: labels of the horizontal and the vertical axis. ``log``: whether the horizontal axis
-    is logarithmic, with a tick at every value.
-    """
+    """Draw one line for each value of a column."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullLocator
 

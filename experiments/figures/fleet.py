@@ -29,10 +29,7 @@ SMALLEST = 0.002
 
 
 def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Figure:
-    """Draw the roles over time as a stacked area, and the chips that the demand needs.
-
-    ``frame``: table of :func:`workloads.fleet.results.timeline.timeline`.
-    """
+    """Draw the roles over time as a stacked area, and the chips that the demand needs."""
     from matplotlib.figure import Figure
 
     coarse = _coarse(frame)
@@ -104,10 +101,7 @@ def power_figure(frame: pd.DataFrame, *, title: str) -> Figure:
 def scenarios_figure(
     lines: Mapping[str, pd.DataFrame], *, chips_per_unit: int, title: str
 ) -> Figure:
-    """Draw several scenarios: chips that serve, chips that train, requests within the SLO.
-
-    ``lines``: timeline of each scenario by its name, the base first.
-    """
+    """Draw several scenarios: chips that serve, chips that train, requests within the SLO."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8), layout="constrained")

@@ -79,10 +79,7 @@ def loan_figure(loan: Loan) -> Figure:
 
 
 def lead_figure(leads: pd.DataFrame) -> Figure:
-    """Draw the chips that can be lent over the lead time of the answer, one line a confidence.
-
-    ``leads``: table of :func:`workloads.fleet.lending.on_cluster.lead_times`.
-    """
+    """Draw the chips that can be lent over the lead time of the answer, one line a confidence."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")

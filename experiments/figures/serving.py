@@ -20,10 +20,7 @@ SHOWN = (50, 90, 99)
 
 
 def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
-    """Draw the share of requests against time to first token and time per output token.
-
-    ``limits``: limits on latency, drawn where they are finite.
-    """
+    """Draw the share of requests against time to first token and time per output token."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")

@@ -49,11 +49,7 @@ AT_PEAK = "the model's FLOPs at peak rate"
 
 
 def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interval) -> Figure:
-    """Draw one iteration as a bar with its interval, under a title that states the finding.
-
-    ``headline``: text that names the run. ``mfu``: share of the iteration that the model's FLOPs
-    take at peak rate, which is marked. ``ends``: interval of the length of the iteration [s].
-    """
+    """Draw one iteration as a bar with its interval, under a title that states the finding."""
     seconds = sum(parts.values())
     low, high = (format_seconds(float(f"{end:.3g}")) for end in (ends.low, ends.high))
     figure, axes = _axes([""])

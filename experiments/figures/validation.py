@@ -22,11 +22,7 @@ STEP = 5.0
 
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:
-    """Draw predicted over published, and a histogram of the errors.
-
-    ``compared``: rows of :func:`experiments.validation.comparison.compare.compare`. ``group``:
-    column by which the points are coloured; it should have few distinct values.
-    """
+    """Draw predicted over published, and a histogram of the errors."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")

@@ -69,10 +69,7 @@ def ends_text(name: str, interval: Any) -> str:
 
 
 def interval_band(command: str, results: Document) -> Block:
-    """The interval of a command's first number as a band, with the number marked in it.
-
-    Raises InputError when the results have no interval of that number, or it has no width.
-    """
+    """The interval of a command's first number as a band, with the number marked in it."""
     place = INTERVAL_OF.get(command, "")
     interval, middle = results.get("interval"), value_at(results, place)
     if not isinstance(interval, Mapping) or middle is None:

@@ -57,11 +57,7 @@ class Answer(NamedTuple):
 
 
 def finding(command: str, results: Document, table: pd.DataFrame | None) -> str:
-    """Sentence with the finding of a run; empty if the results have none.
-
-    ``command``: command of the run. ``results``: all documents of the run, merged. ``table``: first
-    table of the run.
-    """
+    """Sentence with the finding of a run; empty if the results have none."""
     try:
         if command in SENTENCES:
             return SENTENCES[command](results)[:LONGEST]

@@ -65,8 +65,6 @@ def headline(figure: Figure) -> str:
 def hover(figure: Figure, drawn: Bbox) -> dict[str, list[list[Any]]]:
     """Values of the points and bars of a figure, with their places in the saved picture.
 
-    ``drawn``: bounding box of the picture from :func:`experiments.figures.layout.settle` [inches].
-
     Returns ``points``: lists of x, y and text; ``boxes``: lists of left, top, right, bottom and
     text. Places are shares of the picture's width and height, from its upper left corner.
     """

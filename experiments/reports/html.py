@@ -56,13 +56,7 @@ PROVENANCE_TABLES = ("inputs.csv",)
 
 
 def write_report(folder: str | Path, program: click.Command | None = None) -> Path:
-    """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path.
-
-    ``program``: program of the run's command. Without it, the page has no command line that repeats
-    the run.
-
-    Raises InputError if ``folder`` is no run directory.
-    """
+    """Write ``report.html`` of a run directory from its ``run.json`` and files; return the path."""
     target = Path(folder) / REPORT
     page = report_html(Path(folder), program)
     with whole_file(target) as part:
@@ -71,10 +65,7 @@ def write_report(folder: str | Path, program: click.Command | None = None) -> Pa
 
 
 def report_html(folder: Path, program: click.Command | None = None) -> str:
-    """Return the page as text; parameters as for :func:`write_report`.
-
-    Raises InputError if ``folder`` is no run directory.
-    """
+    """Return the page as text; parameters as for :func:`write_report`."""
     record = read_record(folder)
     command, contents = str(record.get("command", "run")), record["contents"]
     results = merged_documents(folder, contents)
@@ -284,10 +275,7 @@ def packaged(name: str) -> str:
 
 
 def render(name: str, values: Mapping[str, Any]) -> str:
-    """Fill in a template of the package; a name without a value is an error.
-
-    ``name``: file of the template. ``values``: values that are filled in; text is escaped.
-    """
+    """Fill in a template of the package; a name without a value is an error."""
     templates = jinja2.Environment(
         loader=jinja2.FunctionLoader(packaged),
         undefined=jinja2.StrictUndefined,
@@ -330,9 +318,6 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
     """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown.
 
     Only options that differ from their defaults are stated.
-
-    ``record``: contents of a ``run.json``. ``program``: program with the options of each command;
-    without it the command line is unknown.
     """
     command, inputs = record.get("command"), record.get("inputs")
     if not isinstance(command, str) or not isinstance(inputs, dict):

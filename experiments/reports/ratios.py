@@ -22,11 +22,7 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 
 
 def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
-    """Return the ratios of each cluster's numbers to those of the first, with their intervals.
-
-    ``command``: command whose document each row is. ``rows``: documents of one cluster each, the
-    first of which all others are compared with.
-    """
+    """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
     entries = []
     first, *others = rows
     for row in others:

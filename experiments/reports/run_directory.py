@@ -188,13 +188,6 @@ def run_directory(
 
     An error, Ctrl-C or SIGTERM inside the ``with`` leaves nothing behind, and leaves an earlier run
     directory at ``path`` unchanged.
-
-    ``path``: a new directory, an empty one, or an earlier run directory, which is replaced.
-    ``command``: name of the command, such as ``train``. ``inputs``: everything on which the results
-    depend. A path is recorded with the digest of its file. ``program``: program of the command,
-    from which the report derives the command line of the run.
-
-    Raises InputError for a path with other files.
     """
     with whole_directory(path) as folder:
         run = Run(folder, new_record(command, inputs, seed), program)

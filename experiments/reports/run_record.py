@@ -26,10 +26,7 @@ MODEL_CONFIG = "config.json"
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Read ``run.json`` of a run directory.
-
-    Raises InputError if there is none, or it was not written by cluster-sim.
-    """
+    """Read ``run.json`` of a run directory."""
     file = path / RECORD
     try:
         if file.exists():

@@ -35,9 +35,6 @@ def slices(
 ) -> dict[str, Any]:
     """Return the slices of a timeline: times in which a lane is busy with one category.
 
-    ``by, what, ranks``: lanes, categories and ranks, as for :func:`cluster_sim.plot.timeline`.
-    ``words``: names of categories in the legend.
-
     Returns ``lanes``, ``categories``, ``colors``, ``end_s``, ``note``, and ``slices``: lists of
     lane, category, start and end [s].
     """

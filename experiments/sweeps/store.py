@@ -61,10 +61,7 @@ class RowStore:
 
 @contextmanager
 def open_store(folder: Path) -> Iterator[RowStore]:
-    """Open a new sweep directory, or an earlier one in order to resume it.
-
-    Raises InputError for a directory with other files, and for one to which another sweep writes.
-    """
+    """Open a new sweep directory, or an earlier one in order to resume it."""
     _check_foreign(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

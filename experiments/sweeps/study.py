@@ -79,10 +79,7 @@ class Row:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study file.
-
-    Raises InputError for a file that is missing, too large, not YAML or no valid study.
-    """
+    """Read a study file."""
     if not Path(path).exists():
         keys = ", ".join(KEYS)
         raise InputError(
@@ -99,8 +96,6 @@ def read_study(path: str | Path) -> Study:
 
 def study(document: Any) -> Study:
     """Return a study from a document that was read or written by hand.
-
-    Raises InputError for an invalid document; names the key, with a suggestion for an unknown one.
 
     >>> described = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
     >>> described.grid["cluster"]
@@ -125,10 +120,7 @@ def study(document: Any) -> Study:
 
 
 def rows(described: Study, program: Program) -> list[Row]:
-    """Return all runs of a study: for each entry of ``runs``, all combinations of the grid.
-
-    Raises InputError for no runs or too many, and for a parameter that the command does not have.
-    """
+    """Return all runs of a study: for each entry of ``runs``, all combinations of the grid."""
     count = math.prod(len(values) for values in described.grid.values()) * max(
         1, len(described.runs)
     )

@@ -33,15 +33,7 @@ def sweep(
 ) -> pd.DataFrame:
     """Carry out all runs of a study that have not finished yet.
 
-    ``program``: program that runs the command lines, such as ``experiments.cli.program.PROGRAM``.
-    ``out``: directory of the sweep. Each run is written there as soon as it finishes, and the same
-    sweep started again reads it from there. Without a directory nothing is written. ``workers``:
-    number of processes; by default one a processor. ``dask``: address of a Dask scheduler, in place
-    of local processes. ``progress``: called with the number of finished runs and the number of all
-    runs.
-
-    Returns the table of :func:`experiments.sweeps.study.results`, in the order of the study. Raises
-    InputError for an invalid study, and a directory that cannot be used.
+    Returns the table of :func:`experiments.sweeps.study.results`, in the order of the study.
     """
     table = rows(study, program)
     with open_store(Path(out)) if out is not None else nullcontext() as store:

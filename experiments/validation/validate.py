@@ -91,10 +91,6 @@ def validate(
     """Compare every row with its prediction, and give each prediction an interval.
 
     The intervals of a shipped table come from the residuals of all other tables.
-
-    ``name``: name of the table or file. ``watch``: returns the rows one by one; for progress on a
-    terminal. ``workers``: processes at most; results and their order are the same for any number.
-    ``catalogue``: numbers to predict with; by default the shipped ones.
     """
     return validate_each([(rows, name)], watch=watch, workers=workers, catalogue=catalogue)[0]
 

@@ -291,12 +291,6 @@ def shipped_catalogue() -> Catalogue:
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
     """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
 
-    ``variants``: alternatives, each as ``PART.QUANTITY=NAME``. ``overlay``: CSV file of further
-    rows.
-
-    Raises InputError for a variant of another form, and as :meth:`Catalogue.with_overlay` and
-    :meth:`Catalogue.with_variants`.
-
     >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
     3000000000000.0
     """
@@ -406,10 +400,7 @@ def _plain(row: Entry) -> list[Any]:
 
 
 def digest_of(rows: Iterable[Entry], switched: tuple[tuple[str, str, str], ...] = ()) -> str:
-    """Return a digest that depends neither on the order of rows nor on their notes.
-
-    ``switched``: alternatives in force instead of their defaults.
-    """
+    """Return a digest that depends neither on the order of rows nor on their notes."""
     whole = hashlib.sha256(repr(switched).encode())
     for row in sorted(rows, key=lambda row: (row.part, row.quantity, row.variant)):
         value = row.written if row.unit == NAME else row.exact

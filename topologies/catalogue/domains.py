@@ -65,10 +65,7 @@ def is_reference(part: str, quantity: str, unit: str) -> bool:
 
 
 def check_row(row: Entry, where: str) -> None:
-    """Refuse a value outside the domain of its quantity.
-
-    Raises InputError, naming the place, the value and the limits.
-    """
+    """Refuse a value outside the domain of its quantity."""
     if row.unit == NAME:
         return
     fault = domain(row.quantity, row.unit).fault(row)
@@ -81,10 +78,6 @@ def check_peaks(entries: Mapping[str, Entry], where: str = "") -> None:
 
     The utilisation of a model's FLOP/s is a fraction of the peak, but times follow from the rate of
     the matrix engines; if that rate were above the peak, utilisation could exceed one.
-
-    ``entries``: quantities of one part. ``where``: text before a quantity's name in messages.
-
-    Raises InputError, naming both rows.
     """
     for quantity, engines in entries.items():
         precision, _, kind = quantity.rpartition("_")

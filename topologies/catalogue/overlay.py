@@ -15,15 +15,7 @@ InForce = Mapping[tuple[str, str], Entry]
 
 
 def check_overlay(rows: Iterable[Entry], in_force: InForce, overlay: Rows, path: str) -> None:
-    """Check that every row of an overlay measures what a command reads, in the unit of its kind.
-
-    ``rows``: defaults and alternatives of the catalogue that the overlay is for. ``in_force``:
-    entries of these that are in force, by part and quantity. ``overlay``: rows of the file, each
-    with its line. ``path``: name of the file, for messages.
-
-    Raises InputError for a unit of another quantity, for a variant without a default, and for a
-    quantity or a part that no command reads; with file and line.
-    """
+    """Check that every row of an overlay measures what a command reads, in the unit of its kind."""
     shipped = list(rows)
     merged = {(row.part, row.quantity, row.variant): row for row in shipped}
     merged |= {(row.part, row.quantity, row.variant): row for _, row in overlay}

@@ -57,16 +57,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(file: Path | Traversable, name: str) -> list[tuple[int, Entry]]:
-    """Read the rows of a catalogue file, each with its line number.
-
-    ``file``: CSV in UTF-8 with the columns of :data:`COLUMNS`; ``variant, note, low, high`` are
-    optional. ``name``: name of the file in messages.
-
-    Raises InputError for a file that cannot be read, is over 5 MB, is not UTF-8 or not CSV; a
-    missing or unknown column; an empty cell, an unknown grade or unit, a text that is no number, a
-    number that is negative or outside its range; and two rows of the same part, quantity and
-    variant.
-    """
+    """Read the rows of a catalogue file, each with its line number."""
     text = read_text(file, limit_bytes=LARGEST_FILE_BYTES, name=name)
     header, rows = csv_rows(text, name)
     _check_header(header, name)

@@ -56,8 +56,7 @@ def cluster_from_astra(document: Mapping[str, Any], path: Path, catalogue: Catal
 
     Rings followed by a last ``Switch`` become domains on a non-blocking scale-out fabric. Any other
     network becomes one domain: rings alone a torus, a single ``FullyConnected`` or ``Switch`` a
-    full mesh or a switch, and other combinations a tiered shape. Raises InputError for unknown keys
-    or blocks, lists of different lengths, and values out of range.
+    full mesh or a switch, and other combinations a tiered shape.
     """
     dimensions = _dimensions(document)
     *inner, outer = dimensions

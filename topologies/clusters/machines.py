@@ -162,10 +162,7 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
 
 
 def machine_shape(catalogue: Catalogue, machine: str) -> Shape:
-    """Build the scale-up domain of a machine.
-
-    Raises InputError for a shape that is not one of :data:`SHAPES`, and for missing rows.
-    """
+    """Build the scale-up domain of a machine."""
     word = catalogue.name(machine, "shape")
     if word not in SHAPES:
         raise InputError(
@@ -195,11 +192,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
 def fabric_from(
     catalogue: Catalogue, fabric: str, bandwidth_bytes_per_s: int, adapters_per_server: int
 ) -> ScaleOut:
-    """Build a scale-out fabric from a part of the catalogue.
-
-    ``fabric``: name of the part, such as ``efa-v3``. ``bandwidth_bytes_per_s``: rate at which one
-    chip can send into the fabric [B/s]. ``adapters_per_server``: network adapters of one server.
-    """
+    """Build a scale-out fabric from a part of the catalogue."""
     nearer = ("same_tor", "same_pod", "same_building", "same_campus")
     climbs = [f"{name}_latency" for name in nearer if catalogue.has(fabric, f"{name}_latency")]
     return ScaleOut(

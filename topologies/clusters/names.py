@@ -130,8 +130,6 @@ def as_cluster(machine: Cluster | str) -> Cluster:
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
     """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot.
 
-    Raises InputError as :func:`cluster`, and for a plain shape or a graph.
-
     >>> machine("trn2.48xlarge").chip
     'trn2'
     """
@@ -227,9 +225,6 @@ def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:
     ``text``: ``ring:N``, ``torus:AxBx…`` (slowest axis first, all wrap), ``mesh:N``, ``switch:N``,
     or ``clos:N:RADIX`` and ``clos:N:RADIX:OVERSUBSCRIPTION``. ``bandwidth, latency``: rate and
     latency of each directed link, such as ``100GB/s`` and ``1us``.
-
-    Raises InputError for sizes that are not whole numbers of at least 1, or a missing bandwidth or
-    latency.
 
     >>> plain_shape("torus:2x4", "100GB/s", "1us").sizes
     (2, 4)

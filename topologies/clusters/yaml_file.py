@@ -41,14 +41,7 @@ LARGEST_FILE_BYTES = 1_000_000
 
 
 def cluster_from_file(path: Path | str, catalogue: Catalogue) -> Cluster:
-    """Read a cluster from a YAML file.
-
-    ``catalogue``: catalogue with the chips and fabrics that the file names; values of the file
-    replace its.
-
-    Raises InputError for a file that cannot be read or is too large, for an unknown key, with the
-    most similar one, and for values out of range; one line with the file and the key.
-    """
+    """Read a cluster from a YAML file."""
     content = "keys; it needs at least scale_up"
     document = read_yaml(path, limit_bytes=LARGEST_FILE_BYTES, content=content)
     try:
@@ -189,11 +182,7 @@ _SHOWN = 60
 
 
 def chip_part(keys: ChipKeys | None, path: Path, catalogue: Catalogue) -> tuple[str, Catalogue]:
-    """Return the catalogue part of the chip, and the catalogue with the values of the file.
-
-    Raises InputError for an unknown chip, quantity or unit, a value outside its domain, and peaks
-    that contradict one another.
-    """
+    """Return the catalogue part of the chip, and the catalogue with the values of the file."""
     if keys is None:
         return "", catalogue
     if keys.like is not None:

@@ -18,8 +18,6 @@ from topologies.files.table import Table, is_missing
 def numbers(values: Any, present: Any = True) -> pa.Array:
     """Return a numpy array as Arrow's, without copying it unless it holds truth values.
 
-    ``values`` (n,). ``present`` (n,): values that are not null.
-
     >>> numbers(np.array([3, 5]), np.array([True, False])).to_pylist()
     [3, None]
     """

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 def read_table(
     path: str | Path, what: str, *, remedy: str, limit_bytes: int, **how: Any
 ) -> pd.DataFrame:
-    """Read a CSV file with a header, in UTF-8, with or without a byte order mark.
-
-    ``what``: content of the file, such as ``demand``, for messages. ``remedy``: advice for a file
-    that does not exist. ``limit_bytes``: largest file that is read [B]. ``**how``: more arguments
-    for :func:`pandas.read_csv`.
-
-    Raises InputError for a file that is missing, too large, unreadable, no CSV, or without rows.
-    """
+    """Read a CSV file with a header, in UTF-8, with or without a byte order mark."""
     import pandas as pd
 
     file = Path(path)

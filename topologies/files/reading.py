@@ -34,14 +34,7 @@ KINDS = {
 def read_bytes(
     file: Path | Traversable, *, limit_bytes: int, name: str = "", remedy: str = ""
 ) -> bytes:
-    """Return the content of a regular file.
-
-    ``limit_bytes``: size of the largest file that is read [B]. ``name``: name of the file in
-    messages; by default its path. ``remedy``: sentence that says what to give instead of a file
-    that is too large.
-
-    Raises InputError for a file that cannot be read, is no regular file or is too large.
-    """
+    """Return the content of a regular file."""
     named = shown(name or str(file))
     if not isinstance(file, Path):
         return file.read_bytes()  # a resource of this program
@@ -60,8 +53,7 @@ def read_bytes(
 def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None = None) -> Path:
     """Return the path of a regular file of at most ``limit_bytes``; refuse any other.
 
-    This is for libraries that open a file themselves; other callers use :func:`read_bytes`. Raises
-    InputError for a file that cannot be read, is no regular file or is too large.
+    This is for libraries that open a file themselves; other callers use :func:`read_bytes`.
     """
     path, named = Path(file), shown(name or str(file))
     try:
@@ -104,24 +96,13 @@ def read_text(
     remedy: str = "",
     lenient: bool = False,
 ) -> str:
-    """Return the text of a regular file in UTF-8, without a byte order mark.
-
-    ``limit_bytes``: size of the largest file that is read [B]. ``name``: name of the file in
-    messages; by default its path. ``remedy``: sentence that says what to give instead of a file
-    that is too large. ``lenient``: replace bytes that are no UTF-8 instead of refusing them, as in
-    output of programs.
-
-    Raises InputError for a file that :func:`read_bytes` refuses, and for bytes that are not UTF-8.
-    """
+    """Return the text of a regular file in UTF-8, without a byte order mark."""
     content = read_bytes(file, limit_bytes=limit_bytes, name=name, remedy=remedy)
     return decoded(content, shown(name or str(file)), lenient=lenient)
 
 
 def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
-    """Decode UTF-8 text, without its byte order mark.
-
-    Raises InputError, naming the line of the first byte that is not UTF-8, unless ``lenient``.
-    """
+    """Decode UTF-8 text, without its byte order mark."""
     try:
         return content.decode("utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as mistake:
@@ -130,10 +111,7 @@ def decoded(content: bytes, named: str, *, lenient: bool = False) -> str:
 
 
 def csv_lines(text: str, named: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each line of a CSV text, with the line number; empty lines are skipped.
-
-    Raises InputError for text that is no CSV.
-    """
+    """Yield the cells of each line of a CSV text, with the line number; empty lines are skipped."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -150,8 +128,7 @@ def csv_rows(
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the header of a CSV text, and its rows one by one, each with its line number.
 
-    White space around cells is removed; empty lines are skipped. Raises InputError for text that is
-    no CSV, a column that is named twice, and a row with more or fewer cells than there are columns.
+    White space around cells is removed; empty lines are skipped.
     """
     lines = csv_lines(text, named, delimiter=delimiter)
     _, cells = next(lines, (1, []))

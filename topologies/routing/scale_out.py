@@ -61,10 +61,7 @@ class SharedPaths:
 
 
 def clos(cluster: Cluster) -> tuple[ScaleOut, tuple[Layer, ...]]:
-    """Return the scale-out fabric of a cluster, and the layers that join all its chips.
-
-    Raises InputError when the cluster has no scale-out fabric.
-    """
+    """Return the scale-out fabric of a cluster, and the layers that join all its chips."""
     if cluster.scale_out is None:
         raise InputError(f"{cluster.name} has no scale-out fabric")
     return cluster.scale_out, layers(cluster.scale_out, cluster.chips, cluster.chips_per_server)
@@ -82,10 +79,7 @@ def period(cluster: Cluster) -> int:
 
 
 def shared_links(cluster: Cluster) -> SharedLinks:
-    """Return all shared links of the scale-out fabric.
-
-    Raises InputError when the cluster has no scale-out fabric.
-    """
+    """Return all shared links of the scale-out fabric."""
     fabric, layers = clos(cluster)
     parts = [("adapter", cluster.chips, fabric.bandwidth_bytes_per_s)]
     parts += [(layer.name, layer.groups, layer.up_bytes_per_s) for layer in layers[:-1]]
@@ -104,8 +98,6 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
 
     ``src, dst`` (pairs,): global chip numbers. Chips of the same domain use their adapters, too; a
     pair of the same chip has no links.
-
-    Raises InputError when the cluster has no scale-out fabric, or a chip is not in it.
 
     >>> from topologies.clusters.names import cluster
     >>> paths = scale_out_paths(cluster("trn2.48xlarge:64"), [0, 0], [16, 999])

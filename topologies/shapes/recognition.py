@@ -57,10 +57,7 @@ class Sketch:
 
 
 def check_nodes(nodes: int) -> None:
-    """Refuse a graph with too many nodes for its shape to be recognised.
-
-    Raises InputError with the number of nodes and the limit.
-    """
+    """Refuse a graph with too many nodes for its shape to be recognised."""
     if nodes > LARGEST:
         raise InputError(
             f"{nodes:,} nodes; shapes are recognised up to {LARGEST:,}. Describe one scale-up "
@@ -69,11 +66,7 @@ def check_nodes(nodes: int) -> None:
 
 
 def recognised(sketch: Sketch) -> Shape:
-    """Return the shape of a graph.
-
-    Raises InputError for a graph that is too large or not connected, whose two directions differ,
-    or that has none of the shapes; the message describes the graph.
-    """
+    """Return the shape of a graph."""
     check_nodes(len(sketch.nodes))
     if len(sketch.nodes) < 2:
         raise InputError(f"{len(sketch.nodes)} nodes; a cluster has at least two.")

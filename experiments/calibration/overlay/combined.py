@@ -36,15 +36,7 @@ from workloads.kernels.chip_share import family
 def fit_all(
     measured: Measurements, catalogue: Catalogue, machine: str | None, *, chips: int | None = None
 ) -> list[Group]:
-    """Fit the constants of every kind that was measured.
-
-    ``catalogue``: catalogue whose constants the fits start from. ``machine``: machine of the
-    collectives, without a count; by default the kit's. ``chips``: chips that the ranks of
-    collectives run on.
-
-    Raises InputError when the machine of collectives is not known, and for rows that cannot be
-    predicted.
-    """
+    """Fit the constants of every kind that was measured."""
     groups, shipped = [], catalogue
     if measured.kernels:
         groups.append(fit_kernels(measured, catalogue, machine))
@@ -295,10 +287,7 @@ HOST_CONSTANTS = ("host_layer_pass", "host_adapter_pass")
 def fit_training(
     rows: Sequence[Mapping[str, Any]], catalogue: Catalogue, shipped: Catalogue
 ) -> Group:
-    """Fit the constants of steps to the rows that are not held out, if there are any.
-
-    ``catalogue`` has the constants fitted so far, ``shipped`` those before any fit.
-    """
+    """Fit the constants of steps to the rows that are not held out, if there are any."""
 
     def times(steps: Sequence[Mapping[str, Any]], catalogue: Catalogue) -> FloatArray:
         return np.array([predicted_s(predict_step(row, catalogue), "iteration_s") for row in steps])

@@ -39,14 +39,7 @@ def fit(
     ranks: int | None = None,
     chips: int | None = None,
 ) -> ConstantsFit:
-    """Fit the step time and the efficiency of a fabric.
-
-    ``machine``: a named machine without a count. ``catalogue``: catalogue whose constants the fit
-    starts from. ``collective``: operation, where the measurements do not name it. ``ranks, chips``:
-    number of ranks, where the measurements do not state it; chips, by default one a rank.
-
-    Raises InputError when the operation or the ranks are not known, and for fewer than two sizes.
-    """
+    """Fit the step time and the efficiency of a fabric."""
     operation, count = _operation_and_ranks(measured, collective, ranks)
     simulated = _Simulated(machine, chips or count, operation, count, catalogue)
     sizes = measured.size_bytes

@@ -70,12 +70,7 @@ class Measurements:
 
 
 def read_measurements(paths: Sequence[Path], wanted: str | None = None) -> Measurements:
-    """Read files and folders.
-
-    ``wanted``: collective operation whose table is read where a file has several.
-
-    Raises InputError for a file without measurements, and where nothing is left to fit.
-    """
+    """Read files and folders."""
     kernels: list[Mapping[str, Any]] = []
     training: list[Mapping[str, Any]] = []
     collectives: list[tuple[str, Measured]] = []

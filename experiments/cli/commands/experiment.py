@@ -278,10 +278,7 @@ class Explained:
 
 
 def about(module: ModuleType) -> str:
-    """Return the description of an experiment: the docstring of its module without the first line.
-
-    ``module``: module of an experiment.
-    """
+    """Return the docstring of an experiment's module without its first line."""
     return " ".join((inspect.getdoc(module) or "").partition("\n\n")[2].replace("``", "").split())
 
 

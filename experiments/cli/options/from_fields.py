@@ -80,8 +80,6 @@ def as_options(
     :class:`Invocation`, which receives the inputs of all others. ``resumes``: whether the directory
     of ``--out`` may hold an earlier run, which the command then checks. ``more``: options of a
     parameter that is no dataclass; it receives them as a mapping.
-
-    Raises TypeError for two fields of one name, and for a field whose type no option can have.
     """
     hints = get_type_hints(command, include_extras=True)
     listed = dict(more or {})
@@ -247,8 +245,6 @@ def with_option_names(message: str, spelled: Mapping[str, str]) -> str:
     """Return a message whose subject, if it is a field, is spelled as its option.
 
     Other places keep their words: a field inside a file is no option.
-
-    ``spelled``: options by the names of their fields.
 
     >>> with_option_names("seq_len is 0; give 1 or more.", {"seq_len": "--seq-len"})
     '--seq-len is 0; give 1 or more.'

@@ -36,9 +36,6 @@ class CatalogueInputs:
 
         ``*clusters``: names of all clusters that the answer is about; none if it is about all
         machines.
-
-        Raises InputError for an unknown variant, a variant of a part that only other machines have,
-        and a file that is no catalogue.
         """
         from topologies.catalogue.catalogue import choose
 
@@ -142,10 +139,7 @@ class MachineInputs:
     latency: str | None = setting(None, "Latency of each link of a plain shape, such as 1us")
 
     def read(self, catalogue: Catalogue) -> Cluster:
-        """Build the cluster.
-
-        Raises InputError for an unknown name, and for rates that are not a plain shape's.
-        """
+        """Build the cluster."""
         from topologies.clusters.names import cluster
 
         return cluster(
@@ -203,19 +197,13 @@ class ModelOnCluster:
     cluster: str = field(metadata=option("Named machine or YAML file, such as trn2-ultraserver:16"))
 
     def read_model(self) -> Model:
-        """Read the model.
-
-        Raises InputError for an unknown name or a file that is no configuration.
-        """
+        """Read the model."""
         from workloads.models.huggingface import model
 
         return model(self.model)
 
     def read_cluster(self, catalogue: Catalogue) -> Cluster:
-        """Build the cluster, which must have chips that compute.
-
-        Raises InputError for an unknown name or a plain shape.
-        """
+        """Build the cluster, which must have chips that compute."""
         from topologies.clusters.names import machine
 
         return machine(self.cluster, catalogue=catalogue)

@@ -25,11 +25,7 @@ LAST_HEADING = "Every command"
 
 
 def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
-    """Return the argument or option of a described field.
-
-    ``key``: name of the value in the function. ``kind``: ``bool``, ``int``, ``float``, ``str`` or
-    ``Path``, or a list of one of them. ``default``: ``REQUIRED`` for a value that must be stated.
-    """
+    """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
     attributes: dict[str, Any] = {

@@ -68,8 +68,6 @@ SERVING = (
 def cluster_names(text: str) -> list[str]:
     """Read the names of several clusters, ``A,B,C``; a file whose name has commas is one cluster.
 
-    Raises InputError for an empty name, a repeated name, and too many names.
-
     >>> cluster_names("trn2.48xlarge,dgx-h100:2")
     ['trn2.48xlarge', 'dgx-h100:2']
     """
@@ -87,10 +85,7 @@ def cluster_names(text: str) -> list[str]:
 
 
 def each(names: Sequence[str], answer: Callable[[str], Rows]) -> Rows:
-    """Return the rows of every cluster; a cluster that is refused has a row with the reason.
-
-    Raises the error of the first cluster, if all are refused.
-    """
+    """Return the rows of every cluster; a cluster that is refused has a row with the reason."""
     rows: Rows = []
     first: InputError | None = None
     for name in names:

@@ -57,10 +57,7 @@ DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
 
 
 def filled(values: Cells) -> Stated:
-    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated.
-
-    Raises InputError when the degrees do not divide the ranks.
-    """
+    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated."""
     row = {**values}
     for name, limit in MOST.items():
         if row[name] > limit:

@@ -33,11 +33,7 @@ REPLICAS = 32
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
-    """Time to first token, time per later token [s], and output tokens a second of one row.
-
-    Raises InputError for pipeline stages, groups of ranks that divide the requests of attention,
-    unknown models, and a model or batch that does not fit into the replica's memory.
-    """
+    """Time to first token, time per later token [s], and output tokens a second of one row."""
     for name in ("pp", "attention_dp"):
         if (values.get(name) or 1) > 1:
             raise InputError(f"{name} {values[name]} of a served model is not supported. Use 1.")

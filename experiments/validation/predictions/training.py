@@ -46,8 +46,6 @@ class Steps:
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:
     """Time of an optimizer step [s] and peak memory [B] of one row.
 
-    ``catalogue`` is a catalogue to use in place of the shipped one.
-
     ``memory_bytes`` is the peak of all tensors, ``reserved_bytes`` the memory that the
     framework's allocator holds, fragments included. A row that states a measured time or peak did
     run, so it is run here too when the memory model finds it too large, and its provenance says so;
@@ -84,12 +82,7 @@ def _predicted(
 def question(
     row: Mapping[str, Any], catalogue: Catalogue | None = None
 ) -> tuple[Model, Cluster, ParallelPlan]:
-    """Return the model, cluster and plan that a row asks ``train`` about.
-
-    ``row``: cells, those of the model and its sizes filled.
-
-    Raises InputError for what the plan or its framework refuses.
-    """
+    """Return the model, cluster and plan that a row asks ``train`` about."""
     model = model_of(row)
     variants = variants_of(row)
     base = (catalogue or shipped_catalogue()).with_variants(variants) if variants else catalogue
@@ -105,11 +98,7 @@ def variants_of(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
-    """Model of a row: the shipped one that it names, else Llama-like where gated, or GPT-like.
-
-    Raises InputError for an unknown name, and for a model of other layers or another width than the
-    row's.
-    """
+    """Model of a row: the shipped one that it names, else Llama-like where gated, or GPT-like."""
     if row.get("model"):
         shipped = model_for(row["model"])
         for column in ("layers", "hidden"):
@@ -163,10 +152,7 @@ FLAGS = ("sequence_parallel", "fp8_exchange")
 
 
 def stated_plan(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan that a row states, its framework with all settings included.
-
-    Raises InputError when the ranks are not the same number on each chip.
-    """
+    """Return the fields of a plan that a row states, its framework with all settings included."""
     used = row["tp"] * row["pp"] * row["dp"] * row["cp"]
     ranks_per_chip, rest = divmod(used, row["chips"])
     if ranks_per_chip and rest:

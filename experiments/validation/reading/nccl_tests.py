@@ -77,10 +77,7 @@ def operation(name: str) -> str:
 
 
 def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
-    """Read a file of such output; from several tables, that of the operation wanted.
-
-    Raises InputError for a file that cannot be read or holds no measurements.
-    """
+    """Read a file of such output; from several tables, that of the operation wanted."""
     text = read_text(
         Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Keep the table only.", lenient=True
     )
@@ -89,11 +86,6 @@ def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
 
 def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:
     """Find the table in the printed text; all other lines are skipped.
-
-    ``name``: name of the text in messages. ``wanted``: operation whose table to read where there
-    are several; the first table by default, and where none is of this operation.
-
-    Raises InputError when there is no header or no row under it.
 
     >>> table = parse_measured('''nccom-test -r 2 allr
     ...        size(B)    count(elems)     type    time(us)    algbw(GB/s)    busbw(GB/s)

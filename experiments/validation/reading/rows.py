@@ -46,10 +46,7 @@ class Rows:
 
 
 def read_file(path: Path | str) -> Rows:
-    """Read a CSV file of measurements.
-
-    Raises InputError for any other file. A bad row raises nothing; it is kept with its mistakes.
-    """
+    """Read a CSV file of measurements."""
     name = str(path)
     content = read_bytes(Path(path), limit_bytes=LARGEST_FILE_BYTES, remedy="Split it.")
     try:
@@ -140,10 +137,7 @@ FLAGS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "ye
 
 
 def read_cell(column: Column, text: str) -> Value:
-    """Value of a cell; None when it is empty.
-
-    Raises InputError with column, value and remedy in one line.
-    """
+    """Value of a cell; None when it is empty."""
     text = text.strip()
     if not text:
         return None

@@ -67,10 +67,7 @@ def tables() -> dict[str, Table]:
 
 
 def table(name: str) -> Table:
-    """Return the table of a name.
-
-    Raises InputError for an unknown name.
-    """
+    """Return the table of a name."""
     known_table = tables().get(name)
     if known_table is None:
         names = ", ".join(tables())

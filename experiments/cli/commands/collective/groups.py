@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def groups_for(machine: Cluster, inputs: RankInputs) -> list[Group]:
-    """Return the groups of the options, by default one of all chips.
-
-    Raises InputError for options that contradict each other, and for chips outside the cluster.
-    """
+    """Return the groups of the options, by default one of all chips."""
     from cluster_sim.collectives.group_parsing import ordered, parse_groups
     from cluster_sim.collectives.results import first_ranks
 
