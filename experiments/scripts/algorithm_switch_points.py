@@ -37,18 +37,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate every size with every suitable algorithm, and mark the choice of ``auto``.
 
-    Parameters
-    ----------
-    clusters : tuple of str
-        Named machines, of which all chips take part; by default Trainium's three scale-up
-        domains.
+    ``clusters``: named machines, of which all chips take part; by default Trainium's three scale-up
+    domains.
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
-        interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time
-        over that of the fastest algorithm at the size.
+    Returns rows of :func:`cluster_sim.collectives.rows`, with ``low_s`` and ``high_s`` (ends of the
+    interval of the time [s]), ``fastest`` and ``picked`` (bool), and ``slowdown``, the time over
+    that of the fastest algorithm at the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
     from cluster_sim.collectives.sizes import parse_sizes

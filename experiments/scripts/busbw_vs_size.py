@@ -29,18 +29,11 @@ def run(
 ) -> pd.DataFrame:
     """Simulate every size with every algorithm.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine, of which all chips take part.
-    algorithms : tuple of str
-        Names, or ``all`` for every suitable algorithm.
+    ``cluster``: named machine, of which all chips take part. ``algorithms``: names, or ``all`` for
+    every suitable algorithm.
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with ``low_s`` and
-        ``high_s`` (ends of the interval of the time [s]).
+    Returns rows of :func:`cluster_sim.collectives.rows`, algorithm by algorithm, with ``low_s`` and
+    ``high_s`` (ends of the interval of the time [s]).
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable
     from cluster_sim.collectives.results import first_ranks

@@ -30,21 +30,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step whose collectives take a share of the compute engines, for several shares.
 
-    Parameters
-    ----------
-    tp : tuple of int
-        Tensor-parallel degrees [ranks].
-    shares : tuple of float
-        Shares of the compute engines that a collective takes while it runs; 0 for cores of
-        its own.
-    global_batch : int
-        Sequences of one optimizer step; small, so that the step stays short to simulate.
+    ``tp``: tensor-parallel degrees [ranks]. ``shares``: shares of the compute engines that a
+    collective takes while it runs; 0 for cores of its own. ``global_batch``: sequences of one
+    optimizer step; small, so that the step stays short to simulate.
 
-    Returns
-    -------
-    DataFrame
-        One row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower`` (relative
-        to the smallest share), and ``<part>_s`` [s].
+    Returns one row for each degree and share: ``tp``, ``share``, ``iteration_s``, ``slower``
+    (relative to the smallest share), and ``<part>_s`` [s].
     """
     from experiments.scripts.support.training_rows import Steps
 

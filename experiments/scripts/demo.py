@@ -39,12 +39,9 @@ def run(
 ) -> pd.DataFrame:
     """Simulate the step and divide it into its parts.
 
-    Returns
-    -------
-    DataFrame
-        ``part``, ``time_s`` and ``share``. The other columns are the same in every row: the step,
-        the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
-        number of simulated ranks.
+    Returns ``part``, ``time_s`` and ``share``. The other columns are the same in every row: the
+    step, the ends between which 80 % of measured steps should lie, MFU, throughput, memory, and the
+    number of simulated ranks.
     """
     # Keywords, as in save: to functools.cache a call by position is another call.
     return table(

@@ -26,24 +26,13 @@ def run(
 ) -> pd.DataFrame:
     """Run one fleet under one policy.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file, whose scale-up domains are the fleet's units.
-    demand : str
-        Bundled demand or CSV file, scaled so that its busiest hour fills the fleet.
-    model : str
-        Model that is served and trained.
-    policy : str
-        Name of a built-in policy, or a Python file with one.
-    seed : int
-        Seed of failures and repairs.
+    ``cluster``: named machine or cluster file, whose scale-up domains are the fleet's units.
+    ``demand``: bundled demand or CSV file, scaled so that its busiest hour fills the fleet.
+    ``model``: model that is served and trained. ``policy``: name of a built-in policy, or a Python
+    file with one. ``seed``: seed of failures and repairs.
 
-    Returns
-    -------
-    DataFrame
-        One row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold the
-        summary.
+    Returns one row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold
+    the summary.
     """
     from topologies.clusters.names import cluster as named_cluster
     from workloads.demand import demand_from

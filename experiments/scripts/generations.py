@@ -64,23 +64,14 @@ def run(
 ) -> pd.DataFrame:
     """Simulate the best plan of each machine in bf16, and in fp8 where the chip gains from it.
 
-    Parameters
-    ----------
-    machines : tuple of str
-        Named machines with similar numbers of chips.
-    global_batch : int
-        Sequences of one optimizer step on every machine.
-    finalists : int
-        Best estimates that are simulated on each machine; the fastest is kept.
+    ``machines``: named machines with similar numbers of chips. ``global_batch``: sequences of one
+    optimizer step on every machine. ``finalists``: best estimates that are simulated on each
+    machine; the fastest is kept.
 
-    Returns
-    -------
-    DataFrame
-        One row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
-        (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``,
-        ``mfu``, ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where
-        the catalogue states no power or price), and ``best``,
-        which marks the faster precision of a machine.
+    Returns one row for each machine and precision: ``chip``, ``precision``, ``plan``, ``kernels``
+    (grade of the kernels of its family; ``assumed`` where its peak is), ``iteration_s``, ``mfu``,
+    ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where the catalogue
+    states no power or price), and ``best``, which marks the faster precision of a machine.
     """
     from topologies.catalogue.catalogue import shipped_catalogue
     from workloads.models.huggingface import model as read_model

@@ -27,23 +27,13 @@ def run(
 ) -> pd.DataFrame:
     """Simulate collectives of a whole domain for several bandwidths of the Z links.
 
-    Parameters
-    ----------
-    cluster : str
-        Trainium2 machine with a Z axis.
-    ops : tuple of str
-        Collective operations, such as ``all-reduce``.
-    sizes : str
-        First and last size of the buffer, and the factor between two sizes; links are the
-        limit from 1 MiB on [B].
-    times : tuple of float
-        Factors on the bandwidth of a Z link: 1 for its real one, 2 for that of X and Y.
+    ``cluster``: Trainium2 machine with a Z axis. ``ops``: collective operations, such as
+    ``all-reduce``. ``sizes``: first and last size of the buffer, and the factor between two sizes;
+    links are the limit from 1 MiB on [B]. ``times``: factors on the bandwidth of a Z link: 1 for
+    its real one, 2 for that of X and Y.
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
-        share of time saved relative to the first factor.
+    Returns rows of :func:`cluster_sim.collectives.rows`, with ``z`` (the factor) and ``gain``, the
+    share of time saved relative to the first factor.
     """
 
     from cluster_sim.collectives import rows, whole

@@ -30,21 +30,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step on every cluster and for every degree of expert parallelism.
 
-    Parameters
-    ----------
-    model : str
-        Model with experts, named or the path of a ``config.json``.
-    clusters : tuple of str
-        Clusters with equal numbers of chips.
-    ep : tuple of int
-        Numbers of ranks among which experts are divided; those that do not divide the
-        replicas are left out.
+    ``model``: model with experts, named or the path of a ``config.json``. ``clusters``: clusters
+    with equal numbers of chips. ``ep``: numbers of ranks among which experts are divided; those
+    that do not divide the replicas are left out.
 
-    Returns
-    -------
-    DataFrame
-        One row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
-        ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
+    Returns one row for each cluster and degree: ``cluster``, ``ep``, ``iteration_s``,
+    ``tokens_per_s_per_chip``, and ``<part>_s`` [s].
     """
     from topologies.errors import InputError
 

@@ -31,18 +31,11 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step under every pipeline schedule and number of microbatches.
 
-    Parameters
-    ----------
-    microbatches : tuple of int
-        Microbatches of a replica in one step; the pipeline fills with at least one a stage.
-    chunks : int
-        Chunks of layers in a stage under interleaved schedules, at least 2.
+    ``microbatches``: microbatches of a replica in one step; the pipeline fills with at least one a
+    stage. ``chunks``: chunks of layers in a stage under interleaved schedules, at least 2.
 
-    Returns
-    -------
-    DataFrame
-        One row for each schedule and number of microbatches: ``schedule``, ``vpp``,
-        ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
+    Returns one row for each schedule and number of microbatches: ``schedule``, ``vpp``,
+    ``microbatches``, ``iteration_s``, ``bubble_share`` (of the step), and ``<part>_s`` [s].
     """
     from experiments.scripts.support.training_rows import Steps
     from workloads.training.plan.schedules import all_schedules

@@ -28,18 +28,11 @@ def run(
 ) -> pd.DataFrame:
     """Search all plans and simulate the best estimate of each tp × pp.
 
-    Parameters
-    ----------
-    precision : str
-        Precision of matrix products, such as ``bf16``.
-    most : int
-        Largest number of combinations to simulate, the best estimates first.
+    ``precision``: precision of matrix products, such as ``bf16``. ``most``: largest number of
+    combinations to simulate, the best estimates first.
 
-    Returns
-    -------
-    DataFrame
-        One row a plan, the fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
-        ``memory_total_bytes``, and ``<part>_s`` for each part [s].
+    Returns one row a plan, the fastest first: its fields, ``estimate_s``, ``iteration_s``, ``mfu``,
+    ``memory_total_bytes``, and ``<part>_s`` for each part [s].
     """
     from experiments.reports.plan_rows import brief
     from topologies.clusters.names import cluster as machine

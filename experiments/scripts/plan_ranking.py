@@ -24,20 +24,12 @@ SAME = ("cluster", "chips", "layers", "hidden", "ffn", "heads", "seq", "global_b
 def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) -> pd.DataFrame:
     """Rank the measured plans of each group by their estimates.
 
-    Parameters
-    ----------
-    table : str
-        Shipped validation table of training steps.
-    least : int
-        Smallest number of plans for which a group is ranked; with fewer a rank correlation
-        means little.
+    ``table``: shipped validation table of training steps. ``least``: smallest number of plans for
+    which a group is ranked; with fewer a rank correlation means little.
 
-    Returns
-    -------
-    DataFrame
-        One row a group: ``chips``, ``parameters``, ``global_batch``, ``plans``, ``kendall_tau``,
-        ``regret`` (measured time of the plan estimated fastest over that of the fastest, less 1)
-        and ``random_regret`` (the mean of the same ratio over all plans).
+    Returns one row a group: ``chips``, ``parameters``, ``global_batch``, ``plans``,
+    ``kendall_tau``, ``regret`` (measured time of the plan estimated fastest over that of the
+    fastest, less 1) and ``random_regret`` (the mean of the same ratio over all plans).
     """
     from experiments.validation.predictions.row_defaults import filled
     from experiments.validation.reading import tables

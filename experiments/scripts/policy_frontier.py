@@ -44,29 +44,17 @@ def run(
 
     Policies that need prices of electricity or a limit on power are left out.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file, whose scale-up domains are the fleet's units.
-    demand : str
-        Bundled demand or CSV file.
-    model : str
-        Model that is served and trained.
-    headrooms : tuple of float
-        Capacity kept above the expected load, as a share of it.
-    peak_share : float
-        Share of the fleet that the busiest hour of the demand is scaled to need.
-    seed : int
-        Seed of failures and repairs.
+    ``cluster``: named machine or cluster file, whose scale-up domains are the fleet's units.
+    ``demand``: bundled demand or CSV file. ``model``: model that is served and trained.
+    ``headrooms``: capacity kept above the expected load, as a share of it. ``peak_share``: share of
+    the fleet that the busiest hour of the demand is scaled to need. ``seed``: seed of failures and
+    repairs.
 
-    Returns
-    -------
-    DataFrame
-        ``policy``; ``setting``; ``training_share`` of the chip-hours; ``training_share_difference``
-        from the policy without foresight that trains most at the target, with the ends of its 80 %
-        interval where the run has two days or more; ``share_of_requests_in_time``, the same
-        ``in_worst_15min``; ``useful_share_of_training``; ``role_changes``;
-        ``usd_per_million_tokens`` served.
+    Returns ``policy``; ``setting``; ``training_share`` of the chip-hours;
+    ``training_share_difference`` from the policy without foresight that trains most at the target,
+    with the ends of its 80 % interval where the run has two days or more;
+    ``share_of_requests_in_time``, the same ``in_worst_15min``; ``useful_share_of_training``;
+    ``role_changes``; ``usd_per_million_tokens`` served.
     """
     with one_piece("capacity of a unit", watch):
         scene = _scene(cluster, demand, model, days, peak_share)

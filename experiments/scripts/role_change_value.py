@@ -45,21 +45,11 @@ def run(
     :func:`workloads.fleet.lendable`. The ``fleet`` is the whole simulation under the threshold
     policy, with the least headroom that keeps ``target`` of the requests within the SLO.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file, whose scale-up domains are the fleet's units.
-    demand : str
-        Bundled demand or CSV file.
-    minutes : tuple of int
-        Durations of a role change, one or more [min].
-    target : float
-        Smallest share of requests within the SLO.
+    ``cluster``: named machine or cluster file, whose scale-up domains are the fleet's units.
+    ``demand``: bundled demand or CSV file. ``minutes``: durations of a role change, one or more
+    [min]. ``target``: smallest share of requests within the SLO.
 
-    Returns
-    -------
-    DataFrame
-        ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
+    Returns ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
     """
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from

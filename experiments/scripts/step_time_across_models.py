@@ -34,16 +34,10 @@ def run(
 ) -> pd.DataFrame:
     """Search plans for every model, all with the same batch on the same cluster.
 
-    Parameters
-    ----------
-    finalists : int
-        Best estimates that are simulated for each model; the fastest is kept.
+    ``finalists``: best estimates that are simulated for each model; the fastest is kept.
 
-    Returns
-    -------
-    DataFrame
-        One row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
-        ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
+    Returns one row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
+    ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
     """
     from experiments.reports.plan_rows import brief
     from topologies.clusters.names import cluster as machine

@@ -33,20 +33,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step of every model with every overlap; dp fills the cluster.
 
-    Parameters
-    ----------
-    tp : tuple of int
-        Tensor-parallel degree of each model; the last one also of all further models [ranks].
-    pp : tuple of int
-        Pipeline stages of each model; the last one also of all further models.
-    overlap : tuple of str
-        Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
+    ``tp``: tensor-parallel degree of each model; the last one also of all further models [ranks].
+    ``pp``: pipeline stages of each model; the last one also of all further models. ``overlap``:
+    communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
 
-    Returns
-    -------
-    DataFrame
-        One row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
-        ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
+    Returns one row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
+    ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
     from experiments.scripts.support.training_rows import Steps
     from workloads.training.program.breakdown import PARTS

@@ -32,22 +32,12 @@ def run(
 ) -> pd.DataFrame:
     """Simulate an even step, one with jitter on every chip, and one with a single slow rank.
 
-    Parameters
-    ----------
-    domains : tuple of int
-        Numbers of scale-up domains.
-    jitter : float
-        Standard deviation of kernel times, relative to their mean.
-    straggler : float
-        Time of the slow rank, relative to that of the others.
-    seed : int
-        Seed of the random kernel times.
+    ``domains``: numbers of scale-up domains. ``jitter``: standard deviation of kernel times,
+    relative to their mean. ``straggler``: time of the slow rank, relative to that of the others.
+    ``seed``: seed of the random kernel times.
 
-    Returns
-    -------
-    DataFrame
-        One row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown`` (relative
-        to the even step), and ``<part>_s`` [s].
+    Returns one row for each size and case: ``chips``, ``case``, ``iteration_s``, ``slowdown``
+    (relative to the even step), and ``<part>_s`` [s].
     """
     from workloads.models.huggingface import as_model
     from workloads.training.execution.jitter import disturbance

@@ -25,18 +25,11 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step of the same batch on several numbers of scale-up domains.
 
-    Parameters
-    ----------
-    domains : tuple of int
-        Numbers of scale-up domains; sizes with more replicas than sequences are left out.
-    overlap : tuple of str
-        Communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
+    ``domains``: numbers of scale-up domains; sizes with more replicas than sequences are left out.
+    ``overlap``: communication that overlaps compute: some of ``none``, ``dp`` and ``all``.
 
-    Returns
-    -------
-    DataFrame
-        One row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
-        ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
+    Returns one row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
+    ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
     from experiments.scripts.support.training_rows import Steps
 

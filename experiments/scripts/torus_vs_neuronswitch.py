@@ -31,21 +31,13 @@ def run(
 ) -> pd.DataFrame:
     """Simulate both collectives on whole domains, each with the fastest algorithm for its size.
 
-    Parameters
-    ----------
-    clusters : tuple of str
-        Named machines; Trn2's UltraServer is a 4×4×4 torus, Trn3's are switched.
-    ops : tuple of str
-        Collective operations, such as ``all-to-all``.
-    sizes : str
-        First and last size of the buffer of a chip, and the factor between two sizes [B].
+    ``clusters``: named machines; Trn2's UltraServer is a 4×4×4 torus, Trn3's are switched. ``ops``:
+    collective operations, such as ``all-to-all``. ``sizes``: first and last size of the buffer of a
+    chip, and the factor between two sizes [B].
 
-    Returns
-    -------
-    DataFrame
-        Rows of :func:`cluster_sim.collectives.rows`, with ``injection_bytes_per_s``, the rate of
-        all links of one chip in one direction, and ``share``, the bus bandwidth over that rate; the
-        share of an all-to-all can be 1 only where no message is forwarded.
+    Returns rows of :func:`cluster_sim.collectives.rows`, with ``injection_bytes_per_s``, the rate
+    of all links of one chip in one direction, and ``share``, the bus bandwidth over that rate; the
+    share of an all-to-all can be 1 only where no message is forwarded.
     """
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes

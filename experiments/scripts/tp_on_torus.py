@@ -32,18 +32,11 @@ def run(
 ) -> pd.DataFrame:
     """Simulate a step for every degree and placement.
 
-    Parameters
-    ----------
-    cluster : str
-        Named machine or cluster file with a torus, where placement matters.
-    tp : tuple of int
-        Tensor-parallel degrees, up to all chips of the machine [ranks].
+    ``cluster``: named machine or cluster file with a torus, where placement matters. ``tp``:
+    tensor-parallel degrees, up to all chips of the machine [ranks].
 
-    Returns
-    -------
-    DataFrame
-        One row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
-        ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
+    Returns one row for each degree and placement: ``tp``, ``placement``, ``iteration_s``,
+    ``tokens_per_s_per_chip``, ``fits``, and ``<part>_s`` [s].
     """
     from experiments.scripts.support.training_rows import Steps
 

@@ -36,22 +36,14 @@ def run(
 ) -> pd.DataFrame:
     """Simulate one step on ever more chips, with the same batch for every replica of the model.
 
-    Parameters
-    ----------
-    machine : str
-        ``rainier``, or another machine of whole scale-up domains.
-    chips : tuple of int
-        Numbers of chips, ascending; by default up to all of Project Rainier.
-    overlap : tuple of str
-        Some of ``none``, ``dp`` and ``all``: with the last two, gradients are reduced in
-        buckets during the backward pass; with ``none``, all at once after it.
+    ``machine``: ``rainier``, or another machine of whole scale-up domains. ``chips``: numbers of
+    chips, ascending; by default up to all of Project Rainier. ``overlap``: some of ``none``, ``dp``
+    and ``all``: with the last two, gradients are reduced in buckets during the backward pass; with
+    ``none``, all at once after it.
 
-    Returns
-    -------
-    DataFrame
-        One row for each overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
-        ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a chip relative
-        to the first size), ``mfu``, and ``<part>_s`` for each part [s].
+    Returns one row for each overlap and size: ``chips``, ``dp``, ``global_batch``, ``iteration_s``,
+    ``tokens_per_s``, ``tokens_per_s_per_chip``, ``efficiency`` (throughput of a chip relative to
+    the first size), ``mfu``, and ``<part>_s`` for each part [s].
     """
     from topologies.clusters.names import cluster
     from workloads.models.huggingface import model as read_model

@@ -45,6 +45,8 @@ COMMON = ("seed", "engine")
 WATCH = "watch"
 """Parameter of a ``run`` that takes long: a function that shows its progress."""
 SCALARS = (bool, int, float, str, Path)
+DESCRIPTION = re.compile(r"``([\w, ]+)``: (.+?\.)(?= ``[\w, ]+``: |$)")
+"""Pattern of parameters and their description, which ends with a full stop."""
 
 
 class ExperimentGroup(LazyGroup):
@@ -148,24 +150,18 @@ def _fields(default: Any) -> _Argument:
 
 
 def parameter_texts(docstring: str) -> dict[str, str]:
-    """Descriptions in the ``Parameters`` section of a numpydoc docstring, by name.
+    """Descriptions in the paragraph of a docstring that begins with one, by parameter.
 
-    >>> parameter_texts('''Run.
-    ...
-    ... Parameters
-    ... ----------
-    ... tp, pp : int
-    ...     Degrees of one replica.
-    ... ''')
-    {'tp': 'Degrees of one replica.', 'pp': 'Degrees of one replica.'}
+    >>> parameter_texts("Run.\\n\\n``tp, pp``: degrees of a replica. ``model``: ``gpt`` or other.")
+    {'tp': 'Degrees of a replica.', 'pp': 'Degrees of a replica.', 'model': 'gpt or other.'}
     """
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-+\n|\Z)", docstring, re.M | re.S)
+    paragraphs = (" ".join(part.split()) for part in docstring.split("\n\n"))
+    described = " ".join(part for part in paragraphs if DESCRIPTION.match(part))
     texts = {}
-    for head, body in re.findall(
-        r"^(\S[^\n]*)\n((?:[ \t]+[^\n]*\n?|\n)*)", f"{section[1]}\n" if section else "", re.M
-    ):
-        for name in head.partition(" : ")[0].split(","):
-            texts[name.strip()] = " ".join(body.replace("``", "").split())
+    for names, text in DESCRIPTION.findall(described):
+        first = text[:1] if text.startswith("``") else text[:1].upper()
+        words = (first + text[1:]).replace("``", "")
+        texts.update(dict.fromkeys(names.split(", "), words))
     return texts
 
 

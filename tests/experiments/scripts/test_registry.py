@@ -33,10 +33,7 @@ def _run(
 ) -> pd.DataFrame:
     """Time hops.
 
-    Parameters
-    ----------
-    ranks : tuple of int
-        Ranks of each run.
+    ``ranks``: ranks of each run.
     """
     return pd.DataFrame({"ranks": ranks, "time_s": [0.001 * r for r in ranks], "toy": toy})
 
