@@ -40,7 +40,7 @@ class Command:
 
 COMMANDS = (
     Command("topology", "topology", "Print sizes, distances, cuts and rates of a cluster."),
-    Command("collective", "collective.command", "Simulate a collective at one or many sizes."),
+    Command("collective", "collective", "Simulate a collective at one or many sizes."),
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
     Command("run-job", "run_job.command", "Run a training job of weeks through its failures."),

@@ -17,7 +17,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.output.side_by_side import cluster_names
+from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.idle import option_name
 from topologies.options import option
 from topologies.units import format_seconds
@@ -105,15 +105,24 @@ def plan(
     full and ranked. Stated fields of the plan are kept, and the others are searched. Several
     clusters, written --cluster A,B,C, are compared side by side by their first plans.
     """
-    if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, (how, length, sure), catalogue_inputs, call)
+    from experiments.reports.plan import document, first_step, write
+    from workloads.training.plan.plan_file import write_plan
+
+    names = cluster_names(inputs.cluster)
+    if len(names) > 1:
+
+        def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
+            """Document of the first plan on one of the clusters."""
+            result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
+            return {**first_step(result, inputs.model), **_whole_job(result, length, call)}
+
+        alone = {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
+        title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
+        read = catalogue_inputs.read_side_by_side
+        answer_steps(title, names, answer, alone, read, call.answer)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)
-
-    from experiments.reports.plan import document, write
-    from workloads.training.plan.plan_file import write_plan
-
     if how.best is not None:
         write_plan(result.finalists[0].plan, how.best)
     rankings = sure.rank(
@@ -146,38 +155,6 @@ def _whole_job(search: Search, length: TokensInputs, call: Invocation) -> dict[s
     plan = search.finalists[0].plan
     step = iteration(search.model, search.cluster, plan, engine=call.engine, trace=False)
     return whole_job(step, length.tokens, call.seed)
-
-
-def _side_by_side(
-    inputs: ModelOnCluster,
-    stated: Mapping[str, Any],
-    others: tuple[SearchInputs, TokensInputs, SensitivityInputs],
-    catalogue_inputs: CatalogueInputs,
-    call: Invocation,
-) -> None:
-    """Search a plan on several clusters, and show the first of each in one table."""
-    from experiments.cli.output import side_by_side as beside
-    from experiments.reports.plan import first_step
-
-    how, length, sure = others
-    beside.check_single(
-        {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
-    )
-    names = beside.cluster_names(inputs.cluster)
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-
-    def answer(name: str) -> list[dict[str, Any]]:
-        result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
-        first = {**first_step(result, inputs.model), "cluster": name}
-        return [{**first, **_whole_job(result, length, call)}]
-
-    both = beside.document(beside.each(names, answer), "train", prices)
-    title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_steps(title, both),
-        lambda run: beside.write_steps(run, title, both),
-    )
 
 
 def _first_s(search: Search, inputs: ModelOnCluster, catalogue: Catalogue, engine: str) -> float:

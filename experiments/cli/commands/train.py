@@ -18,7 +18,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
-from experiments.cli.output.side_by_side import cluster_names
+from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
 from topologies.options import option, setting
@@ -126,11 +126,22 @@ def train(
     is stated and that plan does not fit in memory, the plan is searched. Several clusters, written
     --cluster A,B,C, are compared side by side.
     """
-    from experiments.reports.training import write
+    from experiments.reports.training import document, write
     from topologies.units import format_seconds
 
-    if len(cluster_names(inputs.cluster)) > 1:
-        _side_by_side(inputs, stated, plan, (how, length, sure), catalogue_inputs, call)
+    names = cluster_names(inputs.cluster)
+    if len(names) > 1:
+
+        def answer(name: str, catalogue: Catalogue) -> dict[str, Any]:
+            """Document of the step on one of the clusters."""
+            step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
+            return {**document(step, call.engine), **_whole_job(step, length, call)}
+
+        alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
+        alone |= {"--explain": how.explain}
+        title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
+        read = catalogue_inputs.read_side_by_side
+        answer_steps(title, names, answer, alone, read, call.answer)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)
@@ -147,14 +158,10 @@ def train(
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
     job = _whole_job(step, length, call)
-
-    def show() -> None:
-        _print(step, how.explain, filed)
-        print_whole_job(job)
-
+    more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
-        lambda: {**_document(step, how, call), **(filed.document() if filed else {}), **job},
-        show=show,
+        lambda: {**document(step, call.engine), **more, **job},
+        show=lambda: _print(step, how.explain, filed, job),
         write=lambda directory: write(directory, step, call.engine, more=job),
         rankings=rankings,
     )
@@ -167,38 +174,6 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     from workloads.job.front import whole_job
 
     return whole_job(step, length.tokens, call.seed)
-
-
-def _side_by_side(
-    inputs: ModelOnCluster,
-    stated: Mapping[str, Any],
-    plan: PlanInputs,
-    others: tuple[RunInputs, TokensInputs, SensitivityInputs],
-    catalogue_inputs: CatalogueInputs,
-    call: Invocation,
-) -> None:
-    """Simulate the step on several clusters, and show them in one table."""
-    from experiments.cli.output import side_by_side as beside
-    from experiments.reports.training import document
-
-    how, length, sure = others
-    beside.check_single(
-        {"--sensitivity": sure.sensitivity, "--chakra": how.chakra, "--explain": how.explain}
-    )
-    names = beside.cluster_names(inputs.cluster)
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-
-    def answer(name: str) -> list[dict[str, Any]]:
-        step = run_step(replace(inputs, cluster=name), stated, plan, how, catalogue, call)
-        return [{**document(step, call.engine), "cluster": name, **_whole_job(step, length, call)}]
-
-    both = beside.document(beside.each(names, answer), "train", prices)
-    title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_steps(title, both),
-        lambda run: beside.write_steps(run, title, both),
-    )
 
 
 def _filed(path: Path | None) -> OtherPlan | None:
@@ -220,12 +195,6 @@ def _write_chakra(step: Iteration, directory: Path) -> None:
     from workloads.traces.from_training import training_recording
 
     write_chakra(training_recording(step), directory, name=step.model.name)
-
-
-def _document(step: Iteration, how: RunInputs, call: Invocation) -> dict[str, Any]:
-    from experiments.reports.training import document
-
-    return {**document(step, call.engine), **(_explained(step) if how.explain else {})}
 
 
 def run_step(
@@ -280,7 +249,7 @@ def run_step(
     return replace(step, choice=choice)
 
 
-def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
+def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[str, Any]) -> None:
     from experiments.reports.assumed import assumed_sentences
     from experiments.reports.remarks import remarks
     from experiments.reports.training import (
@@ -307,6 +276,7 @@ def _print(run: Iteration, explain: bool, filed: OtherPlan | None) -> None:
     click.echo(f"Inputs: {grades}.")
     if explain:
         _print_explained(run)
+    print_whole_job(job)
 
 
 def _explained(run: Iteration) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.reports.run_record import plain
 from topologies.errors import printable
+
+if TYPE_CHECKING:
+    from experiments.reports.formatting import Column
 
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
 """First characters of cells in a column of numbers; a missing number is empty or a dash."""
@@ -44,6 +47,14 @@ def print_table(
         lines += [bold.format(line) for line in head]
         lines += [line for row in rest for line in row]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_rows(
+    title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, left: int = 1
+) -> None:
+    """Print rows by their columns, as :func:`print_table` does."""
+    cells = [[column.text(row) for column in columns] for row in rows]
+    print_table(title, [column.heading for column in columns], cells, left=left)
 
 
 def print_text(text: str, *, bold: bool = False) -> None:
