@@ -118,8 +118,7 @@ def plan(
 
         alone = {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
         title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
-        read = catalogue_inputs.read_side_by_side
-        answer_steps(title, names, answer, alone, read, call.answer)
+        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)

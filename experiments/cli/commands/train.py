@@ -128,6 +128,7 @@ def train(
     """
     from experiments.reports.training import document, write
     from topologies.units import format_seconds
+    from workloads.training.plan.plan_file import read_any_plan
 
     names = cluster_names(inputs.cluster)
     if len(names) > 1:
@@ -140,8 +141,7 @@ def train(
         alone = {"--sensitivity": sure.sensitivity, "--chakra": how.chakra}
         alone |= {"--explain": how.explain}
         title = f"{inputs.model}: one optimizer step on {len(names)} clusters"
-        read = catalogue_inputs.read_side_by_side
-        answer_steps(title, names, answer, alone, read, call.answer)
+        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     step = run_step(inputs, stated, plan, how, catalogue, call)
@@ -154,9 +154,9 @@ def train(
         quiet=call.quiet,
         what=f"the step of {format_seconds(step.iteration_s)}",
     )
-    filed = _filed(plan.plan)
     if how.chakra is not None:
         _write_chakra(step, how.chakra)
+    filed = read_any_plan(plan.plan) if plan.plan else None
     job = _whole_job(step, length, call)
     more = {**(_explained(step) if how.explain else {}), **(filed.document() if filed else {})}
     call.answer(
@@ -174,13 +174,6 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
     from workloads.job.front import whole_job
 
     return whole_job(step, length.tokens, call.seed)
-
-
-def _filed(path: Path | None) -> OtherPlan | None:
-    """Read a plan file with the name of its tool and the keys that are ignored; None without."""
-    from workloads.training.plan.plan_file import read_any_plan
-
-    return read_any_plan(path) if path else None
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
