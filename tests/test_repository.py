@@ -225,7 +225,7 @@ LATE: dict[str, set[str]] = {
     "experiments/reports/hover.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
     "experiments/reports/plan_rows.py": {"pandas"},
-    "experiments/reports/run_files.py": {"pandas"},
+    "experiments/reports/html.py": {"pandas"},
     "experiments/reports/run_directory.py": {
         "cluster_sim.plot",
         "pyarrow",

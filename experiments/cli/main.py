@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from experiments.cli.groups import LazyGroup
 from experiments.cli.process import ReaderGone, leave, open_streams, prepare, tell
+from experiments.cli.registry import LazyGroup
 from topologies.errors import LONGEST_NAME, InputError, file_fault, shown
 
 INTERRUPTED = 130

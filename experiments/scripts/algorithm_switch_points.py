@@ -46,7 +46,7 @@ def run(
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.support.intervals import with_collective_ends
+    from experiments.scripts.support.points import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     steps, groups = parse_sizes(sizes), [whole(named(text), ranks_per_chip) for text in clusters]

@@ -38,7 +38,7 @@ def run(
     from cluster_sim.collectives import CollectiveCall, rows, suitable
     from cluster_sim.collectives.results import first_ranks
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.support.intervals import with_collective_ends
+    from experiments.scripts.support.points import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     whole = named(cluster)

@@ -31,7 +31,7 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
     ``kendall_tau``, ``regret`` (measured time of the plan estimated fastest over that of the
     fastest, less 1) and ``random_regret`` (the mean of the same ratio over all plans).
     """
-    from experiments.validation.predictions.row_defaults import filled
+    from experiments.validation.predictions.training import filled
     from experiments.validation.reading import tables
 
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}

@@ -41,7 +41,7 @@ def run(
     """
     from cluster_sim.collectives import rows, whole
     from cluster_sim.collectives.sizes import parse_sizes
-    from experiments.scripts.support.intervals import with_collective_ends
+    from experiments.scripts.support.points import with_collective_ends
     from topologies.clusters.names import cluster as named
 
     def table(point: tuple[Cluster, str]) -> pd.DataFrame:

@@ -23,8 +23,7 @@ from topologies.clusters.names import cluster
 from topologies.routing.domain import routes
 from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import split_routes
-from topologies.shapes.links import domain_links
+from topologies.shapes.links import domain_links, split_routes
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,
     bisection,

@@ -15,8 +15,7 @@ from topologies.errors import InputError
 from topologies.routing.domain import Routes, routes
 from topologies.shapes.basic import Shape, Switch, Torus
 from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import split_routes
-from topologies.shapes.links import coordinates, domain_links
+from topologies.shapes.links import coordinates, domain_links, split_routes
 
 
 def all_pairs(chips: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from topologies.catalogue.domains import check_peaks, is_reference
-from topologies.catalogue.overlay import check_overlay
+from topologies.catalogue.domains import check_overlay, check_peaks, is_reference
 from topologies.catalogue.reader import NAME, Entry, read_entries
 from topologies.errors import InputError, suggestion
 from topologies.files import kept_files

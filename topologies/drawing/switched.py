@@ -23,7 +23,7 @@ from topologies.drawing.marks import (
 )
 from topologies.shapes.basic import FullMesh, Switch
 from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import clos_ends
+from topologies.shapes.links import clos_ends
 from topologies.shapes.tiered import Tier, Tiered
 
 _MOST_AROUND = 72

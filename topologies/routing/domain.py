@@ -13,8 +13,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
 from topologies.shapes.clos import Clos
-from topologies.shapes.clos_links import single_routes
-from topologies.shapes.links import DOWN, UP, axis_links, coordinates, strides
+from topologies.shapes.links import DOWN, UP, axis_links, coordinates, single_routes, strides
 from topologies.shapes.tiered import Tiered
 
 TABLES_KEPT = 8
@@ -57,7 +56,7 @@ def routes(
     round. Where both ways are equally long, sources whose coordinates have an even sum go up and
     the others down, so that uniform traffic loads both ways equally; ``tie`` overrides this. On a
     Clos the destination's number chooses one of the equal paths; see also
-    :func:`topologies.shapes.clos_links.split_routes`.
+    :func:`topologies.shapes.links.split_routes`.
 
     ``src, dst`` (pairs,): local chip numbers of the pairs; a pair of the same chip has no links.
     ``axis_order``: axes or tiers in the order in which routes go along them; by default the fastest

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster_sim.progress import progress
-from experiments.cli.groups import Entry, LazyGroup
 from experiments.cli.options.from_fields import as_options
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.parameters import click_parameter
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.process import load_matplotlib
+from experiments.cli.registry import Entry, LazyGroup
 from experiments.reports.run_record import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from experiments.scripts.support.parameters import PARAMETERS

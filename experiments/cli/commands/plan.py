@@ -248,8 +248,7 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _print(search: Search, top: int, model: str) -> None:
-    from experiments.reports.plan import train_command
-    from experiments.reports.plan_text import headline, remarks, shared, sifted, table
+    from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(search), *table(search, top), left=1)
     click.echo(shared(search, top))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,10 @@ from experiments.cli.output.printing import print_paragraphs, print_table, print
 from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.assumed import left_out_framework
 from experiments.reports.idle import idle_sentences
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
 from topologies.options import option, setting
+from workloads.models.model import Model
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from workloads.search.choice import When
     from workloads.training.iteration import Iteration
     from workloads.training.plan.other_tools import OtherPlan
+
 
 LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
@@ -201,7 +205,6 @@ def run_step(
 ) -> Iteration:
     """Simulate the step of the options; where these leave the plan open, it may be searched."""
     from cluster_sim.hardware.fault_text import parse_fault
-    from experiments.cli.output.remedies import remedied
     from workloads.training.choice import is_open
     from workloads.training.execution.jitter import disturbance
     from workloads.training.iteration import iteration
@@ -295,3 +298,28 @@ def input_paragraphs(numbers: Table) -> Iterator[tuple[str, str]]:
     """
     for part, quantity, value, grade, source, note in numbers.rows():
         yield f"{part}.{quantity} {value}, {grade}", f"[{source}] {note}".rstrip()
+
+
+@contextmanager
+def remedied(
+    stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
+) -> Iterator[None]:
+    """Add the nearest plan that works to the error of a plan; parameters as for ``nearest_plan``.
+
+    Raises the refusal with that plan added; unchanged where it names the plan already,
+    or where something other than the plan is wrong.
+    """
+    try:
+        yield
+    except InputError as mistake:
+        from workloads.search.nearest import nearest_plan  # only a refusal needs the search
+
+        changes = nearest_plan(stated, model, cluster, lnc=lnc)
+        if not changes:
+            raise
+        changed_fields = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in changes.items()
+        )
+        if str(mistake).endswith(f" Use {changed_fields}."):
+            raise  # the refusal names that very plan
+        raise InputError(f"{mistake} The nearest plan that works: {changed_fields}.") from None

@@ -124,7 +124,7 @@ def document(rows: Rows, command: str = "", prices: str = "") -> dict[str, Any]:
 
     With the name of a ``command`` also the ratios of its clusters, and what basis ``prices`` have.
     """
-    from experiments.reports.ratios import ratios
+    from experiments.reports.certainty import ratios
 
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
@@ -177,8 +177,8 @@ def _show_columns(
     lines: Sequence[tuple[str, str]],
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
+    from experiments.reports.certainty import ratio_sentences
     from experiments.reports.formatting import value_text
-    from experiments.reports.ratios import ratio_sentences
 
     cells = [
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
@@ -217,7 +217,7 @@ def write_serving(run: Run, title: str, answer: Mapping[str, Any]) -> None:
 
 def _said(answer: Mapping[str, Any]) -> str:
     """Return what is said of the ratios and prices of an answer."""
-    from experiments.reports.ratios import ratio_sentences
+    from experiments.reports.certainty import ratio_sentences
 
     return " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
 

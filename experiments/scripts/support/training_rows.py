@@ -73,7 +73,7 @@ class Steps:
         of the step; by default none. ``allow_oversized``: whether the step may need more memory
         than the chips have.
         """
-        from experiments.scripts.support.intervals import step_ends
+        from experiments.scripts.support.points import step_ends
         from workloads.training.execution.jitter import Disturbance
         from workloads.training.iteration import iteration
         from workloads.training.usual_plan import complete

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.validation.predictions.row_defaults import filled
-from experiments.validation.predictions.training import question
+from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading.machines import machines_for, model_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError

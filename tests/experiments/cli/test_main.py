@@ -71,7 +71,7 @@ def test_the_help_page_needs_none_of_the_large_libraries() -> None:
 
 HELP_PAGE = {
     "experiments",
-    *(f"experiments.cli{name}" for name in ("", ".main", ".groups", ".process", ".registry")),
+    *(f"experiments.cli{name}" for name in ("", ".main", ".process", ".registry")),
     *(f"experiments.cli.options{name}" for name in ("", ".parameters")),
 }
 """Modules of ``experiments`` that the help page of all commands loads."""
@@ -97,7 +97,7 @@ def test_a_command_loads_no_module_of_another() -> None:
     commands = {name for name in modules if name.startswith("experiments.cli.commands.")}
     assert not {name for name in modules if name.startswith("workloads.training")}
     assert commands == {"experiments.cli.commands.collective"}
-    assert not modules & {"experiments.cli.output.remedies", "experiments.cli.program"}
+    assert not modules & {"experiments.cli.commands.train", "experiments.cli.program"}
 
 
 SMALL = {
