@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.figures.fleet import roles_figure
+from topologies.clusters.names import cluster as named_cluster
+from workloads.demand import demand_from
+from workloads.fleet.results.summary import summary
+from workloads.fleet.results.timeline import timeline
+from workloads.fleet.scenario import policy_of, scenario
+from workloads.fleet.scenario import run as run_scenario
+from workloads.fleet.setup.demand import Period
+from workloads.models.huggingface import model as read_model
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -34,15 +44,6 @@ def run(
     Returns one row a minute, see :func:`workloads.fleet.results.timeline.timeline`; ``attrs`` hold
     the summary.
     """
-    from topologies.clusters.names import cluster as named_cluster
-    from workloads.demand import demand_from
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.results.timeline import timeline
-    from workloads.fleet.scenario import policy_of, scenario
-    from workloads.fleet.scenario import run as run_scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.models.huggingface import model as read_model
-
     machine = named_cluster(cluster)
     week = scenario(machine, demand_from([demand]), model=read_model(model), period=Period(days))
     result = run_scenario(week, policy_of(policy, week), seed=seed)
@@ -80,7 +81,5 @@ def brief(frame: pd.DataFrame) -> pd.DataFrame:
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the roles as a stacked area with the demand on top."""
-    from experiments.figures.fleet import roles_figure
-
     chips = int(frame.attrs.get("chips_per_unit", 64))
     return roles_figure(frame, chips_per_unit=chips, title=frame.attrs.get("title", "Fleet"))

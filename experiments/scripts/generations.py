@@ -8,23 +8,28 @@ where the two differ, the cause of the difference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.reports.plan_rows import plan_interval
 from experiments.scripts.support.points import each
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.clusters.names import machine
+from topologies.shapes.basic import Torus
+from workloads.models.huggingface import model as read_model
+from workloads.models.model import Model
+from workloads.search.search import search
+from workloads.training.choice import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
-    from workloads.models.model import Model
 
 
 MACHINES = (
@@ -73,9 +78,6 @@ def run(
     ``tokens_per_s_per_chip``, ``tokens_per_joule`` and ``tokens_per_usd`` (NaN where the catalogue
     states no power or price), and ``best``, which marks the faster precision of a machine.
     """
-    from topologies.catalogue.catalogue import shipped_catalogue
-    from workloads.models.huggingface import model as read_model
-
     shape, catalogue = read_model(model), shipped_catalogue()
     points = [
         (name, precision)
@@ -95,9 +97,6 @@ def run(
 
 def _machine(name: str) -> Cluster:
     """Return a machine by name, cut to a slice if it is larger than the others."""
-    from topologies.clusters.names import machine
-    from topologies.shapes.basic import Torus
-
     whole, sizes = machine(name), SLICES.get(name)
     if sizes is None:
         return whole
@@ -121,11 +120,6 @@ def _row(
     shape: Model, name: str, precision: str, catalogue: Catalogue, work: tuple[int, int, int]
 ) -> dict[str, Any]:
     """Simulate the best plan of one machine in one precision."""
-    from experiments.reports.plan_rows import plan_interval
-    from topologies.catalogue.families import chip_family
-    from workloads.search.search import search
-    from workloads.training.choice import describe
-
     fabric, (global_batch, seq, finalists) = _machine(name), work
     stated = {"seq": seq, "precision": precision}
     ranking = search(shape, fabric, global_batch, stated=stated, finalists=finalists)

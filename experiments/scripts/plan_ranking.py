@@ -13,6 +13,9 @@ import numpy as np
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.validation.predictions.training import filled, question
+from experiments.validation.reading import tables
+from workloads.search import agreement, estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,9 +34,6 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
     ``kendall_tau``, ``regret`` (measured time of the plan estimated fastest over that of the
     fastest, less 1) and ``random_regret`` (the mean of the same ratio over all plans).
     """
-    from experiments.validation.predictions.training import filled
-    from experiments.validation.reading import tables
-
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in tables.table(table).rows().rows:
         whole = filled(row.values).values  # noqa: PD011
@@ -44,9 +44,6 @@ def run(table: str = "nanotron_h100", least: int = 5, watch: Watch = unwatched) 
 
 def _ranked(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rank one group of plans."""
-    from experiments.validation.predictions.training import question
-    from workloads.search import agreement, estimate
-
     first = rows[0]
     model, machine, _ = question(first)
     estimated = estimate(model, machine, [question(row)[2] for row in rows])

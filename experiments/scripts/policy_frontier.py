@@ -15,15 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, one_piece, unwatched
 from experiments.scripts.support.points import each
+from topologies.arrays import FloatArray
+from topologies.clusters.names import cluster as named
+from workloads.demand import demand_from
+from workloads.fleet.comparison import daily_training, paired_interval
+from workloads.fleet.policies.registry import KINDS
+from workloads.fleet.policies.view import Policy
+from workloads.fleet.results.summary import summary
+from workloads.fleet.scenario import Scenario, policy_of, scenario
+from workloads.fleet.scenario import run as run_scenario
+from workloads.fleet.setup.demand import Period
+from workloads.models.huggingface import model as read_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from topologies.arrays import FloatArray
-    from workloads.fleet.policies.view import Policy
-    from workloads.fleet.scenario import Scenario
 
 TARGET = 0.997
 """Share of requests in time at which policies are compared."""
@@ -69,12 +77,6 @@ def run(
 
 def _scene(cluster: str, demand: str, model: str, days: float, peak_share: float) -> Scenario:
     """Return the fleet with its demand, for all policies."""
-    from topologies.clusters.names import cluster as named
-    from workloads.demand import demand_from
-    from workloads.fleet.scenario import scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.models.huggingface import model as read_model
-
     return scenario(
         named(cluster),
         demand_from([demand]),
@@ -87,10 +89,6 @@ def _row(
     scene: Scenario, seed: int, point: tuple[str, str, Policy]
 ) -> tuple[dict[str, Any], FloatArray]:
     """Return a policy, its setting and results, and the chip-hours that it trains on each day."""
-    from workloads.fleet.comparison import daily_training
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.scenario import run as run_scenario
-
     name, setting, policy = point
     done = run_scenario(scene, policy, seed=seed)
     results = summary(done, scene.economics)
@@ -121,8 +119,6 @@ def _differences(
 
     The best has no foresight and trains most of those at the target, or serves most in time.
     """
-    from workloads.fleet.comparison import paired_interval
-
     possible = frame[~frame["policy"].isin(WITH_FORESIGHT)]
     kept = possible[possible["share_of_requests_in_time"] >= TARGET]["training_share"]
     ranked = possible["share_of_requests_in_time"] if kept.empty else kept
@@ -139,8 +135,6 @@ def _differences(
 
 def _policies(week: Scenario, headrooms: tuple[float, ...]) -> Iterator[tuple[str, str, Policy]]:
     """Yield the name, the setting and the function of each policy."""
-    from workloads.fleet.scenario import policy_of
-
     for name in ("static", "threshold", "forecast", "mpc", "oracle"):
         for headroom in headrooms:
             yield name, f"headroom {headroom:.0%}", policy_of(name, week, headroom=headroom)
@@ -152,9 +146,6 @@ def plot(frame: pd.DataFrame) -> Figure:
     """Draw missed requests, on a logarithmic axis, against the share of the fleet that trains."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    from cluster_sim.plot.palette import colors
-    from workloads.fleet.policies.registry import KINDS
 
     figure = Figure(figsize=(9.5, 6.0), layout="constrained")
     axes = figure.subplots()

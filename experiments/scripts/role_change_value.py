@@ -6,18 +6,28 @@ as the SLO allows. The whole simulation of the fleet does the same under the thr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from cluster_sim.plot.palette import colors
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each
+from topologies.clusters.names import cluster as named
+from workloads.demand import demand_from
+from workloads.fleet.inputs.costs import ChangeCosts
+from workloads.fleet.policies.headroom import lendable
+from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.results.summary import summary
+from workloads.fleet.scenario import Operation, Scenario, scenario
+from workloads.fleet.scenario import run as run_scenario
+from workloads.fleet.setup.demand import Period
+from workloads.fleet.setup.replicas import Serving
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from workloads.fleet.scenario import Scenario
 
 MOST_HEADROOM, BISECTIONS = 1.5, 5
 """Largest headroom, and steps of the search for the least one."""
@@ -51,13 +61,6 @@ def run(
 
     Returns ``minutes, method, headroom, freed_share, freed_chips, slo_attainment``.
     """
-    from topologies.clusters.names import cluster as named
-    from workloads.demand import demand_from
-    from workloads.fleet.policies.headroom import lendable
-    from workloads.fleet.scenario import Operation, scenario
-    from workloads.fleet.setup.demand import Period
-    from workloads.fleet.setup.replicas import Serving
-
     machine = named(cluster)
     built = scenario(
         *(machine, demand_from([demand])),
@@ -80,13 +83,6 @@ def run(
 
 def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, float]:
     """Return the least headroom that keeps the target, with its freed share and attainment."""
-    from dataclasses import replace
-
-    from workloads.fleet.inputs.costs import ChangeCosts
-    from workloads.fleet.policies.threshold import threshold
-    from workloads.fleet.results.summary import summary
-    from workloads.fleet.scenario import run as run_scenario
-
     timed = replace(week, fleet=replace(week.fleet, costs=ChangeCosts.fixed(60.0 * lead)))
 
     def tried(headroom: float) -> tuple[float, float, float]:
@@ -108,8 +104,6 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the lendable share of the fleet against the duration of a role change."""
     from matplotlib.figure import Figure
-
-    from cluster_sim.plot.palette import colors
 
     figure = Figure(figsize=(8.5, 5), layout="constrained")
     axes = figure.subplots()

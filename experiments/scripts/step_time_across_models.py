@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.training import stacked
+from experiments.reports.plan_rows import brief
 from experiments.scripts.support.points import each
+from topologies.clusters.names import cluster as machine
+from topologies.units import format_seconds
+from workloads.models.huggingface import model as read_model
+from workloads.models.model import Model
+from workloads.search import search
+from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from workloads.models.model import Model
 
 MODELS = (
     "llama-3.1-8b", "llama-2-13b", "gpt-neox-20b", "llama-3.1-70b", "qwen2-72b", "gpt3-175b",
@@ -39,11 +45,6 @@ def run(
     Returns one row a model: ``model``, ``cluster``, the fields of its best plan, ``estimate_s``,
     ``iteration_s``, ``tokens_per_s``, ``mfu``, ``memory_total_bytes``, and ``<part>_s`` [s].
     """
-    from experiments.reports.plan_rows import brief
-    from topologies.clusters.names import cluster as machine
-    from workloads.models.huggingface import model as read_model
-    from workloads.search import search
-
     fabric, stated = machine(cluster), {"seq": seq, "overlap": overlap}
 
     def row(model: Model) -> pd.DataFrame:
@@ -59,10 +60,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the shares of every model's step as one bar, with its plan, time and MFU."""
-    from experiments.figures.training import stacked
-    from topologies.units import format_seconds
-    from workloads.training.program.breakdown import PARTS
-
     labels = [
         f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
         for row in frame.itertuples()

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
+from experiments.figures.training import stacked
+from experiments.scripts.support.training_rows import Steps
+from topologies.units import format_seconds
+from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,9 +44,6 @@ def run(
     Returns one row a step: ``model``, ``cluster``, ``tp``, ``pp``, ``dp``, ``overlap``,
     ``iteration_s``, ``low_s``, ``high_s``, ``tokens_per_s``, ``mfu``, and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-    from workloads.training.program.breakdown import PARTS
-
     steps = [Steps(model, cluster) for model in models]
 
     def row(point: tuple[int, str]) -> dict[str, Any]:
@@ -59,10 +60,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw one stacked bar a row, as a share of the longest step of its model."""
-    from experiments.figures.training import stacked
-    from topologies.units import format_seconds
-    from workloads.training.program.breakdown import PARTS
-
     longest = frame.groupby("model", sort=False)["iteration_s"].transform("max")
     labels = [
         f"{row.model}: overlap {row.overlap}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}"

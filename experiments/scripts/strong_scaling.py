@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from experiments.figures.comparison import lines
+from experiments.scripts.support.training_rows import Steps
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -31,8 +34,6 @@ def run(
     Returns one row for each overlap and size: ``chips``, ``iteration_s``, ``tokens_per_s``,
     ``efficiency`` (throughput of a chip relative to the smallest size), and ``<part>_s`` [s].
     """
-    from experiments.scripts.support.training_rows import Steps
-
     sizes = [Steps(model, f"{machine}:{count}" if count > 1 else machine) for count in domains]
     plan = {"tp": tp, "pp": pp, "global_batch": global_batch, "seq": seq}
     frame = pd.DataFrame(
@@ -47,8 +48,6 @@ def run(
 
 def plot(frame: pd.DataFrame) -> Figure:
     """Draw the efficiency over the number of chips."""
-    from experiments.figures.comparison import lines
-
     last = frame[frame.chips == frame.chips.max()]
     kept = " and ".join(
         f"{row.efficiency:.0%} with overlap {row.overlap}" for row in last.itertuples()

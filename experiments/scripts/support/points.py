@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cluster_sim.processes import available_workers, forked
 from cluster_sim.progress import Watch, unwatched
+from topologies.clusters.cluster import Cluster
+from workloads.confidence.collectives import collective_interval
+from workloads.training.iteration import Iteration
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from topologies.clusters.cluster import Cluster
-    from workloads.training.iteration import Iteration
 
 
 Point = TypeVar("Point")
@@ -56,8 +56,6 @@ def with_collective_ends(
     ``frame``: rows of one cluster, with ``ranks``, ``size_bytes`` and ``time_s``. ``ideal``:
     whether the times are those of the α–β model, whose interval is a point.
     """
-    from workloads.confidence.collectives import collective_interval
-
     calls = zip(*(frame[name].tolist() for name in ("ranks", "size_bytes", "time_s")), strict=True)
     ends = [collective_interval(cluster, *call, ideal=ideal) for call in calls]
     return frame.assign(low_s=[end.low for end in ends], high_s=[end.high for end in ends])
