@@ -224,7 +224,6 @@ def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
 
 @cache
 def _field_hints(kind: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass by name."""
     scope = vars(sys.modules[kind.__module__])
     return {name: _resolved(name, text, scope) for name, text in kind.__annotations__.items()}
 
@@ -262,7 +261,6 @@ def _least(hint: Any) -> int | None:
 
 
 def _matches(value: object, hint: Any) -> bool:
-    """Return whether a value is of a type."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _matches(value, parts[0])
@@ -306,7 +304,6 @@ def _items(value: object) -> Sequence[object] | None:
 
 
 def _in_words(hint: Any) -> str:
-    """Names of the types that an argument may have."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _in_words(parts[0])

@@ -113,7 +113,6 @@ def _out_of_memory() -> str:
 
 
 def _explain(mistake: click.ClickException) -> int:
-    """Print the reason for which click refused a command line, and return the exit status."""
     context = getattr(mistake, "ctx", None)
     if isinstance(mistake, click.exceptions.NoArgsIsHelpError):
         sys.stdout.write(context.get_help() + "\n" if context else "")
@@ -138,7 +137,6 @@ def _interrupted() -> int:
 
 
 def _refuse(message: str, status: int = 2) -> int:
-    """Print a message in one line on stderr, and return the exit status."""
     words = (_cut(word) for word in message.split())
     line = shown(" ".join(words), LONGEST_MESSAGE)
     tell(f"cluster-sim: {line}{'' if line[-1:] in ENDS else '.'}\n")

@@ -22,7 +22,6 @@ from topologies.errors import InputError, suggestion
 class Command:
     """A command that is loaded when it is used.
 
-    ``name``: name on the command line.
     ``module``: module of ``experiments.cli.commands`` with the function of that name.
     ``summary``: line of ``cluster-sim --help``, and first line of the function's docstring.
     ``function``: name of the function where it differs from the command's with underscores.

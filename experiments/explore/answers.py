@@ -42,9 +42,7 @@ FACTOR_DIGITS = 1000
 class Explored:
     """A recorded run whose answer can be computed again.
 
-    ``name``: name of the run's directory.
     ``kind``: ``train`` or ``collective``.
-    ``question``: description of the run: model, cluster and plan, or operation and cluster.
     ``recorded``: recorded times [s], by parts of the step or by sizes as text.
     ``interval_s``: ends between which 80 % of measured times should lie [s], of the step or of all
         sizes.

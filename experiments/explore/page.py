@@ -67,7 +67,6 @@ def pictures(runs: Sequence[Explored], answers: Sequence[Parts]) -> list[Figure]
 
 
 def _steps(steps: Mapping[str, tuple[Parts, Parts]]) -> Figure:
-    """Draw the parts of steps as bars, with a mark at the recorded time of each step."""
     after = [now for _, now in steps.values()]
     marks = [sum(before.values()) for before, _ in steps.values()]
     notes = [format_seconds(sum(parts.values())) for parts in after]
@@ -202,7 +201,6 @@ def only_for(server: Any, hosts: Sequence[str]) -> None:
 
 
 def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:
-    """Lay out each slider with its value below it, and a button that resets all sliders."""
     from param import edit_constant
 
     below = [

@@ -64,7 +64,6 @@ def roles_figure(frame: pd.DataFrame, *, chips_per_unit: int, title: str) -> Fig
 
 
 def _finding(frame: pd.DataFrame) -> str:
-    """Sentence with the share of chip-hours that train, and of requests in time."""
     units = frame[[f"{role}_units" for role in STACK]].to_numpy().sum()
     roles = ["training_units", "evaluation_units", "checkpointing_units"]
     trains = frame[roles].to_numpy().sum() / units

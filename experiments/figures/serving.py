@@ -33,7 +33,6 @@ def latencies(served: Served, limits: Slo, title: str = "") -> Figure:
 
 
 def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) -> None:
-    """Draw the distribution of one latency over all finished requests."""
     from matplotlib.ticker import LogLocator
 
     finished = np.sort(seconds[np.isfinite(seconds)])

@@ -67,7 +67,6 @@ def one_step(headline: str, parts: Mapping[str, float], mfu: float, ends: Interv
 
 
 def _draw_interval(axes: Axes, ends: Interval) -> None:
-    """Draw an interval above the only bar."""
     middle = (ends.low + ends.high) / 2
     axes.errorbar(
         [middle], [ABOVE_BAR], xerr=ends.high - middle, fmt="none", ecolor="black",

@@ -48,7 +48,6 @@ def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") 
 
 
 def _finding(good: Sequence[Mapping[str, Any]]) -> str:
-    """Text about the size of the errors, for the title."""
     if not good:
         return ""
     median, ninth = np.quantile([abs(row["error"]) for row in good], (0.5, 0.9))

@@ -47,7 +47,6 @@ OF_A_COLLECTIVE = (
 class Answer(NamedTuple):
     """A number that stands first on a page.
 
-    ``name, value``: texts of its name and value.
     ``interval``: text of its interval, empty where the results give none.
     """
 

@@ -103,7 +103,6 @@ def _is_drawn(line: Any) -> bool:
 
 
 def _valued(axes: Axes, values: Any, label: str) -> Iterator[tuple[Any, str]]:
-    """Yield the points of some values that lie within the axes."""
     values = values[:: -(-len(values) // MOST_POINTS) or 1]
     (low, high), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     name = "" if label.startswith("_") else f"{label}\n"

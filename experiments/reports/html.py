@@ -171,7 +171,6 @@ def _shown(item: Mapping[str, Any], blocks: Any) -> dict[str, Any]:
 
 
 def _whole(key: str, results: Mapping[str, Any]) -> list[Block]:
-    """Return a bar of the parts of a whole, if the results have them."""
     parts = results.get(key)
     try:
         if not isinstance(parts, dict) or not any(parts.values()):
@@ -197,7 +196,6 @@ def _memory(results: Mapping[str, Any]) -> list[Block]:
 
 
 def _band(command: str, results: Mapping[str, Any]) -> list[Block]:
-    """Return a bar with the interval of the main result."""
     try:
         return [interval_band(command, results)]
     except SHOWN_FAULTS:
@@ -246,7 +244,6 @@ def _given(record: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def _out(value: Any) -> bool:
-    """Return whether an input was not stated."""
     return value is None or value is False or value in ("", [], {})
 
 
@@ -353,7 +350,6 @@ def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> 
 def _changed(
     command: str, inputs: Mapping[str, Any], program: click.Command | None
 ) -> list[tuple[Any, Any]] | None:
-    """Parameters whose values differ from their defaults, with the values."""
     parameters = _parameters(command.split(), program)
     if parameters is None:
         return None
@@ -386,7 +382,6 @@ def _plain(value: Any) -> Any:
 
 
 def _words(item: Any, value: Any) -> Iterator[str]:
-    """Yield the words of a command line for a parameter with a value."""
     flags = [flag for flag in item.opts if flag.startswith("--")]
     if isinstance(value, bool):
         chosen = flags if value else list(item.secondary_opts)

@@ -144,7 +144,6 @@ def write(run: Run, search: Search, top: int, results: Mapping[str, Any]) -> Non
 
 
 def _titled(search: Search, top: int) -> str:
-    """Title with the fastest plan, the slowest of the shown ones, and the question."""
     best, last = search.finalists[0], search.finalists[:top][-1]
     slower = last.iteration_s / best.iteration_s - 1
     return (

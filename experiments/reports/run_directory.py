@@ -38,10 +38,7 @@ MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")
 
 
 class Run:
-    """A run directory while it is written; its files appear in the report in this order.
-
-    ``folder``: temporary place of the files.
-    """
+    """A run directory while it is written; its files appear in the report in this order."""
 
     def __init__(
         self, folder: Path, record: dict[str, Any], program: click.Command | None = None

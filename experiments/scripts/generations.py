@@ -219,11 +219,7 @@ class Claim:
     """A vendor's claim about two chips.
 
     ``quantity``: column that is compared.
-    ``new, old``: catalogue parts of the two chips.
-    ``low, high``: ends of the claimed ratio, new over old.
     ``precision``: precision of the claim; empty for the faster one of each chip.
-    ``source``: document that states the claim.
-    ``apart``: reason for which our ratio differs.
     """
 
     text: str

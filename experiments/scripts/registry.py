@@ -9,11 +9,7 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Experiment:
-    """A module of this package with ``run(...) -> DataFrame`` and ``plot(frame) -> Figure``.
-
-    ``name``: name of the module, and of the experiment on the command line.
-    ``question``: line that ``cluster-sim list experiments`` shows.
-    """
+    """A module of this package with ``run(...) -> DataFrame`` and ``plot(frame) -> Figure``."""
 
     name: str
     question: str

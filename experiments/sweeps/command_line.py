@@ -20,8 +20,6 @@ class Parameter:
 
     ``flags``: spellings, such as ``("--size",)``; empty for a positional argument.
     ``off_flags``: spellings that turn a flag off, such as ``("--no-sequence-parallel",)``.
-    ``is_flag``: whether the option takes no value.
-    ``repeats``: whether it may be stated more than once.
     ``writes``: whether it names a path to which the command writes.
     """
 
@@ -58,8 +56,6 @@ class Program:
 
     ``run``: runs a command line in this process and returns the exit status. It is sent to other
         processes, so it must be a function of a module.
-    ``commands``: names of all commands.
-    ``excluded``: names of commands that cannot be part of a study.
     ``parameters``: returns the parameters of a command by name, positional ones first and in order.
     """
 

@@ -69,7 +69,6 @@ class Row:
     """One run of a study.
 
     ``parameters``: values that distinguish the run from the others.
-    ``arguments``: command line of the run.
     ``digest``: digest of the command line, the version, and the content of the files that it names.
     """
 

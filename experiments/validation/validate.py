@@ -158,7 +158,6 @@ def _is_long(rows: Rows) -> bool:
 def _result(
     rows: Rows, name: str, pool: Executor | None, watch: Watch, catalogue: Catalogue | None
 ) -> Result:
-    """Compare the rows of one table, and summarise them."""
     done = _compared(rows, pool, catalogue)
     compared = [row for _, row in zip(watch(rows.rows, name), done, strict=True)]
     residuals = shipped_residuals().without(name)
@@ -173,7 +172,6 @@ def _result(
 def _compared(
     rows: Rows, pool: Executor | None, catalogue: Catalogue | None
 ) -> Iterator[dict[str, Any]]:
-    """Return each row beside its prediction, in their order."""
     compare = partial(_compare, rows.kind, predictor(rows.kind), catalogue)
     if pool is None:
         return map(compare, rows.rows)

@@ -28,15 +28,12 @@ _REQUIRED = ("part", "quantity", "value", "unit", "grade", "source")
 class Entry(NamedTuple):
     """A row of the catalogue: a quantity of a part in SI units, or a word about the part.
 
-    ``part, quantity``: names such as ``trn2`` and ``hbm_bandwidth``.
     ``variant``: name of an alternative to a contested value; empty for the default.
     ``value``: value in SI [``unit``].
     ``unit``: the SI unit: B, B/s, s, FLOP/s, 1/s, W, J/B, s/m, USD/s, count or ratio; ``name`` for
         a word, which is then in ``written``.
-    ``grade``: one of :data:`GRADES`.
     ``source``: keys of ``sources.csv``, each with a path after a colon if it has one, separated by
         ``; ``.
-    ``note``: remark for a reader, such as the reason for a default.
     ``low, high``: range within which the value may lie [``unit``]; None if it is not stated.
     ``written``: number and unit as in the file, such as ``2.9 TB/s``.
     ``exact``: value without rounding [``unit``].

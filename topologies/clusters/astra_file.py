@@ -125,7 +125,6 @@ def _number(name: str, value: Any) -> float:
 
 
 def _shape(dimensions: list[Dimension]) -> Shape:
-    """Return the shape of a domain with these dimensions."""
     if all(dimension.block == RING for dimension in dimensions):
         names = "XYZWVUTS"[: len(dimensions)]
         axes = [

@@ -184,7 +184,7 @@ def machine_fabric(catalogue: Catalogue, machine: str) -> ScaleOut | None:
     return fabric_from(
         catalogue,
         catalogue.name(machine, "fabric"),
-        _adapter_rate(catalogue, machine, catalogue.name(machine, "chip")),
+        _adapter_bytes_per_s(catalogue, machine, catalogue.name(machine, "chip")),
         catalogue.integer(machine, "nics") // catalogue.integer(machine, "servers"),
     )
 
@@ -208,8 +208,7 @@ def fabric_from(
     )
 
 
-def _adapter_rate(catalogue: Catalogue, machine: str, chip: str) -> int:
-    """Return the rate at which one chip can send into the scale-out fabric [B/s]."""
+def _adapter_bytes_per_s(catalogue: Catalogue, machine: str, chip: str) -> int:
     if catalogue.has(machine, "nic_bandwidth_per_chip"):
         return catalogue.integer(machine, "nic_bandwidth_per_chip")
     if catalogue.has(chip, "nic_bandwidth"):

@@ -95,7 +95,6 @@ def cluster(
 
 
 def _check_types(text: object, catalogue: object, rates: Mapping[str, object]) -> None:
-    """Refuse arguments of :func:`cluster` that have other types than it takes."""
     check_type("cluster", text, str, "Pass a name, such as 'trn2.48xlarge', or a path as text.")
     check_type("catalogue", catalogue, (Catalogue, str, Path, NoneType), CATALOGUE_REMEDY)
     for name, rate in rates.items():

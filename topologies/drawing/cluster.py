@@ -95,7 +95,6 @@ def _legend(axes: Axes, shape: Shape) -> None:
 
 
 def _kinds(shape: Shape) -> list[tuple[str, str]]:
-    """Return the colour and the description of each kind of link."""
     if isinstance(shape, Torus):
         drawn = [axis for axis in shape.axes[::-1] if axis.size > 1][: len(COLOURS)]
         return [

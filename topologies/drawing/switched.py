@@ -149,7 +149,6 @@ def _board(axes: Axes, x: float, top: float, rows: int, board: Tier, colour: str
 
 
 def _squares(axes: Axes, x: float, y: float, count: int, step: float) -> None:
-    """Draw a row of switches."""
     at = x + step * (np.arange(count) - (count - 1) / 2)
     axes.scatter(
         at, np.full(count, y), s=34, marker="s", color=SWITCH, edgecolor=CHIP, lw=0.5, zorder=3

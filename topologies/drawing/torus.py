@@ -181,7 +181,6 @@ def _layer_labels(
 
 
 def _ellipses(axes: Axes, places: Mapping[Place, Point], a: int, ranks: int) -> None:
-    """Draw dots where chips are left out."""
     for place, start in places.items():
         if place[a] == ranks - 2:
             end = places[_moved(place, a, ranks - 1)]

@@ -103,7 +103,6 @@ def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:
 
 
 def _single(apart: BoolArray, link: IntArray) -> Routes:
-    """Return routes of one link for each pair of different chips."""
     return Routes(_pointers(apart), link.astype(np.int32))
 
 

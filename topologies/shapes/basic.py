@@ -19,11 +19,9 @@ from topologies.shapes.tiered import Tiered
 class Axis:
     """One dimension of a torus or grid.
 
-    ``name``: name such as ``"X"``.
     ``size``: chips along the axis. A wrapping axis of two has two parallel cables, an axis of one
         none.
     ``bandwidth_bytes_per_s``: rate of one cable, one direction [B/s].
-    ``latency_ps``: latency of one hop [ps].
     ``wrap``: whether the last chip is joined to the first.
     """
 
@@ -75,12 +73,7 @@ class Torus:
 
 @dataclass(frozen=True)
 class FullMesh:
-    """A shape in which every two chips are joined by a link.
-
-    ``size``: number of chips.
-    ``bandwidth_bytes_per_s``: rate of one link, one direction [B/s].
-    ``latency_ps``: latency of one hop [ps].
-    """
+    """A shape in which every two chips are joined by a link."""
 
     size: int
     bandwidth_bytes_per_s: int

@@ -165,8 +165,6 @@ class Links:
         axis of two, else 0.
     ``links`` (links,): number of parallel cables that the row stands for.
     ``tier`` (links,): axis or tier that the link belongs to, an index into ``tiers``.
-    ``tiers``: names of the axes or tiers.
-    ``nodes``: number of chips and switches.
     """
 
     src: IntArray

@@ -39,8 +39,6 @@ class Cable:
 class Sketch:
     """A graph as its nodes and cables.
 
-    ``nodes``: names of the chips and switches.
-    ``switches``: nodes that are switches.
     ``links``: parallel cables, sorted, from one node to another, by the pair of nodes.
     """
 

@@ -18,7 +18,6 @@ from topologies.shapes.limits import check_chips, check_link, check_size
 class Tier:
     """One tier of a tiered shape.
 
-    ``name``: name such as ``"rack"``.
     ``size``: number of chips that are joined in one group of this tier.
     ``bandwidth_bytes_per_s``: rate at which one chip can send into this tier, one direction [B/s].
     ``latency_ps``: latency of one hop, chip to chip or chip to switch [ps].

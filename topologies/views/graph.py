@@ -123,8 +123,6 @@ class EdgeKind:
     ``tier``: axis or tier of a scale-up link, ``adapter``, ``host``, or the layer below a Clos
         link.
     ``bandwidth_bytes_per_s``: rate of all parallel cables together, one direction [B/s].
-    ``latency_s``: latency of one hop [s].
-    ``links``: number of parallel cables that the edge stands for.
     ``lane``: number among parallel edges between the same two nodes.
     """
 

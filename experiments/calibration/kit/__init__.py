@@ -33,11 +33,8 @@ GPU_MACHINES = {
 class Manifest:
     """Record of a kit's chip and machine in its folder.
 
-    ``chip``: catalogue part.
-    ``flavour`` ("neuron", "cuda").
     ``cluster``: machine on which collectives and steps are measured.
     ``ranks_per_chip, cores``: logical cores of a chip; physical cores of a logical core.
-    ``files``: scripts of the kit.
     """
 
     chip: str

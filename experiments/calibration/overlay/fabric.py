@@ -62,10 +62,7 @@ def _is_share(name: Name) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Simulated:
-    """A collective that is simulated with varying constants of its machine.
-
-    ``catalogue``: values of the constants that are not varied.
-    """
+    """A collective that is simulated with varying constants of its machine."""
 
     machine: str
     chips: int

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def _algorithms() -> tuple[str, ...]:
-    """Names that ``--algorithm`` takes."""
     from cluster_sim.collectives.algorithms.registry import ALGORITHMS, AUTO, BEST
 
     return (AUTO, BEST, *ALGORITHMS)
@@ -379,7 +378,6 @@ def _show_side_by_side(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_side_by_side(run: Run, title: str, rows: list[dict[str, Any]]) -> None:
-    """Add the rows and a figure of bus bandwidth against size to a run directory."""
     import pandas as pd
 
     from experiments.figures.comparison import lines

@@ -25,12 +25,7 @@ LEAST_MEMORY_BYTES = 4 * 10**9
 
 @dataclass(frozen=True)
 class Step:
-    """A timed part of the work that every command does.
-
-    ``time_s``: wall-clock time [s].
-    ``usual_s``: time above which the step counts as slow [s].
-    ``remedy``: advice if the step is slow.
-    """
+    """A timed part of the work that every command does."""
 
     name: str
     time_s: float

@@ -261,12 +261,7 @@ CAVEAT = "80 % of measurements would lie between the two columns of 80 %."
 
 @dataclass(frozen=True)
 class Explained:
-    """Question of an experiment, its answer in a sentence, and a paragraph on how it was obtained.
-
-    ``question``: line that ``cluster-sim list experiments`` shows.
-    ``answer``: title of the experiment's figure.
-    ``method``: paragraph of :func:`about`.
-    """
+    """Question of an experiment, its answer in a sentence, and how it was obtained."""
 
     question: str
     answer: str

@@ -248,7 +248,6 @@ def _print(kind: str, rows: Rows) -> None:
 
 
 def _print_variants(_kind: str, rows: Rows) -> None:
-    """Print the contested quantities of each part, on a line or two."""
     by_part: dict[str, dict[str, None]] = {}
     for row in rows:
         part, _, quantity = row["name"].partition("=")[0].rpartition(".")
@@ -261,7 +260,6 @@ def _print_variants(_kind: str, rows: Rows) -> None:
 
 
 def _print_frameworks(_kind: str, rows: Rows) -> None:
-    """Print what each framework is and how well its measured rows are predicted."""
     shown = [[row["name"], row["title"], f"{row['measured_rows']:,}", _error(row)] for row in rows]
     print_table(
         "Training frameworks; `cluster-sim list frameworks NAME` shows all about one",
@@ -272,7 +270,6 @@ def _print_frameworks(_kind: str, rows: Rows) -> None:
 
 
 def _print_whole(_kind: str, rows: Rows) -> None:
-    """Print all about the frameworks whose names contain a text."""
     for row in rows:
         facts = {**row, "median_error": _error(row)}
         print_paragraphs(

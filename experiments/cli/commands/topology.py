@@ -103,7 +103,6 @@ def topology(
 
 
 def _check_room(name: str, edges: int) -> None:
-    """Refuse a graph that does not fit in memory."""
     from topologies.memory_limit import check_memory
 
     remedy = "Leave --graph out: nothing else that is printed needs it."
@@ -183,7 +182,6 @@ def _write(run: Run, machine: Cluster, document: Mapping[str, Any]) -> None:
 
 
 def _graphml(machine: Cluster) -> bytes:
-    """Return the whole graph in GraphML."""
     import networkx as nx
 
     from topologies.views.graph import graph

@@ -113,7 +113,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
 
 
 def _write_residuals(results: Sequence[Result], path: Path) -> None:
-    """Write the residuals of all compared rows, from which intervals are computed."""
     from experiments.validation.comparison.residuals import residuals
     from topologies.files.writing import whole_file
     from workloads.confidence.residuals import csv_lines

@@ -42,7 +42,6 @@ PLAIN = (bool, int, float, str, Path)
 class Stated:
     """Mark of a mapping parameter that receives the stated fields of a dataclass.
 
-    ``kind``: dataclass with described fields.
     ``required, without, searched``: fields that must be stated, fields that the command does not
         take, and fields whose values the command searches, so that they have no default.
     """
@@ -214,7 +213,6 @@ def _kind(hint: Any, option: Option) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without ``None``."""
     if get_origin(hint) in (UnionType, Union):
         return next(part for part in get_args(hint) if part is not NoneType)
     return hint

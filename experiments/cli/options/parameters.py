@@ -140,7 +140,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 
 def _flags(command: click.Command) -> set[str]:
-    """Spellings of all options of a command."""
     return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
 
 

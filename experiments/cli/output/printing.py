@@ -177,12 +177,10 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _terminal_width() -> int:
-    """Return the columns of the terminal, 80 where there is none."""
     from shutil import get_terminal_size
 
     return get_terminal_size((80, 24)).columns
 
 
 def _shows_styles() -> bool:
-    """Return whether standard output is a terminal that can show bold text."""
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")

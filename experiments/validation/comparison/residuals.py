@@ -185,7 +185,6 @@ def _chip(cluster: str) -> str:
 
 @cache
 def _crosses(cluster: str, chips: int) -> bool:
-    """Return whether a collective on so many chips crosses servers."""
     try:
         return machines_for(cluster, chips).domains > 1
     except InputError:
@@ -194,7 +193,6 @@ def _crosses(cluster: str, chips: int) -> bool:
 
 @cache
 def _model(name: str, precision: str) -> tuple[bool, str]:
-    """Return whether a served model has experts, and its family."""
     try:
         model = model_for(name)
         return model.experts is not None, model_family(model, precision)

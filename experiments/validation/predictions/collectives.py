@@ -145,7 +145,6 @@ def _of_library(library: str, values: Mapping[str, Any], catalogue: Catalogue) -
 
 
 def _provenance(whole: Cluster, algorithm: str) -> dict[str, str]:
-    """Grades of the inputs of the time."""
     if whole.plain or whole.catalogue is None:
         return {"links": "stated"}
     catalogue = whole.catalogue

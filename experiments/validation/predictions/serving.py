@@ -163,7 +163,6 @@ def _batching(values: Mapping[str, Any], cluster: Cluster, users: int, *, neuron
 
 
 def _check_scheduler(values: Mapping[str, Any], why: str) -> None:
-    """Refuse settings of a scheduler that would change nothing."""
     for name in SCHEDULER:
         if values.get(name) is not None:
             raise InputError(f"{name} {values[name]}: {why}. Leave it empty.")

@@ -171,7 +171,6 @@ def _padded(row: Cells) -> Cells:
 
 
 def _multiple(size: int, of: int) -> int:
-    """Smallest multiple that is not below the size."""
     return -(-size // of) * of
 
 

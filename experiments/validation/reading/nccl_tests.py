@@ -45,7 +45,6 @@ class Measured:
     ``time_s`` (rows,): out of place, where both are printed [s].
     ``bandwidth_unit``: ``GB/s`` or ``GiB/s``: unit of the printed algorithm bandwidth, found from
         sizes and times; empty if it is not printed.
-    ``failed``: rows that the tool printed without a result.
     """
 
     collective: str | None

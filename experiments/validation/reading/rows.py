@@ -24,7 +24,6 @@ class Row:
     ``line``: number of its last line in the file, from 1.
     ``cells``: as read, columns that are not ours included.
     ``values``: values of our columns; None where a cell is empty or the file has no such column.
-    ``mistakes``: mistakes of the row: column, value, remedy.
     """
 
     line: int
