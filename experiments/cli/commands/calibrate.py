@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.reports.idle import idle_entry, idle_sentences
-from topologies.options import option, setting
+from topologies.errors import InputError
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     from experiments.calibration.kit import Manifest
@@ -27,13 +28,11 @@ if TYPE_CHECKING:
 class MeasurementInputs:
     """Measurements, and the machine on which they were taken."""
 
-    file: tuple[Path, ...] = field(
-        metadata=option(
-            "Output of nccl-tests, nccom-test or neuron-profile, rows of kernels or training "
-            "steps, or the folder of a kit (`measure-kit` writes one); may be several",
-            metavar="FILE|DIR…",
-            argument=True,
-        )
+    file: tuple[Path, ...] = required(
+        "Output of nccl-tests, nccom-test or neuron-profile, rows of kernels or training "
+        "steps, or the folder of a kit (`measure-kit` writes one); may be several",
+        metavar="FILE|DIR…",
+        argument=True,
     )
     cluster: str | None = setting(
         None, "Machine of the measurements, without a count", metavar="NAME", default="the kit's"
@@ -84,7 +83,6 @@ def _fabric(
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
     from experiments.calibration.overlay.constants import overlay_text
     from experiments.calibration.overlay.fabric import fit
-    from topologies.errors import InputError
     from topologies.files.writing import whole_file
 
     if inputs.cluster is None:
@@ -147,7 +145,6 @@ def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str
 def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
     """Return whether ``--collective`` chooses among several tables of a file."""
     from experiments.calibration.overlay.measurements import read_measurements
-    from topologies.errors import InputError
 
     try:
         return len(read_measurements(inputs.file)) != len(measured)
@@ -258,12 +255,10 @@ def _groups_document(groups: Sequence[Group], count: int) -> dict[str, Any]:
 class KitInputs:
     """Folder and chip of a kit."""
 
-    folder: Path = field(
-        metadata=option("A new folder for the scripts and results", metavar="DIR", argument=True)
+    folder: Path = required(
+        "A new folder for the scripts and results", metavar="DIR", argument=True
     )
-    chip: str = field(
-        metadata=option("Chip to measure: trn1, trn2, trn3 or a GPU such as h200", metavar="CHIP")
-    )
+    chip: str = required("Chip to measure: trn1, trn2, trn3 or a GPU such as h200", metavar="CHIP")
 
 
 def measure_kit(inputs: KitInputs, call: Invocation) -> None:

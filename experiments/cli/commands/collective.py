@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from experiments.cli.output.printing import print_rows
 from experiments.reports.formatting import Column
 from experiments.reports.idle import idle_entry, idle_sentences
 from topologies.errors import InputError, suggestion
-from topologies.options import option, setting
+from topologies.options import required, setting
+from topologies.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from cluster_sim.collectives import Group
@@ -43,13 +44,11 @@ def _algorithms() -> tuple[str, ...]:
 class CollectiveInputs:
     """A collective: operation, sizes, algorithm."""
 
-    op: str = field(
-        metadata=option(
-            "Operation: all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, "
-            "broadcast or permute",
-            metavar="OP",
-            argument=True,
-        )
+    op: str = required(
+        "Operation: all-reduce, all-gather, reduce-scatter, all-to-all, all-to-all-v, "
+        "broadcast or permute",
+        metavar="OP",
+        argument=True,
     )
     size: str | None = setting(
         None,
@@ -79,13 +78,11 @@ class CollectiveInputs:
         "Skew of an all-to-all-v: rank j receives bytes in proportion to (j + 1)^-SKEW; 0 is even",
     )
     ideal: bool = setting(False, "Use the rates and latencies of links alone, without efficiencies")
-    fault: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Cable, link, adapter or other resource that dies or slows down, such as "
-            "cable:0-1@5us:dead or tx:5@0s:slow=1/2; may be repeated",
-            metavar="RESOURCE@TIME:dead|slow=P/Q",
-        ),
+    fault: tuple[str, ...] = setting(
+        (),
+        "Cable, link, adapter or other resource that dies or slows down, such as "
+        "cable:0-1@5us:dead or tx:5@0s:slow=1/2; may be repeated",
+        metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
     sbuf: bool = setting(False, "Keep buffers in the cores' scratchpads (SBUF) instead of in HBM")
 
@@ -581,8 +578,6 @@ def beside_best(
 
 def tell_switches(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a remark on every row that is slower than necessary by the runtime's choice."""
-    from topologies.units import format_bytes, format_seconds
-
     for row in rows:
         if row.get("best_time_s") is not None:  # rows beside measurements all have the column
             other = " or ".join(name for name in row["switches"] if name != row["algorithm"])

@@ -28,6 +28,7 @@ from experiments.cli.options.parameters import click_parameter
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.process import load_matplotlib
 from experiments.cli.registry import Entry, LazyGroup
+from experiments.reports.formatting import constants, table_text
 from experiments.reports.run_record import plain
 from experiments.scripts.registry import EXPERIMENTS, Experiment
 from experiments.scripts.support.parameters import PARAMETERS
@@ -278,8 +279,6 @@ def print_experiment(explained: Explained, rows: Table) -> None:
 
     Columns that tell rows apart come first, and again beside columns that do not fit.
     """
-    from experiments.reports.formatting import constants, table_text
-
     same, rest = constants(rows)
     keys = row_keys(rest)
     ordered = Table({name: rest.columns[name] for name in _first(keys, list(rest.columns))})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.options.invocation import Invocation
-from topologies.options import option, setting
+from topologies.errors import InputError
+from topologies.options import required, setting
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")
@@ -20,10 +21,8 @@ TITLE = "cluster-sim explore"
 class ExploreInputs:
     """Run directories, and the page that shows them."""
 
-    runs: tuple[Path, ...] = field(
-        metadata=option(
-            "Run directories of train, collective or sweep", metavar="RUN…", argument=True
-        )
+    runs: tuple[Path, ...] = required(
+        "Run directories of train, collective or sweep", metavar="RUN…", argument=True
     )
     port: int = setting(5006, "Port of the page on this machine", least=1, most=65535)
     knobs: int = setting(
@@ -72,8 +71,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
 
 def check_free(port: int) -> None:
     """Refuse a port on which another program serves, before anything is computed."""
-    from topologies.errors import InputError
-
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -6,13 +6,14 @@ import inspect
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_paragraphs, print_table
-from topologies.options import option, setting
+from topologies.errors import InputError, suggestion
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
@@ -198,16 +199,12 @@ CATALOGUED = ("clusters", "variants", "prices")
 class ListInputs:
     """The kind of names to list, and a text that they contain."""
 
-    kind: str = field(
-        metadata=option("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
-    )
+    kind: str = required("Names to list", choices=tuple(KINDS), metavar="KIND", argument=True)
     text: str = setting(
         "", "Only names that contain this text, such as trn2", metavar="[TEXT]", argument=True
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError, suggestion
-
         if self.kind not in KINDS:
             near = suggestion(self.kind, KINDS)
             raise InputError(f"{self.kind[:80]!r} cannot be listed.{near} Use {', '.join(KINDS)}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,8 @@ from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_table, print_text
 from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.idle import option_name
-from topologies.options import option
+from topologies.errors import InputError
+from topologies.options import setting
 from topologies.units import format_seconds
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
@@ -35,50 +36,35 @@ if TYPE_CHECKING:
 class SearchInputs(Conditions):
     """The extent of the search, and the plans that it shows."""
 
-    top: int = field(default=10, metadata=option("Number of plans to show", least=1))
-    finalists: int | None = field(
-        default=None,
-        metadata=option("Number of plans to simulate in full", least=1, default="twice --top"),
+    top: int = setting(10, "Number of plans to show", least=1)
+    finalists: int | None = setting(
+        None, "Number of plans to simulate in full", least=1, default="twice --top"
     )
-    each: str | None = field(
-        default=None,
-        metadata=option(
-            "Keep only the best plan for each combination of these fields, such as tp,pp or "
-            "recompute",
-            metavar="FIELDS",
-        ),
+    each: str | None = setting(
+        None,
+        "Keep only the best plan for each combination of these fields, such as tp,pp or recompute",
+        metavar="FIELDS",
     )
-    objective: str = field(
-        default="time",
-        metadata=option(
-            "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
-        ),
+    objective: str = setting(
+        "time", "Quantity by which simulated plans are ranked", choices=("time", "cost", "energy")
     )
-    memory_margin: float = field(
-        default=0.0,
-        metadata=option("Share of a rank's memory that a plan must leave free, such as 0.1"),
+    memory_margin: float = setting(
+        0.0, "Share of a rank's memory that a plan must leave free, such as 0.1"
     )
-    with_plan: str | None = field(
-        default=None,
-        metadata=option(
-            "Rank your own plan beside the others: a file as --plan of train takes it, or its "
-            "options in quotes, such as '--tp 8 --pp 4'. Its precision, framework and the like "
-            "hold for all plans",
-            metavar="FILE|OPTIONS",
-            name="with",
-        ),
+    with_plan: str | None = setting(
+        None,
+        "Rank your own plan beside the others: a file as --plan of train takes it, or its "
+        "options in quotes, such as '--tp 8 --pp 4'. Its precision, framework and the like "
+        "hold for all plans",
+        metavar="FILE|OPTIONS",
+        name="with",
     )
-    lnc: int | None = field(
-        default=None,
-        metadata=option("Physical cores of one logical NeuronCore (Trainium2 and 3)"),
-    )
-    best: Path | None = field(
-        default=None,
-        metadata=option(
-            "Write the best plan to this file, for train --plan",
-            metavar="FILE.yaml",
-            recorded=False,
-        ),
+    lnc: int | None = setting(None, "Physical cores of one logical NeuronCore (Trainium2 and 3)")
+    best: Path | None = setting(
+        None,
+        "Write the best plan to this file, for train --plan",
+        metavar="FILE.yaml",
+        recorded=False,
     )
 
 
@@ -171,7 +157,6 @@ def _search(
     catalogue: Catalogue,
     call: Invocation,
 ) -> Search:
-    from topologies.errors import InputError
     from workloads.search import search
     from workloads.search.own_plan import own_plan
     from workloads.training.usual_plan import complete
@@ -217,7 +202,6 @@ OF_ONE_PLAN = ("global_batch", "stage_layers", "recompute_every")
 def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the user's own plan, from a file or from options in one text."""
     from experiments.cli.options.from_fields import as_options
-    from topologies.errors import InputError
     from workloads.training.plan.plan_file import field_value, read_plan
 
     mine: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from cluster_sim.progress import progress_bars
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_json, print_table
+from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from topologies.options import option, setting
+from topologies.errors import shown, suggestion
+from topologies.files.table import Table
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,10 +27,8 @@ MOST_COLUMNS = 10
 class SweepInputs:
     """A study, and the processes that run it."""
 
-    study: Path = field(
-        metadata=option(
-            "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
-        )
+    study: Path = required(
+        "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
     )
     workers: int | None = setting(None, "Number of processes", least=1, default="one a processor")
     dask: str | None = setting(
@@ -75,10 +76,6 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
 
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
-    from experiments.reports.formatting import table_text
-    from topologies.errors import shown, suggestion
-    from topologies.files.table import Table
-
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
         if name not in names:  # columns are known only now; the results are shown all the same

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
-from topologies.options import option
+from experiments.reports.formatting import value_text
+from topologies.options import setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,9 +69,7 @@ _NOTICE_AFTER_S = 2.0
 class GraphInputs:
     """Option to build the graph of the cluster."""
 
-    graph: bool = field(
-        default=False, metadata=option("Build the networkx graph as well, and time it")
-    )
+    graph: bool = setting(False, "Build the networkx graph as well, and time it")
 
 
 def topology(
@@ -156,8 +155,6 @@ def _print(document: Mapping[str, Any]) -> None:
 
 def _rows(key: str, label: str, document: Mapping[str, Any]) -> list[list[str]]:
     """Rows of one measure: one for a value, one for each entry of a mapping, none if it is zero."""
-    from experiments.reports.formatting import value_text
-
     value = document[key]
     if not value:
         return []

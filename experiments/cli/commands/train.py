@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,10 +20,12 @@ from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.assumed import left_out_framework
+from experiments.reports.formatting import table_text
 from experiments.reports.idle import idle_sentences
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
-from topologies.options import option, setting
+from topologies.errors import InputError, suggestion
+from topologies.options import setting
+from topologies.units import format_seconds
 from workloads.models.model import Model
 from workloads.options.job import TokensInputs
 from workloads.training.frameworks.conditions import Conditions
@@ -85,13 +87,11 @@ class RunInputs:
         "Slow rank, such as 17:1.2 for one that takes 1.2 times as long; may be repeated",
         metavar="RANK:FACTOR",
     )
-    fault: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "Cable, adapter, chip, server, or resource by its name in the trace, that dies or "
-            "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
-            metavar="RESOURCE@TIME:dead|slow=P/Q",
-        ),
+    fault: tuple[str, ...] = setting(
+        (),
+        "Cable, adapter, chip, server, or resource by its name in the trace, that dies or "
+        "slows down, such as cable:0-1@0s:slow=1/2 or engine:0@1ms:dead; may be repeated",
+        metavar="RESOURCE@TIME:dead|slow=P/Q",
     )
     iterations: int = setting(
         1, "Steps to simulate in a row; results are the mean of a step", least=1, most=1000
@@ -107,8 +107,6 @@ class RunInputs:
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError, suggestion
-
         if self.level not in LEVELS:
             near = suggestion(self.level, LEVELS)
             raise InputError(f"--level {self.level!r} is none of {', '.join(LEVELS)}.{near}")
@@ -131,7 +129,6 @@ def train(
     --cluster A,B,C, are compared side by side.
     """
     from experiments.reports.training import document, write
-    from topologies.units import format_seconds
     from workloads.training.plan.plan_file import read_any_plan
 
     names = cluster_names(inputs.cluster)
@@ -282,7 +279,6 @@ def _explained(run: Iteration) -> dict[str, Any]:
 
 
 def _print_explained(run: Iteration) -> None:
-    from experiments.reports.formatting import table_text
     from workloads.training.explain import input_table, step_table
 
     print_table("Steps of one rank of each stage", *table_text(step_table(run)), left=3)

@@ -15,6 +15,8 @@ from cluster_sim.progress import progress
 from experiments.cli.options.inputs import CatalogueInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.formatting import value_text
+from topologies.errors import InputError
 from topologies.options import setting
 
 if TYPE_CHECKING:
@@ -72,7 +74,6 @@ def validate(wanted: ValidationInputs, catalogue_inputs: CatalogueInputs, call: 
     from experiments.validation.reading.tables import misses, tables
     from experiments.validation.reading.tables import table as named
     from experiments.validation.validate import validate_as_user, validate_each
-    from topologies.errors import InputError
 
     catalogue = catalogue_inputs.read()
 
@@ -203,8 +204,6 @@ MOST_PRINTED = 40
 
 
 def _print_rows(result: Result) -> None:
-    from experiments.reports.formatting import value_text
-
     rows = list(enumerate(result.rows, start=1))
     title = f"{result.name}: predicted beside published"
     if len(rows) > MOST_PRINTED:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topologies.options import option, setting
+from topologies.errors import InputError
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +52,6 @@ class CatalogueInputs:
         """
         from topologies.clusters.machines import machine_of
         from topologies.clusters.names import cluster
-        from topologies.errors import InputError
         from workloads.economics import one_kind_of_price
 
         catalogue, machines = self.read(*names), dict[str, None]()
@@ -70,7 +70,6 @@ class CatalogueInputs:
         Neither changes anything; but a file may be meant for several machines.
         """
         from topologies.clusters.machines import UNIT_OF, machines, parts_of
-        from topologies.errors import InputError
 
         stems = [name.partition(":")[0] for name in clusters]
         here = {UNIT_OF.get(stem, stem) for stem in stems}
@@ -110,8 +109,6 @@ class CatalogueInputs:
 
     def check_used(self, cluster: Cluster) -> None:
         """Check that a cluster has numbers of the catalogue, which a plain shape has not."""
-        from topologies.errors import InputError
-
         if not cluster.plain or cluster.scale_out is not None:
             return
         for name, value in {"--variant": self.variant, "--catalogue": self.catalogue}.items():
@@ -126,12 +123,10 @@ class CatalogueInputs:
 class MachineInputs:
     """A cluster of any form, plain shapes included, by position."""
 
-    cluster: str = field(
-        metadata=option(
-            "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
-            metavar="CLUSTER",
-            argument=True,
-        )
+    cluster: str = required(
+        "Named machine (trn2-ultraserver:16), plain shape (ring:8) or YAML file",
+        metavar="CLUSTER",
+        argument=True,
     )
     bandwidth: str | None = setting(
         None, "Bandwidth of each directed link of a plain shape, such as 100GB/s"
@@ -163,8 +158,6 @@ class SeveralMachines(MachineInputs):
     )
 
     def __post_init__(self) -> None:
-        from topologies.errors import InputError
-
         if bool(self.cluster) == bool(self.clusters):
             both = "are both given" if self.cluster else "are both missing"
             raise InputError(f"CLUSTER and --cluster {both}. Give one, such as trn2.48xlarge.")
@@ -191,10 +184,8 @@ class SeveralMachines(MachineInputs):
 class ModelOnCluster:
     """A model and the cluster that runs it."""
 
-    model: str = field(
-        metadata=option("Named model (`cluster-sim list models`) or path of a config.json")
-    )
-    cluster: str = field(metadata=option("Named machine or YAML file, such as trn2-ultraserver:16"))
+    model: str = required("Named model (`cluster-sim list models`) or path of a config.json")
+    cluster: str = required("Named machine or YAML file, such as trn2-ultraserver:16")
 
     def read_model(self) -> Model:
         """Read the model."""

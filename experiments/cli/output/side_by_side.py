@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.certainty import ratio_sentences, ratios, value_at
+from experiments.reports.formatting import value_text
 from experiments.reports.idle import idle_sentences
 from topologies.errors import InputError
 
@@ -124,8 +126,6 @@ def document(rows: Rows, command: str = "", prices: str = "") -> dict[str, Any]:
 
     With the name of a ``command`` also the ratios of its clusters, and what basis ``prices`` have.
     """
-    from experiments.reports.certainty import ratios
-
     good = [row for row in rows if row["status"] == "ok"]
     first = good[0]
     ends = first.get("interval") or {"low": first["low"], "high": first["high"], "level": 0.8}
@@ -146,8 +146,6 @@ def flat_step(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def flat_serving(row: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten a replica's document to numbers, for a table."""
-    from experiments.reports.certainty import value_at
-
     return {"cluster": row["cluster"], **{place: value_at(row, place) for place, _ in SERVING}}
 
 
@@ -177,9 +175,6 @@ def _show_columns(
     lines: Sequence[tuple[str, str]],
 ) -> None:
     """Print a line for each number with a column for each cluster, and what is said of them."""
-    from experiments.reports.certainty import ratio_sentences
-    from experiments.reports.formatting import value_text
-
     cells = [
         [heading, *("–" if row[name] is None else value_text(name, row[name]) for row in flat)]
         for name, heading in lines
@@ -217,8 +212,6 @@ def write_serving(run: Run, title: str, answer: Mapping[str, Any]) -> None:
 
 def _said(answer: Mapping[str, Any]) -> str:
     """Return what is said of the ratios and prices of an answer."""
-    from experiments.reports.certainty import ratio_sentences
-
     return " ".join((*ratio_sentences(answer["ratios"]), answer.get("prices", "")))
 
 
