@@ -77,11 +77,9 @@ def checked(**remedies: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             hints = _hints(function)
             refuse_misfit(function, args, kwargs)
             for name, value in signature.bind(*args, **kwargs).arguments.items():
-                hint = hints[name]
-                several = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-                if several:
+                if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
                     stated = {key: item for key, item in value.items() if item is not None}
-                    _check_each(stated, hint, remedies)
+                    _check_each(stated, hints[name], remedies)
                 else:
                     _check_each({name: value}, hints, remedies)
             return function(*args, **kwargs)
@@ -210,7 +208,12 @@ def _check_each(
 ) -> None:
     """Check values by the types of the same names; a name without a type may have any value."""
     for name, value in values.items():
-        _check(name, value, hints.get(name, Any), remedies.get(name))
+        hint = hints.get(name, Any)
+        if not _matches(value, hint):
+            raise wrong_type(name, value, remedies.get(name) or f"Pass {_in_words(hint)}.")
+        least = _least(hint)
+        if least is not None and isinstance(value, Real) and value < least:
+            raise InputError(f"{name} is {value}; it must be {least} or more.")
 
 
 def _resolved(name: str, annotation: Any, scope: Mapping[str, Any]) -> Any:
@@ -240,14 +243,6 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
             hint = get_type_hints(keywords, include_extras=True) if is_typeddict(keywords) else {}
         hints[name] = hint
     return hints
-
-
-def _check(name: str, value: object, hint: Any, remedy: str | None) -> None:
-    if not _matches(value, hint):
-        raise wrong_type(name, value, remedy or f"Pass {_in_words(hint)}.")
-    least = _least(hint)
-    if least is not None and isinstance(value, Real) and value < least:
-        raise InputError(f"{name} is {value}; it must be {least} or more.")
 
 
 def _least(hint: Any) -> int | None:
