@@ -18,10 +18,8 @@ from typing import Any
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, shown, suggestion
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.limits import MAX_CHIPS
+from topologies.shapes.basic import MAX_CHIPS, Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.shapes.tiered import Tier, Tiered
 from topologies.units import PS_PER_NS
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")

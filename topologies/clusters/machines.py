@@ -9,9 +9,8 @@ from topologies.catalogue.families import PREFIX
 from topologies.catalogue.reader import NAME
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Tier, Tiered, Torus
 from topologies.shapes.scale_out import ScaleOut
-from topologies.shapes.tiered import Tier, Tiered
 
 
 def torus(catalogue: Catalogue, machine: str, chip: str) -> Torus:

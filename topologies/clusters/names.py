@@ -13,9 +13,17 @@ from topologies.catalogue.catalogue import Catalogue, choose
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import chips_per_server, machine_fabric, machine_shape, machines
 from topologies.errors import InputError, check_type, shown, suggestion
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.limits import MAX_CHIPS, check_chips, check_size
+from topologies.shapes.basic import (
+    MAX_CHIPS,
+    Axis,
+    Clos,
+    FullMesh,
+    Shape,
+    Switch,
+    Torus,
+    check_chips,
+    check_size,
+)
 from topologies.units import parse_ps, parse_rate
 
 RAINIER = "rainier"

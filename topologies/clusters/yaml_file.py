@@ -20,11 +20,18 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import fabric_from
 from topologies.errors import InputError, shown, suggestion
 from topologies.files.yaml_documents import read_yaml, rule
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.limits import MAX_CHIPS
+from topologies.shapes.basic import (
+    MAX_CHIPS,
+    Axis,
+    Clos,
+    FullMesh,
+    Shape,
+    Switch,
+    Tier,
+    Tiered,
+    Torus,
+)
 from topologies.shapes.scale_out import ScaleOut
-from topologies.shapes.tiered import Tier, Tiered
 from topologies.units import parse_ps, parse_rate, si
 
 

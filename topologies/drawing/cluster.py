@@ -11,10 +11,8 @@ from topologies.drawing.marks import CHIP, COLOURS, QUIET, SWITCH, box, note, ra
 from topologies.drawing.switched import draw_clos, draw_mesh, draw_switch, draw_tiered
 from topologies.drawing.torus import draw_torus, has_stubs
 from topologies.routing.scale_out import clos
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
+from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.scale_out import Layer, ScaleOut
-from topologies.shapes.tiered import Tiered
 from topologies.views.measures import Measures, measure
 
 

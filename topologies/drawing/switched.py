@@ -21,10 +21,8 @@ from topologies.drawing.marks import (
     note,
     shown,
 )
-from topologies.shapes.basic import FullMesh, Switch
-from topologies.shapes.clos import Clos
+from topologies.shapes.basic import Clos, FullMesh, Switch, Tier, Tiered
 from topologies.shapes.links import clos_ends
-from topologies.shapes.tiered import Tier, Tiered
 
 _MOST_AROUND = 72
 """Most chips that are drawn on a circle."""

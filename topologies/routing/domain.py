@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
+from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.links import DOWN, UP, axis_links, coordinates, single_routes, strides
-from topologies.shapes.tiered import Tiered
 
 TABLES_KEPT = 8
 """Tables of the places along an axis that are kept: groups of one cluster ask for the same."""

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import BoolArray, IntArray
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import LAYER_NAMES, Clos
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import LAYER_NAMES, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 
 
 @dataclass(frozen=True, eq=False)

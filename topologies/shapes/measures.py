@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
-from topologies.shapes.clos import Clos
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Axis, Clos, FullMesh, Shape, Switch, Tier, Tiered, Torus
 
 
 @dataclass(frozen=True)

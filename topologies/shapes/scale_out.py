@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from topologies.errors import InputError
-from topologies.shapes.limits import check_link, check_size
+from topologies.shapes.basic import check_link, check_size
 
 LAYERS_KEPT = 64
 """Results of :func:`layers` that are kept: every group of a cluster asks for the same."""

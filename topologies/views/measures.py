@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos
-from topologies.shapes.basic import FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.measures import (
     all_to_all_bytes_per_s,
     bisection,
@@ -17,7 +17,6 @@ from topologies.shapes.measures import (
     scale_up_bytes_per_s,
     switch_hops,
 )
-from topologies.shapes.tiered import Tiered
 
 _PEAK = "_peak"
 _NOT_COUNTED = ("sparse", "vector", "int8")

@@ -74,7 +74,11 @@ DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
 
 
 def filled(values: Cells) -> Stated:
-    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated."""
+    """Fill empty cells of the model and its sizes; cells of the plan stay as they are stated.
+
+    A measured plan did run, so none is refused here for a remainder: frameworks pad sizes and round
+    batches.
+    """
     row = {**values}
     for name, limit in MOST.items():
         if row[name] > limit:
