@@ -7,9 +7,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from topologies.clusters.cluster import Cluster
+from topologies.drawing.domain import (
+    draw_clos,
+    draw_mesh,
+    draw_switch,
+    draw_tiered,
+    draw_torus,
+    has_stubs,
+)
 from topologies.drawing.marks import CHIP, COLOURS, QUIET, SWITCH, box, note, rate_text, time_text
-from topologies.drawing.switched import draw_clos, draw_mesh, draw_switch, draw_tiered
-from topologies.drawing.torus import draw_torus, has_stubs
 from topologies.routing.scale_out import clos
 from topologies.shapes.basic import Clos, FullMesh, Shape, Switch, Tiered, Torus
 from topologies.shapes.scale_out import Layer, ScaleOut

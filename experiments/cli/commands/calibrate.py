@@ -81,13 +81,13 @@ def _fabric(
     inputs: MeasurementInputs, measured: Measured, catalogue: Catalogue, call: Invocation
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
+    from experiments.calibration.overlay.combined import fit_fabric
     from experiments.calibration.overlay.constants import overlay_text
-    from experiments.calibration.overlay.fabric import fit
     from topologies.files.writing import whole_file
 
     if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
-    fitted = fit(
+    fitted = fit_fabric(
         measured,
         inputs.cluster,
         catalogue,
