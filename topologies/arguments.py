@@ -36,7 +36,6 @@ R = TypeVar("R")
 T = TypeVar("T", bound=Callable[..., Any])
 NUMBERS = {int: (Integral, "a whole number"), float: (Real, "a number")}
 WORDS = {bool: "True or False", str: "text", NoneType: "None"}
-"""Words for types that a message names."""
 
 
 @dataclass(frozen=True)

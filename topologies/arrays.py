@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.integer[Any]]
-"""Array of whole numbers of any width."""
 FloatArray = npt.NDArray[np.float64]
-"""Array of floats."""
 BoolArray = npt.NDArray[np.bool_]
-"""Array of truth values."""
 MULTIPLIER = 6364136223846793005
 """Odd number whose powers differ in all bits: the multiplier of Knuth's MMIX generator."""
 

@@ -70,7 +70,6 @@ REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EMFILE: "Run fewer at once.",
 }
-"""Remedies for errors of the operating system, by their number."""
 
 
 def system_reason(fault: OSError | ValueError) -> str:

@@ -57,7 +57,6 @@ _USUAL = ("B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "us", "ms", "min", "
 _USUAL_RATES = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "GiB/s", "Gbit/s", "Tbit/s")
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\D*?)\s*", re.ASCII)
 _LONGEST = 60
-"""Most characters of a quantity."""
 _LARGEST_EXPONENT = 40
 """Largest power of ten of a number, beyond which exact arithmetic would take long."""
 _ROUNDING = Fraction(1, 2000)

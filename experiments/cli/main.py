@@ -28,7 +28,6 @@ EXAMPLES = (
     "cluster-sim serve --model llama-3.1-70b --cluster trn2.48xlarge --tp 16",
     "cluster-sim fleet --model llama-3.1-8b --demand azure-code --days 1",
 )
-"""Commands below the help page of the program."""
 
 
 def _print_version(ctx: click.Context, _parameter: object, wanted: bool) -> None:

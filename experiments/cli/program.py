@@ -43,4 +43,3 @@ def parameters(command: Any) -> dict[str, Parameter]:
 
 
 PROGRAM = program_of(app, NOT_IN_A_STUDY)
-"""``cluster-sim`` itself."""

@@ -21,7 +21,6 @@ STACK = (
 )  # fmt: skip
 """Roles from the bottom of the stack."""
 LABELS = {"batch": "batch requests", "paused": "paused in place"}
-"""Names of roles in the legend that differ from those in tables."""
 STEP_MINUTES = 15
 """Minutes over which curves are averaged."""
 SMALLEST = 0.002

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from workloads.fleet.lending.answer import Loan
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
-"""Confidences that are drawn, the lowest first."""
 
 
 def loan_figure(loan: Loan) -> Figure:

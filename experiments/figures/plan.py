@@ -48,7 +48,6 @@ FINER = (
 OF_PIPELINES = ("vpp", "schedule", "stage_layers", "order")
 """Fields without a meaning in a plan without a pipeline."""
 SAID_AS = {"stage_layers": "layers", "sequence_parallel": "sequence parallel"}
-"""Names of fields in a label, where they differ."""
 SHORT = 8
 """Largest ratio of the ends of a logarithmic axis for which more of its ticks are labelled."""
 RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0

@@ -11,7 +11,6 @@ from topologies.units import format_seconds
 from workloads.confidence.sensitivity import Sensitivity
 
 MOST_BARS = 12
-"""Most numbers that are drawn; the effects of the others are smaller."""
 LOW_COLOUR, HIGH_COLOUR = "#4477aa", "#ee6677"
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from workloads.serving import Served, Slo
 
 SHOWN = (50, 90, 99)
-"""Percentiles that are marked."""
 
 
 def latencies(served: Served, limits: Slo, title: str = "") -> Figure:

@@ -34,10 +34,8 @@ NAMES: Mapping[str, str] = {
     "host": "host issues work",
     "other": "other",
 }
-"""Name of each part of the breakdown in a legend."""
 
 INCHES_A_LETTER = 0.068
-"""Width of a letter in a bar [inches]."""
 ABOVE_BAR = -0.45
 """Vertical place of an interval, in rows: the bar is row 0 and extends from -0.33 to 0.33."""
 MARK: Mapping[str, Any] = {

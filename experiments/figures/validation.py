@@ -18,7 +18,6 @@ MOST_DECADES = 1.7
 """Longest axis, in powers of ten, that has labels at 2 and 5 as well."""
 MOST_TICKS = 7
 STEP = 5.0
-"""Width of a bar of the histogram [%]."""
 
 
 def scatter(compared: Sequence[Mapping[str, Any]], title: str, group: str = "") -> Figure:

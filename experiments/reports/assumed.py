@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
 NAMED = ("framework", "runtime", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
-"""Fields in the order in which they are named."""
 
 
 def assumed_document(step: Iteration) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from topologies.files.table import Table, as_number, read_csv
 Block = dict[str, Any]
 MOST_ROWS = 500
 LARGEST_SHOWN_BYTES = 2**26
-"""Size of the largest file that is shown [B]."""
 ADDITIVE = ("_s", "_ps", "_hours")
 """Units of objects whose parts are shares of a whole."""
 

@@ -18,7 +18,6 @@ Document = Mapping[str, Any]
 FAULTS = (KeyError, ValueError, TypeError, ArithmeticError, IndexError, AttributeError)
 """Errors that results of unknown origin may cause; the page then does without a finding."""
 LONGEST = 240
-"""Most characters of a title."""
 
 ANSWERS: Mapping[str, tuple[str, ...]] = {
     "train": ("iteration_s", "mfu", "tokens_per_s_per_chip", "memory_bytes.total",

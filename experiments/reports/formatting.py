@@ -146,7 +146,6 @@ def unit_of(name: str) -> str:
 ABBREVIATIONS = frozenset(
     {"hbm", "hfu", "itl", "kv", "mfu", "nic", "sbuf", "slo", "tpot", "ttft", "usd"}
 )
-"""Words of names that people write in capitals."""
 
 
 def heading(name: str) -> str:

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 LONGEST_IN_LEAD = 40
-"""Most characters of an input that is shown in the line below the title."""
 UNIT = re.compile(r"(\d) ([a-zA-Zµ%/]+)")
 """Pattern of a number and its unit, between which a line must not break."""
 REDRAWN = "step_time_breakdown"

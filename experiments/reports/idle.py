@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 OPTIONS = {"bucket_bytes": "bucket"}
-"""Options whose names differ from the fields that they set."""
 
 
 def option_name(field: str) -> str:

@@ -256,9 +256,7 @@ def _number(value: float | None, unit: float) -> str:
 
 
 ALWAYS = ("tp", "pp", "dp", "microbatch")
-"""Fields that every table of plans shows."""
 HEADS = {"microbatch": "mb", "sequence_parallel": "sp", "stage_layers": "layers"}
-"""Headings of fields, where they differ from the names."""
 
 
 def _field(finalist: Finalist, name: str) -> str:

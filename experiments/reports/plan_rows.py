@@ -170,7 +170,6 @@ BRIEF = (
     "recompute", "order", "overlap", "global_batch", "seq", "estimate_s", "iteration_s",
     "low_s", "high_s", "mfu", "memory_total_bytes", *(f"{part}_s" for part in PARTS),
 )  # fmt: skip
-"""Most important columns of :func:`frame`."""
 
 
 def brief(search: Search, top: int) -> pd.DataFrame:
@@ -182,4 +181,3 @@ def brief(search: Search, top: int) -> pd.DataFrame:
 
 
 DEFAULTS = ParallelPlan()
-"""Plan with every field at its default."""

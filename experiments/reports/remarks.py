@@ -198,7 +198,6 @@ LARGE = 1 / 3
 UNEXPLAINED = ("scheduling", "other")
 """Parts of a step without a mechanism."""
 OF_A_SEARCH: tuple[Callable[[Iteration], Iterator[str]], ...] = (_searched, _faster)
-"""Remarks on how the plan of a step was chosen."""
 CHECKS: tuple[Callable[[Checked], Iterator[str]], ...] = (
     _large_batch,
     _full_memory,

@@ -14,13 +14,10 @@ from topologies.errors import InputError, system_reason
 from topologies.files.reading import check_regular
 
 RECORD = "run.json"
-"""File with the inputs, digests and contents of a run."""
 REPORT = "report.html"
-"""Page that shows a run."""
 FORMAT = 1
 """Version of the record that this module writes and reads."""
 LARGEST_RECORD_BYTES = 2**24
-"""Size of the largest record that is read [B]."""
 MODEL_CONFIG = "config.json"
 """File that describes a model in its directory."""
 

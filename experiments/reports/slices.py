@@ -22,7 +22,6 @@ MOST_MOMENTS = 24_000
 LEAST_BUSY = 0.05
 """Share of a moment below which a lane counts as idle."""
 DIGITS = 7
-"""Significant digits of times."""
 
 
 def slices(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MACHINES = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver")
 MOST_SLOWDOWN = 30.0
-"""Upper end of the axis; slower algorithms are no choice."""
 
 
 def run(

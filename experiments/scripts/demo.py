@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 FIGURE = "step_time_breakdown"
-"""Name of the figure, as in a run directory of ``cluster-sim train``."""
 
 
 STATED = {"framework": "neuronx", "recompute": "selective", "zero": 1, "vpp": 1}

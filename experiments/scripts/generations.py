@@ -48,7 +48,6 @@ SLICES: dict[str, tuple[int, ...]] = {
 """Chips along each axis of the slice of a larger machine. A cut axis does not wrap around, except
 in cubes of 4, the units of pods with three axes."""
 CUBE = 4
-"""Chips along an axis of a cube."""
 
 
 PRECISIONS = ("bf16", "fp8")
@@ -56,7 +55,6 @@ ASSUMED = (
     "* a chip that is not built, or kernels at the shares of peak of another family: left out of "
     "the title"
 )
-"""Footnote of machines whose chip or kernels are assumed."""
 
 
 def run(
@@ -271,7 +269,6 @@ CLAIMS = (
         "leaves a B200 little work between exchanges",
     ),
 )  # fmt: skip
-"""Vendors' claims."""
 NEAR = 0.15
 """Relative distance within which a claim and our ratio agree."""
 

@@ -37,7 +37,6 @@ METHODS = {
     "study, with yesterday": "study of the load alone: also looks at yesterday",
     FLEET: "whole simulation of the fleet, threshold policy",
 }
-"""Name of each method in the figure."""
 
 
 def run(

@@ -185,7 +185,6 @@ def _compare(
 
 
 Predictor = Callable[[Mapping[str, Value], Catalogue | None], Outcome]
-"""Takes the values of a row, and a catalogue in place of the shipped one."""
 
 
 def predictor(kind: Kind) -> Predictor:

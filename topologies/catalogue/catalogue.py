@@ -364,7 +364,6 @@ def _whole(entry: Entry, scale: int) -> int:
 DATA = Path(__file__).parents[1] / "data"
 _SOURCES = "sources.csv"
 _PARSERS = ("catalogue/reader.py", "catalogue/catalogue.py", "units.py")
-"""Modules on which the cached rows depend."""
 
 
 def shipped_rows() -> tuple[str, list[Entry]]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 GRADES = ("stated", "measured", "derived", "assumed")
-"""Grades of a value, by how well it is known."""
 COLUMNS = ("part", "quantity", "variant", "value", "unit", "grade", "source", "note", "low", "high")
 LARGEST_FILE_BYTES = 5_000_000
 NAME = "name"

@@ -14,6 +14,7 @@ from topologies.clusters.cluster import Cluster
 from topologies.clusters.machines import chips_per_server, machine_fabric, machine_shape, machines
 from topologies.errors import InputError, check_type, shown, suggestion
 from topologies.shapes.basic import (
+    AXIS_NAMES,
     MAX_CHIPS,
     Axis,
     Clos,
@@ -31,13 +32,10 @@ RAINIER_MACHINE = "trn2-ultraserver"
 """Machine of which Project Rainier is made."""
 FILES = (".yaml", ".yml")
 GRAPHS = (".graphml", ".json")
-"""Endings of the names of graph files."""
 
 
 CLUSTER_REMEDY = "Pass a name, such as 'trn2.48xlarge', or a Cluster."
-"""Remedy for a cluster of a wrong type."""
 CATALOGUE_REMEDY = "Pass a Catalogue, or the path of a CSV file with rows of your own."
-"""Remedy for a catalogue of a wrong type."""
 
 
 @fitting("cluster")
@@ -221,9 +219,6 @@ PLAIN = {
     "clos": "clos:64:16",
 }
 """Kinds of plain shape, each with an example."""
-
-AXIS_NAMES = "XYZWVU"
-"""Names of axes, from the fastest to the slowest."""
 
 
 def plain_shape(text: str, bandwidth: str | None, latency: str | None) -> Shape:

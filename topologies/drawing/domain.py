@@ -28,9 +28,7 @@ from topologies.shapes.basic import Clos, FullMesh, Switch, Tier, Tiered, Torus
 from topologies.shapes.links import clos_ends, strides
 
 _MOST_AROUND = 72
-"""Most chips that are drawn on a circle."""
 _MOST_COLUMNS = 20
-"""Most boards of a rack that are drawn."""
 
 
 def draw_switch(axes: Axes, shape: Switch) -> None:
@@ -214,11 +212,8 @@ def draw_clos(axes: Axes, shape: Clos) -> None:
 
 
 _LARGEST_CIRCLE = 48
-"""Most chips of a ring that is drawn as a circle."""
 MOST_IN_SPACE = 5
-"""Most positions along an axis that are drawn in three dimensions."""
 _STUB = 0.34
-"""Length of a stub."""
 Place = tuple[int, ...]
 """Position of a drawn chip along each drawn axis."""
 

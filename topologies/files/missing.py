@@ -9,9 +9,7 @@ from pathlib import Path
 from topologies.errors import shown, suggestion
 
 MOST_ENTRIES = 2000
-"""Most entries of a folder that are searched for a similar name."""
 MOST_NAMED = 3
-"""Most files that a message lists."""
 
 
 def no_such_file(path: str | Path) -> str:

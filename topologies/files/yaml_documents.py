@@ -16,9 +16,7 @@ from topologies.errors import InputError, shown
 from topologies.files.reading import read_text
 
 DEEPEST = 30
-"""Most levels of nested lists and mappings in a document."""
 MOST_VALUES = 100_000
-"""Most keys and values of a document with its aliases expanded."""
 
 MERGE = "tag:yaml.org,2002:merge"
 _FAULTS = (ValueError, TypeError, OverflowError, RecursionError)

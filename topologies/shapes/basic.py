@@ -11,6 +11,8 @@ from topologies.errors import InputError
 MAX_CHIPS = 2**24
 """Most chips of a cluster; arrays of links and routes are in 32-bit integers."""
 
+AXIS_NAMES = "XYZWVU"
+"""Names of axes, from the fastest to the slowest."""
 MAX_MESH = 2**12
 """Most chips of a full mesh, whose links grow with the square of its chips."""
 
@@ -155,7 +157,6 @@ class Tiered:
 
 
 LAYER_NAMES = ("leaf", "spine", "core")
-"""Names of the layers of switches, upwards."""
 
 
 @dataclass(frozen=True)

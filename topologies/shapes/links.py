@@ -54,11 +54,6 @@ def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
     return src.astype(np.int32), dst.astype(np.int32), layer.astype(np.int8), int(first[-1])
 
 
-def layer_names(shape: Clos) -> tuple[str, ...]:
-    """Return the names of the layers of switches, from the leaves upwards."""
-    return LAYER_NAMES[: shape.layers]
-
-
 def split_routes(shape: Clos, src: npt.ArrayLike, dst: npt.ArrayLike) -> SplitRoutes:
     """Split the traffic of each pair evenly over all its shortest paths.
 
@@ -281,7 +276,7 @@ def _clos_links(shape: Clos) -> Links:
     src, dst, layer, nodes = clos_ends(shape)
     tier = Tier("leaf", shape.size, shape.bandwidth_bytes_per_s, shape.latency_ps)
     links = _uniform(src, dst, tier, shape.bandwidth_bytes_per_s, nodes)
-    return replace(links, tier=layer, tiers=layer_names(shape))
+    return replace(links, tier=layer, tiers=LAYER_NAMES[: shape.layers])
 
 
 def _uniform(

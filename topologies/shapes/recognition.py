@@ -16,12 +16,10 @@ from itertools import product
 import networkx as nx
 
 from topologies.errors import InputError, shown
-from topologies.shapes.basic import Axis, FullMesh, Shape, Switch, Torus
+from topologies.shapes.basic import AXIS_NAMES, Axis, FullMesh, Shape, Switch, Torus
 
 LARGEST = 4096
 """Most nodes of a graph whose shape is recognised; with more the comparison takes many seconds."""
-AXIS_NAMES = "XYZWVU"
-"""Names of axes, from the fastest to the slowest."""
 MOST_AXES = len(AXIS_NAMES)
 SMALLEST_STAR = 4
 """Nodes of a star from which its centre counts as a switch even if it is not called one."""

@@ -13,7 +13,6 @@ from topologies.units import PS_PER_S
 from topologies.views.measures import measure
 
 LARGEST_TABLE = 2**22
-"""Most rows of a table of links."""
 
 
 def link_table(cluster: Cluster) -> pd.DataFrame:

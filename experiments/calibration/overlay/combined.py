@@ -54,7 +54,6 @@ def fit_all(
 SMALLEST = 1e-30
 """Value below which a constant counts as zero, which has no logarithm to fit."""
 NONE: FloatArray = np.zeros(0)
-"""Errors of an empty set of rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +181,6 @@ KERNEL_CONSTANTS = (
     *("activation_efficiency_fp32", "norm_efficiency_fp32", "softmax_efficiency_fp32"),
     *("decode_attention_efficiency", "decode_attention_pair", "unfused_score_bytes"),
 )
-"""Constants of a family of kernels, the most important first."""
 RUNTIME = "runtime.neuron"
 UNFITTED = ("layer",)
 """Kernels whose rows stay out of the fit, as a test of it."""
@@ -331,7 +329,6 @@ def training_constants(chip: str, catalogue: Catalogue) -> list[Constant]:
 
 
 Name = tuple[str, str]
-"""Part and quantity of a row of the catalogue."""
 
 NCCL_RATES = ("efficiency", "in_switch_efficiency", "exchange_efficiency")
 

@@ -140,12 +140,10 @@ COLUMNS = {
         Column("of_first", "of the first", write=lambda ratio: f"{ratio:.3g} ×"),
     )
 }
-"""Columns of all tables, by the keys of rows."""
 SHOWN = (
     "size_bytes", "algorithm", "time_s", "low", "high", "algbw_bytes_per_s", "busbw_bytes_per_s",
     "lower_bound_s", "bound", "steps", "ops", "semantics",
 )  # fmt: skip
-"""Columns of the printed table."""
 MEASURED_SHOWN = (
     "size_bytes", "algorithm", "time_s", "low", "high", "measured_time_s", "normal", "error",
     "busbw_bytes_per_s", "measured_busbw_bytes_per_s", "lower_bound_s", "bound",
@@ -155,7 +153,6 @@ BESIDE = (
     "size_bytes", "cluster", "ranks", "algorithm", "time_s", "low", "high", "busbw_bytes_per_s",
     "of_first",
 )  # fmt: skip
-"""Columns of the printed table of several clusters."""
 
 
 def collective(

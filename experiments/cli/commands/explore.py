@@ -13,7 +13,6 @@ from topologies.options import required, setting
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")
-"""Names by which a browser may ask for the page."""
 TITLE = "cluster-sim explore"
 
 

@@ -54,7 +54,6 @@ SHOWN = (
     ("build_s", "building the graph took"),
     ("peak_rss_bytes", "most memory held"),
 )
-"""Rows of the printed table, in this order."""
 
 BYTES_AN_EDGE = 600
 """Memory of an edge and its share of the nodes: 2.7 GB for the 4.6 million edges of Rainier."""

@@ -34,7 +34,6 @@ LEGEND = (
     "within their interval, of ± at the median. tau: Kendall's rank correlation. constant: errors "
     "of one efficiency for all rows."
 )
-"""Meaning of the columns of the table of errors."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,6 @@ TOLD_LEGEND = (
     "± at the median. refused: plans that ran, but that the memory model takes for too large; they "
     "are predicted all the same."
 )
-"""Meaning of the columns of the table of levels."""
 
 
 def _documents(results: Sequence[Result]) -> dict[str, Any]:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 NUMBER_STARTS = ("", *"0123456789+-−–±<>~∞")
 """First characters of cells in a column of numbers; a missing number is empty or a dash."""
 BOLD = "\033[1m{}\033[0m"
-"""Escape codes with which a terminal shows a line in bold."""
 GAP = 2
-"""Spaces between columns."""
 MOST_REPEATED = 0.4
 """Largest share of the width for columns that are repeated in a further block."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 MOST = 20
-"""Most clusters of one command."""
 REFUSED = "refused"
 STEP = (
     ("chips", "chips"),

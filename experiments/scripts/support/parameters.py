@@ -23,4 +23,3 @@ PARAMETERS = {
     "tp": "Tensor-parallel degree [ranks]",
     "watch": "Shows the progress, see :func:`experiments.scripts.support.points.each`",
 }
-"""Description of each parameter by its name."""

@@ -68,7 +68,6 @@ MODEL: Mapping[str, int | str] = {
     "shared_experts": 0,
     "dense_layers": 0,
 }
-"""Values of empty cells of a model."""
 DEGREES = ("tp", "pp", "cp", "ep", "microbatch")
 """Columns of a plan that are 1 where they are empty."""
 

@@ -30,7 +30,6 @@ OPERATIONS = {
     "broadcast": ("broadcast", "bcast"),
     "permute": ("sendrecv", "permute"),
 }
-"""Names under which the tools run each operation."""
 WORD_ENDS = re.compile(r"[-_ ]")
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 

@@ -185,7 +185,6 @@ LAYER = Kind(
 KERNELS = (
     "gemm", "attention", "decode-attention", "elementwise", "gather", "copy", "launch", "layer",
 )  # fmt: skip
-"""Kinds of kernel that a row may measure."""
 COLLECTIVE = Kind(
     "collective",
     columns=(
