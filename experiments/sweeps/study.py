@@ -26,7 +26,7 @@ import cluster_sim
 from experiments.reports.run_record import content_digest, digest
 from experiments.sweeps.command_line import Program, arguments, check_harmless
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from topologies.files.yaml_documents import read_yaml, rule
 
 LARGEST_FILE_BYTES = 2**20

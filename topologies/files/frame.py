@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topologies.errors import InputError, system_reason
-from topologies.files.missing import no_such_file
-from topologies.files.reading import check_regular
+from topologies.files.reading import check_regular, no_such_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from topologies.arguments import checked
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from topologies.units import format_seconds
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.chakra import read_chakra

@@ -30,8 +30,7 @@ from experiments.cli.process import load_matplotlib
 from experiments.cli.registry import Entry, LazyGroup
 from experiments.reports.formatting import constants, table_text
 from experiments.reports.run_record import plain
-from experiments.scripts.registry import EXPERIMENTS, Experiment
-from experiments.scripts.support.parameters import PARAMETERS
+from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 from topologies.errors import InputError
 from topologies.files.table import Table, is_missing
 from topologies.options import Option, described

@@ -19,9 +19,9 @@ from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_paragraphs, print_table, print_text
 from experiments.cli.output.side_by_side import answer_steps, cluster_names
-from experiments.reports.assumed import left_out_framework
 from experiments.reports.formatting import table_text
 from experiments.reports.idle import idle_sentences
+from experiments.reports.remarks import left_out_framework
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.options import setting
@@ -243,8 +243,7 @@ def run_step(
 
 
 def _print(run: Iteration, explain: bool, filed: OtherPlan | None, job: Mapping[str, Any]) -> None:
-    from experiments.reports.assumed import assumed_sentences
-    from experiments.reports.remarks import remarks
+    from experiments.reports.remarks import assumed_sentences, remarks
     from experiments.reports.training import (
         breakdown_rows,
         headline,

@@ -97,7 +97,7 @@ def test_a_command_loads_no_module_of_another() -> None:
     commands = {name for name in modules if name.startswith("experiments.cli.commands.")}
     assert not {name for name in modules if name.startswith("workloads.training")}
     assert commands == {"experiments.cli.commands.collective"}
-    assert not modules & {"experiments.cli.commands.train", "experiments.cli.program"}
+    assert not modules & {"experiments.cli.commands.train", "experiments.cli.commands.sweep"}
 
 
 SMALL = {

@@ -16,8 +16,7 @@ from experiments.cli.commands import experiment as module
 from experiments.cli.main import run
 from experiments.reports.run_record import read_record
 from experiments.scripts import registry
-from experiments.scripts.registry import EXPERIMENTS, Experiment
-from experiments.scripts.support.parameters import PARAMETERS
+from experiments.scripts.registry import EXPERIMENTS, PARAMETERS, Experiment
 
 FOLDER = Path(registry.__file__).parent
 ENTRY = {"registry.py", "__init__.py"}

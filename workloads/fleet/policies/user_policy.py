@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy.typing as npt
 
 from topologies.errors import InputError
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from workloads.fleet.policies.view import Decision, Policy, View
 
 MAX_BYTES = 10**6
