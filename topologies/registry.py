@@ -22,10 +22,6 @@ def by_name(what: str, entries: Iterable[N]) -> dict[str, N]:
 
     Raises ValueError for two objects of the same name: a programming mistake, since only one could
     be found.
-
-    >>> from types import SimpleNamespace
-    >>> by_name("thing", [SimpleNamespace(name="ring"), SimpleNamespace(name="mesh")]).keys()
-    dict_keys(['ring', 'mesh'])
     """
     named: dict[str, N] = {}
     for entry in entries:

@@ -102,12 +102,7 @@ def _times(sizes: Mapping[str, tuple[Parts, Parts]]) -> Figure:
 
 
 def number_in_words(catalogue: Catalogue, name: str, factor: float) -> str:
-    """Text below a slider: the number with its unit, the factor, the grade and the range.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> number_in_words(shipped_catalogue(), "trn2.hbm_bandwidth", 0.5)
-    '2.9 TB/s × 0.50 (stated)'
-    """
+    """Text below a slider: the number with its unit, the factor, the grade and the range."""
     part, _, quantity = name.rpartition(".")
     entry = catalogue.entry(part, quantity)
     grade = entry.grade

@@ -18,12 +18,7 @@ LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 def loan_figure(loan: Loan) -> Figure:
-    """Draw the chips that can be lent tonight at several confidences, and the backtest.
-
-    The upper panel has the chips over the time of the night, one step line for each confidence. The
-    lower panel has the chip-hours that the same method would have lent on each night of the
-    history, and in hindsight; nights on which demand exceeded the answer are marked.
-    """
+    """Draw the chips that can be lent tonight at several confidences, and the backtest."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 7), layout="constrained")

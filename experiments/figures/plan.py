@@ -55,11 +55,7 @@ RADIUS, DIGIT, HIGH = 2.0, 5.0, 6.0
 
 
 def plan_label(plan: Any, telling: Sequence[str] = ()) -> str:
-    """Label of a plan in short lines: its degrees, and the fields that distinguish it.
-
-    >>> plan_label({"tp": 4, "pp": 2, "dp": 8, "microbatch": 1, "zero": 0}, ["microbatch", "zero"])
-    'tp 4, pp 2, dp 8\\nmicrobatch 1, zero 0'
-    """
+    """Label of a plan in short lines: its degrees, and the fields that distinguish it."""
     words = [f"tp {plan['tp']}, pp {plan['pp']}, dp {plan['dp']:,}"]
     rest = []
     for name in telling:

@@ -24,16 +24,7 @@ DIGITS = 4
 
 
 def description(figure: Figure) -> str:
-    """Description of a figure: its title, its axes, and the names of the drawn data.
-
-    >>> from matplotlib.figure import Figure
-    >>> figure = Figure()
-    >>> axes = figure.subplots()
-    >>> _ = axes.plot([1, 2], label="ring")
-    >>> _ = axes.set(title="Rings are fast", xlabel="size [B]", ylabel="time [s]")
-    >>> description(figure)
-    'Rings are fast. Across: size [B]; up: time [s]. Shown: ring.'
-    """
+    """Description of a figure: its title, its axes, and the names of the drawn data."""
     titles = [figure.get_suptitle()]
     labels, names = [], []
     for axes in figure.axes:

@@ -121,10 +121,7 @@ def _lead(record: Mapping[str, Any], program: click.Command | None) -> str:
 def _sections(
     folder: Path, record: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the sections in the order in which a reader asks: answers, figures, certainty, sources.
-
-    Empty sections are left out by the caller.
-    """
+    """Yield sections in the order of a reader: answers, figures, certainty, sources."""
     contents = record["contents"]
     sentences = results.get("remarks")
     yield _section("Remarks", [{"kind": "text", "text": str(line)} for line in sentences or ()])
@@ -302,10 +299,7 @@ LONGEST_WORD = 1000
 
 
 def command_line(record: Mapping[str, Any], program: click.Command | None) -> str:
-    """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown.
-
-    Only options that differ from their defaults are stated.
-    """
+    """Return the command line of ``cluster-sim`` that repeats a run; empty if it is unknown."""
     changed = _changed(record, program)
     if changed is None:
         return ""
@@ -321,10 +315,7 @@ def command_line(record: Mapping[str, Any], program: click.Command | None) -> st
 
 
 def changed_inputs(record: Mapping[str, Any], program: click.Command | None) -> set[str] | None:
-    """Names of the inputs that differ from their defaults; None if the defaults are unknown.
-
-    Parameters as for :func:`command_line`.
-    """
+    """Names of the inputs that differ from their defaults; None if the defaults are unknown."""
     changed = _changed(record, program)
     return None if changed is None else {str(item.name) for item, _ in changed}
 

@@ -150,10 +150,7 @@ COMPARED = ("among", "loss", "differs", "change", "changed_s")
 
 
 def frame(search: Search, top: int) -> pd.DataFrame:
-    """Return the ranked plans as a table, with breakdown and memory in columns of their own.
-
-    The user's own plan comes last, and then ``own`` marks it.
-    """
+    """Return the ranked plans as a table, with breakdown and memory in columns of their own."""
     import pandas as pd
 
     rows, mine = [], own_row(search)

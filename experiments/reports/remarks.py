@@ -34,10 +34,7 @@ def remarks(step: Iteration) -> list[str]:
 
 
 def remarks_entry(step: Iteration) -> dict[str, Any]:
-    """Return the entries of a document: the remarks, and the search for the plan if there was one.
-
-    A step without either has no such entries.
-    """
+    """Return the entries of a document: remarks, and the search for the plan if there was one."""
     sentences, choice = remarks(step), step.choice
     entry: dict[str, Any] = {"remarks": sentences} if sentences else {}
     if choice is not None:

@@ -112,10 +112,7 @@ class Run:
     def file(
         self, name: str, data: bytes, *, title: str = "", note: str = "", table: bool = False
     ) -> None:
-        """Write any other file, which is not part of the digest of the results.
-
-        The report lists it, and shows it as a table if it is a CSV file and ``table`` is true.
-        """
+        """Write any other file, which is not part of the digest of the results."""
         self._new(name).write_bytes(data)
         self._show("table" if table else "file", name, title or name, note)
 

@@ -94,12 +94,7 @@ def read_study(path: str | Path) -> Study:
 
 
 def study(document: Any) -> Study:
-    """Return a study from a document that was read or written by hand.
-
-    >>> described = study({"command": "topology", "grid": {"cluster": ["ring:8", "mesh:8"]}})
-    >>> described.grid["cluster"]
-    ['ring:8', 'mesh:8']
-    """
+    """Return a study from a document that was read or written by hand."""
     if not isinstance(document, dict):
         raise InputError(
             f"a study is a mapping, not {type(document).__name__}. Write the keys "

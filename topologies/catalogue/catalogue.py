@@ -288,11 +288,7 @@ def shipped_catalogue() -> Catalogue:
 
 
 def choose(variants: Sequence[str] = (), overlay: Path | str | None = None) -> Catalogue:
-    """Return the shipped catalogue with the rows of an overlay, and with variants switched on.
-
-    >>> choose(["trn2.hbm_bandwidth=kernel-guide"]).value("trn2", "hbm_bandwidth")
-    3000000000000.0
-    """
+    """Return the shipped catalogue with the rows of an overlay, and with variants switched on."""
     base = shipped_catalogue() if overlay is None else shipped_catalogue().with_overlay(overlay)
     names = {}
     for text in variants:
@@ -410,10 +406,6 @@ def usable_hbm_bytes(chip: str, catalogue: Catalogue) -> int:
     """Return the memory that the driver reports or, if unknown, that of the data sheet [B].
 
     A GB on NVIDIA's data sheets is nearly a GiB.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> usable_hbm_bytes("b200", shipped_catalogue())
-    192265846784
     """
     usable = "hbm_usable_bytes" if catalogue.has(chip, "hbm_usable_bytes") else "hbm_bytes"
     return catalogue.integer(chip, usable)

@@ -47,13 +47,7 @@ class Domain:
 
 
 def domain(quantity: str, unit: str) -> Domain:
-    """Return the domain of a quantity: that of its name or, if it has none, of its unit.
-
-    >>> domain("collective_efficiency", "ratio").most
-    1.0
-    >>> domain("radix", "count").whole
-    True
-    """
+    """Return the domain of a quantity: that of its name or, if it has none, of its unit."""
     domains = _domains()
     return domains.get((quantity, unit)) or domains[ANY, unit]
 

@@ -101,13 +101,7 @@ def machine_of(cluster: Cluster) -> str:
 
 
 def host_bytes_per_server(cluster: Cluster, catalogue: Catalogue) -> float | None:
-    """Return the host memory of one server of a cluster [B]; None if no row states it.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> from topologies.clusters.names import cluster
-    >>> host_bytes_per_server(cluster("rainier"), shipped_catalogue()) / 2**30
-    2048.0
-    """
+    """Return the host memory of one server of a cluster [B]; None if no row states it."""
     machine = machine_of(cluster)
     if not catalogue.has(machine, "host_bytes"):
         return None
@@ -124,12 +118,7 @@ SHAPES: Mapping[str, Callable[[Catalogue, str, str], Shape]] = {
 
 
 def machines(catalogue: Catalogue) -> tuple[str, ...]:
-    """Return the names of all machines, the parts that have a row ``chip``.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> "trn2.48xlarge" in machines(shipped_catalogue())
-    True
-    """
+    """Return the names of all machines, the parts that have a row ``chip``."""
     return tuple(dict.fromkeys(row.part for row in catalogue.rows if row.quantity == "chip"))
 
 
@@ -140,11 +129,6 @@ def parts_of(machine: str, catalogue: Catalogue) -> frozenset[str]:
     the chip, and to the kernels and the serving engine of the family, as well as to the chip on
     which the kernels were measured. Parts such as ``serving.<chip>`` and ``nccl.<fabric>`` come
     with what they are named after. Parts of no machine, such as ``training``, are not among them.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> parts = parts_of("trn2.48xlarge", shipped_catalogue())
-    >>> "efa-v3" in parts, "serving.trn2" in parts, "kernels.h100" in parts
-    (True, True, False)
     """
     every = catalogue.parts()
     reached: set[str] = set()

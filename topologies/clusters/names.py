@@ -133,11 +133,7 @@ def as_cluster(machine: Cluster | str) -> Cluster:
 
 
 def machine(text: str, *, catalogue: Catalogue | None = None) -> Cluster:
-    """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot.
-
-    >>> machine("trn2.48xlarge").chip
-    'trn2'
-    """
+    """Make a cluster whose chips can compute, which those of plain shapes and graphs cannot."""
     if text.partition(":")[0] in PLAIN and not text.endswith(FILES):
         raise InputError(
             f"{text[:80]} is a plain shape without chips, so nothing can be computed on it; "

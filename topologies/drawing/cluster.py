@@ -28,10 +28,6 @@ def draw(cluster: Cluster) -> Figure:
     On the left is one scale-up domain with the numbers of its chips, or parts of a large one; on
     the right, if there is a scale-out fabric, the layers that join all servers. The legend gives
     the rate and latency of each kind of link, the title the totals.
-
-    >>> from topologies.clusters.names import cluster
-    >>> draw(cluster("trn2.48xlarge")).axes[0].get_title(loc="left")
-    'One scale-up domain: 16 chips'
     """
     sizes = measure(cluster)
     wide = 6.0 if cluster.scale_out else 0.0

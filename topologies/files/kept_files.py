@@ -70,10 +70,7 @@ def read_json(name: str, convert: Callable[[Any], T], within: Sequence[Path] = (
 
 
 def is_private(place: Path | int) -> bool:
-    """Return whether only this user, the installation's owner or root can have written a place.
-
-    Raises OSError if there is none.
-    """
+    """Return whether only this user, the installation's owner or root can have written a place."""
     status = os.stat(place)
     owners = (os.getuid(), 0, os.stat(__file__).st_uid)
     return status.st_uid in owners and not status.st_mode & WRITABLE_BY_OTHERS

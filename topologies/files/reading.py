@@ -104,10 +104,7 @@ def read_bytes(
 
 
 def check_regular(file: str | Path, *, name: str = "", limit_bytes: int | None = None) -> Path:
-    """Return the path of a regular file of at most ``limit_bytes``; refuse any other.
-
-    This is for libraries that open a file themselves; other callers use :func:`read_bytes`.
-    """
+    """Return the path of a regular file of at most ``limit_bytes``; refuse any other."""
     path, named = Path(file), shown(name or str(file))
     try:
         with open(path, "rb", opener=open_regular) as stream:

@@ -86,10 +86,7 @@ def write_gzip(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 @contextmanager
 def whole_files(folder: Path) -> Iterator[Path]:
-    """Give a hidden folder whose files appear in ``folder``, made if need be, all or none.
-
-    The caller has seen to it that ``folder`` holds no file of their names.
-    """
+    """Give a hidden folder whose files appear in ``folder``, made if need be, all or none."""
     remove_orphans(folder)
     part, is_new = unfinished(folder), not folder.exists()
     with named_in_faults(folder):

@@ -55,18 +55,7 @@ def clos_ends(shape: Clos) -> tuple[IntArray, IntArray, IntArray, int]:
 
 
 def split_routes(shape: Clos, src: npt.ArrayLike, dst: npt.ArrayLike) -> SplitRoutes:
-    """Split the traffic of each pair evenly over all its shortest paths.
-
-    A chip has no path to itself.
-
-    Examples
-    --------
-    Two chips of different leaves below two spines: half of the traffic over either.
-
-    >>> routed = split_routes(Clos(8, 4, 10**9, 0), [0], [2])
-    >>> routed.weight.tolist(), routed.whole.tolist()
-    ([2, 1, 1, 1, 1, 2], [2])
-    """
+    """Split the traffic of each pair evenly over all its shortest paths."""
     starts, ends = np.broadcast_arrays(np.atleast_1d(src), np.atleast_1d(dst))
     levels, fans = _levels(shape, starts, ends), _fans(shape)
     # The first layer is crossed by one link each way, a layer above by one for each path up to it.

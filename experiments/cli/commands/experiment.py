@@ -73,10 +73,7 @@ experiment = ExperimentGroup(
 
 
 def _command(chosen: Experiment) -> Any:
-    """Build the command of an experiment from the signature and docstring of its ``run``.
-
-    Parameters that several experiments have are described in :data:`PARAMETERS`.
-    """
+    """Build the command of an experiment from the signature and docstring of its ``run``."""
     module = chosen.load()
     arguments = _arguments(module.run)
 

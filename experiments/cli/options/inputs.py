@@ -65,10 +65,7 @@ class CatalogueInputs:
         return one_kind_of_price(catalogue, machines)
 
     def _check_parts(self, clusters: Sequence[str], catalogue: Catalogue) -> None:
-        """Refuse a variant of a part that only other machines have, and name such rows of a file.
-
-        Neither changes anything; but a file may be meant for several machines.
-        """
+        """Refuse a variant of a part of other machines, and name such rows of files."""
         from topologies.clusters.machines import UNIT_OF, machines, parts_of
 
         stems = [name.partition(":")[0] for name in clusters]

@@ -163,10 +163,7 @@ class DescribedOption(click.Option):
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Formatter of help pages whose lines break between words only, never at hyphens.
-
-    Names with hyphens can then be copied.
-    """
+    """Formatter of help pages whose lines break between words only, never at hyphens."""
 
     # Takes a hyphen's place while lines are broken; no text has it.
     JOINER = "\x1f"

@@ -57,11 +57,7 @@ SERVING = (
 
 
 def cluster_names(text: str) -> list[str]:
-    """Read the names of several clusters, ``A,B,C``; a file whose name has commas is one cluster.
-
-    >>> cluster_names("trn2.48xlarge,dgx-h100:2")
-    ['trn2.48xlarge', 'dgx-h100:2']
-    """
+    """Read names of clusters, ``A,B,C``; a file whose name has commas is one cluster."""
     if "," not in text or Path(text).is_file():
         return [text]
     names = [name.strip() for name in text.split(",")]

@@ -33,9 +33,6 @@ def each(
     shows the progress, such as a bar; nothing by default. ``task``: word for the points beside the
     bar. ``workers``: number of processes, by default one for each core, where processes can be
     forked (:func:`cluster_sim.processes.can_fork`). Results do not depend on it.
-
-    >>> each(abs, [1, -2, 3], workers=1)
-    [1, 2, 3]
     """
     count = min(workers or available_workers(), len(points))
     with forked(function, points, count) as results:

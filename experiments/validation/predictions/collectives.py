@@ -182,11 +182,7 @@ OF_LISTS = {"all-to-all": 2}
 
 
 def issued(op: str) -> str:
-    """Operation that the backend runs for another: a broadcast is an all-reduce.
-
-    >>> issued("broadcast"), issued("all-gather")
-    ('all-reduce', 'all-gather')
-    """
+    """Operation that the backend runs for another: a broadcast is an all-reduce."""
     return "all-reduce" if op == "broadcast" else op
 
 
@@ -197,14 +193,6 @@ def beside_s(
 
     The constants of collectives inside one chip were measured on calls like these, and contain the
     copies of every call.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> half, whole = (
-    ...     beside_s("all-gather", size, 4, 16, "trn2", shipped_catalogue())
-    ...     for size in (PIECE_BYTES, 2 * PIECE_BYTES)
-    ... )
-    >>> round(whole / half)
-    4
     """
     copies = 0 if chips == 1 else 1 + OF_LISTS.get(op, 0)
     copies += op in IN_PIECES and size_bytes > PIECE_BYTES

@@ -197,12 +197,7 @@ NO_FUSED_PROMPTS = ("trn1", "inf2"), "2024-07"
 
 
 def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str, str]:
-    """Return the catalogue variants of the serving software of a row's month and engine.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> engine({"date": "2025-10"}, "trn2", shipped_catalogue())
-    {'serving.trn2.expert_block_rate': 'sdk-2.26'}
-    """
+    """Return the catalogue variants of the serving software of a row's month and engine."""
     date, part, quantity = month(row), f"serving.{chip}", "expert_block_rate"
     variants: dict[str, str] = {}
     if row.get("block_scaled") and (row.get("scheduler"), chip) == SLOW_BLOCK_SCALES:
@@ -216,11 +211,7 @@ def engine(row: Mapping[str, Any], chip: str, catalogue: Catalogue) -> dict[str,
 
 
 def month(row: Mapping[str, Any]) -> str:
-    """Return the month, year or day of a row's software; empty where it is not stated.
-
-    >>> month({"date": "2024-06-12"}), month({})
-    ('2024-06-12', '')
-    """
+    """Return the month, year or day of a row's software; empty where it is not stated."""
     date = str(row.get("date") or "")
     if date and not re.fullmatch(DATE, date):
         raise InputError(f"date {date[:20]!r} is no month. Write it as 2024-06.")

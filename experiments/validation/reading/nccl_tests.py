@@ -83,15 +83,7 @@ def read_measured(path: Path | str, wanted: str | None = None) -> Measured:
 
 
 def parse_measured(text: str, name: str = "the text", wanted: str | None = None) -> Measured:
-    """Find the table in the printed text; all other lines are skipped.
-
-    >>> table = parse_measured('''nccom-test -r 2 allr
-    ...        size(B)    count(elems)     type    time(us)    algbw(GB/s)    busbw(GB/s)
-    ...       33554432        33554432    uint8         768          40.69          40.69
-    ... ''')
-    >>> table.collective, table.ranks, table.time_s.tolist(), table.bandwidth_unit
-    ('all-reduce', 2, [0.000768], 'GiB/s')
-    """
+    """Find the table in the printed text; all other lines are skipped."""
     lines = [_plain(line) for line in text.splitlines()]
     headers = [at for at, line in enumerate(lines) if _is_header(line)]
     if not headers:

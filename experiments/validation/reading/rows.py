@@ -75,15 +75,7 @@ def _beside(row: Row, folder: Path) -> Row:
 
 
 def read_text(text: str, name: str) -> Rows:
-    """Read the text of such a file.
-
-    Raises InputError as :func:`read_file`.
-
-    >>> text = "collective,cluster,chips,size_bytes,time_s\\nall-reduce,p5.48xlarge,8,1e6,x\\n"
-    >>> rows = read_text(text, "mine.csv")
-    >>> rows.kind.name, rows.rows[0].mistakes
-    ('collective', ("time_s 'x' is not a number. Write digits only.",))
-    """
+    """Read the text of such a file."""
     all_lines = csv_lines(text, name, delimiter=_separator(text))
     lines = [(line, cells) for line, cells in all_lines if any(map(str.strip, cells))]
     if not lines:
