@@ -38,3 +38,9 @@ def check_memory(what: str, needed_bytes: int, remedy: str) -> None:
             f"{what} needs about {format_bytes(needed_bytes)}, and this process may use "
             f"{format_bytes(limit)}. {remedy}"
         )
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far [B]."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -18,7 +18,7 @@ import pandas as pd
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.results import first_ranks
 from experiments.reports.run_record import check_unchanged, read_record
-from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.names import cluster as cluster_of
 from topologies.errors import InputError
 from topologies.units import format_bytes
@@ -195,8 +195,3 @@ def moved(catalogue: Catalogue, factors: Mapping[str, float]) -> Catalogue:
             exact = entry.exact * Fraction(round(factor * FACTOR_DIGITS), FACTOR_DIGITS)
             rows.append(entry._replace(value=float(exact), exact=exact))
     return catalogue.with_rows(rows) if rows else catalogue
-
-
-def shipped() -> Catalogue:
-    """Return the catalogue from which sliders start."""
-    return shipped_catalogue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from experiments.reports.formatting import format_interval, ranges
@@ -52,19 +53,14 @@ def document(search: Search, top: int, model: str = "") -> dict[str, Any]:
         "rows": ranked(search, top),
         **({"own": mine} if mine else {}),
         **({"remarks": sentences} if (sentences := check_remarks(first, search.cluster)) else {}),
-        "agreement": {
-            "plans": search.agreement.plans,
-            "kendall_tau": search.agreement.kendall_tau,
-            "median_abs_error": search.agreement.median_abs_error,
-            "worst_abs_error": search.agreement.worst_abs_error,
-        },
+        "agreement": asdict(search.agreement),
         "interval": _first_interval(search),
         "objective": search.objective,
-        "cost_usd": search.finalists[0].cost.cost_usd,
-        "energy_joules": search.finalists[0].cost.energy_joules,
-        "usd_per_million_tokens": search.finalists[0].cost.usd_per_million_tokens,
-        "price_basis": search.finalists[0].cost.price_basis,
-        "power_basis": search.finalists[0].cost.power_basis,
+        "cost_usd": first.cost.cost_usd,
+        "energy_joules": first.cost.energy_joules,
+        "usd_per_million_tokens": first.cost.usd_per_million_tokens,
+        "price_basis": first.cost.price_basis,
+        "power_basis": first.cost.power_basis,
         "next_estimate_s": search.next_estimate_s,
         "overlapped_s": search.overlapped_s,
         "train": train_command(search, model),

@@ -40,14 +40,15 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     The page is served on 127.0.0.1 until Ctrl-C. With --json these numbers and the answers are
     printed instead, and nothing is served.
     """
-    from experiments.explore.answers import knobs, read_runs, shipped
+    from experiments.explore.answers import knobs, read_runs
     from experiments.explore.page import framed, only_for, page, panel
+    from topologies.catalogue.catalogue import shipped_catalogue
 
     pn = None if call.json else panel()
     if pn is not None:
         check_free(inputs.port)
     runs, sweeps = read_runs(inputs.runs)
-    catalogue = shipped()
+    catalogue = shipped_catalogue()
     if runs and not (call.json or call.quiet):
         sys.stderr.write(f"weighing the numbers behind {', '.join(run.name for run in runs)} …\n")
     names = knobs(runs, inputs.knobs, catalogue) if runs else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from experiments.cli.options.inputs import CatalogueInputs, MachineInputs
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_table
 from experiments.reports.formatting import value_text
+from topologies.memory_limit import check_memory, peak_rss_bytes
 from topologies.options import setting
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def topology(
         _check_room(cluster.name, sizes.links + sizes.scale_out_links)
     document: dict[str, Any] = asdict(sizes) | {
         "build_s": _built_in_s(cluster, call.quiet) if graph.graph else None,
-        "peak_rss_bytes": _peak_rss_bytes(),
+        "peak_rss_bytes": peak_rss_bytes(),
         "assumed": assumed,
     }
     call.answer(
@@ -101,8 +101,6 @@ def topology(
 
 
 def _check_room(name: str, edges: int) -> None:
-    from topologies.memory_limit import check_memory
-
     remedy = "Leave --graph out: nothing else that is printed needs it."
     check_memory(f"the graph of {name} with {edges:,} edges", edges * BYTES_AN_EDGE, remedy)
 
@@ -136,12 +134,6 @@ def _notice(what: str, quiet: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _peak_rss_bytes() -> int:
-    """Largest resident memory of this process so far [B]."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _print(document: Mapping[str, Any]) -> None:
