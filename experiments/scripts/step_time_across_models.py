@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.training import stacked
+from experiments.figures.comparison import stacked
 from experiments.reports.plan_rows import brief
 from experiments.scripts.support.points import each
 from topologies.clusters.names import cluster as machine
-from topologies.units import format_seconds
 from workloads.models.huggingface import model as read_model
 from workloads.models.model import Model
 from workloads.search import search
-from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,14 +62,9 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"{row.model}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}, microbatch {row.microbatch}"
         for row in frame.itertuples()
     ]
-    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
-    seconds = frame["iteration_s"].tolist()
-    notes = [
-        f"{format_seconds(s)}, MFU {mfu:.0%}" for s, mfu in zip(seconds, frame["mfu"], strict=True)
-    ]
     first, low, high = frame.iloc[0], frame["mfu"].min(), frame["mfu"].max()
     title = (
         f"One step of {first.global_batch:,} × {first.seq:,} tokens on {first.cluster}, overlap "
         f"{first.overlap}:\neach model with its best plan reaches {low:.0%} to {high:.0%} MFU"
     )
-    return stacked(labels, parts, notes, whole_s=seconds, title=title)
+    return stacked(frame, labels, title, whole_s=frame["iteration_s"].tolist())

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from cluster_sim.progress import Watch, unwatched
-from experiments.figures.training import stacked
+from experiments.figures.comparison import stacked
 from experiments.scripts.support.training_rows import Steps
-from topologies.units import format_seconds
 from workloads.training.program.breakdown import PARTS
 
 if TYPE_CHECKING:
@@ -65,15 +64,10 @@ def plot(frame: pd.DataFrame) -> Figure:
         f"{row.model}: overlap {row.overlap}\ntp {row.tp}, pp {row.pp}, dp {row.dp:,}"
         for row in frame.itertuples()
     ]
-    parts = [{part: row[f"{part}_s"] for part in PARTS} for row in frame.to_dict("records")]
-    notes = [
-        f"{format_seconds(seconds)}, MFU {mfu:.0%}"
-        for seconds, mfu in zip(frame["iteration_s"], frame["mfu"], strict=True)
-    ]
     saved = 1 - (frame["iteration_s"] / longest).groupby(frame["model"]).min()
     title = (
         f"{frame['cluster'].iloc[0]}: overlapping communication shortens the step by "
         f"{saved.min():.0%} to {saved.max():.0%}"
     )
     whole = "the longest step of the model"
-    return stacked(labels, parts, notes, whole_s=longest.tolist(), whole=whole, title=title)
+    return stacked(frame, labels, title, whole_s=longest.tolist(), whole=whole)

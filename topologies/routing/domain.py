@@ -70,7 +70,7 @@ def routes(
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int32)), np.atleast_1d(np.asarray(dst, np.int32))
     )
-    _check_chips(shape, starts, ends)
+    check_ends(shape.chips, starts, ends)
     if isinstance(shape, FullMesh):
         apart = starts != ends
         return _single(apart, _mesh_link(shape.size, starts, ends)[apart])
@@ -84,11 +84,12 @@ def routes(
     return _tiered_routes(shape, starts, ends, order, tie)
 
 
-def _check_chips(shape: Shape, src: IntArray, dst: IntArray) -> None:
+def check_ends(count: int, src: IntArray, dst: IntArray) -> None:
+    """Refuse numbers of chips that are not among so many."""
     for what, chips in (("source", src), ("destination", dst)):
-        if len(chips) and not (chips.min() >= 0 and chips.max() < shape.chips):
-            wrong = chips[(chips < 0) | (chips >= shape.chips)][0]
-            raise InputError(f"{what} chip {wrong} is not one of 0 to {shape.chips - 1}")
+        if len(chips) and not (chips.min() >= 0 and chips.max() < count):
+            wrong = chips[(chips < 0) | (chips >= count)][0]
+            raise InputError(f"{what} chip {wrong} is not one of 0 to {count - 1}")
 
 
 def _order(axis_order: Sequence[int] | None, axes: int) -> list[int]:

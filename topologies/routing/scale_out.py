@@ -16,6 +16,7 @@ import numpy.typing as npt
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from topologies.routing.domain import check_ends
 from topologies.shapes.scale_out import Layer, ScaleOut, layers
 
 
@@ -108,7 +109,7 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     starts, ends = np.broadcast_arrays(
         np.atleast_1d(np.asarray(src, np.int64)), np.atleast_1d(np.asarray(dst, np.int64))
     )
-    _check_chips(cluster, starts, ends)
+    check_ends(cluster.chips, starts, ends)
     top = np.zeros(len(starts), np.int64)  # highest layer that the path climbs to
     for layer in layers[:-1]:
         top += starts // layer.chips != ends // layer.chips
@@ -129,10 +130,3 @@ def scale_out_paths(cluster: Cluster, src: npt.ArrayLike, dst: npt.ArrayLike) ->
     climb_ps = extra[np.minimum(top, len(extra) - 1)]
     latency_ps = np.where(apart, fabric.latency_ps + climb_ps, 0)
     return SharedPaths(ptr, link, np.ones(len(link), np.int32), latency_ps)
-
-
-def _check_chips(cluster: Cluster, src: IntArray, dst: IntArray) -> None:
-    for what, chips in (("source", src), ("destination", dst)):
-        if len(chips) and not (chips.min() >= 0 and chips.max() < cluster.chips):
-            wrong = chips[(chips < 0) | (chips >= cluster.chips)][0]
-            raise InputError(f"{what} chip {wrong} is not one of 0 to {cluster.chips - 1}")

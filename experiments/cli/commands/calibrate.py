@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from experiments.reports.run_directory import Run
     from experiments.validation.reading.nccl_tests import Measured
     from topologies.catalogue.catalogue import Catalogue
+    from topologies.catalogue.reader import Entry
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,6 @@ def _fabric(
 ) -> None:
     """Fit the step time and the efficiency of a fabric to one series of a collective."""
     from experiments.calibration.overlay.combined import fit_fabric
-    from experiments.calibration.overlay.constants import overlay_text
-    from topologies.files.writing import whole_file
 
     if inputs.cluster is None:
         raise InputError("the output does not name its machine. Add --cluster.")
@@ -95,12 +94,10 @@ def _fabric(
         ranks=inputs.ranks,
         chips=inputs.chips,
     )
-    if inputs.overlay:
-        with whole_file(inputs.overlay) as part:
-            part.write_text(overlay_text(fitted.entries), encoding="utf-8")
+    text = _overlay(fitted.entries, inputs.overlay)
     call.answer(
         lambda: _document(measured, fitted),
-        lambda: _print(measured, fitted, alone=inputs.overlay is None),
+        lambda: _print(measured, fitted, text),
         lambda run: _write(run, _document(measured, fitted)),
     )
 
@@ -108,24 +105,31 @@ def _fabric(
 def _all(inputs: MeasurementInputs, catalogue: Catalogue, call: Invocation) -> None:
     """Fit constants of every kind to all files and folders together."""
     from experiments.calibration.overlay.combined import fit_all
-    from experiments.calibration.overlay.constants import overlay_text
     from experiments.calibration.overlay.measurements import read_measurements
-    from topologies.files.writing import whole_file
 
     stated = read_measurements(inputs.file, inputs.collective)
     idle = _idle_options(inputs, stated)
     measured = stated.named(inputs.collective, inputs.ranks)
     groups = fit_all(measured, catalogue, inputs.cluster, chips=inputs.chips)
-    text = overlay_text([entry for group in groups for entry in group.fit.entries])
-    if inputs.overlay:
-        with whole_file(inputs.overlay) as part:
-            part.write_text(text, encoding="utf-8")
+    text = _overlay([entry for group in groups for entry in group.fit.entries], inputs.overlay)
     call.answer(
         lambda: {**_groups_document(groups, len(measured)), **idle_entry(idle)},
-        lambda: _print_groups(groups, "" if inputs.overlay else text),
+        lambda: _print_groups(groups, text),
         lambda run: _write(run, _groups_document(groups, len(measured))),
         notes=idle_sentences(idle),
     )
+
+
+def _overlay(entries: Sequence[Entry], path: Path | None) -> str:
+    """Write rows to a file, or return their text to be printed where none is named."""
+    from experiments.calibration.overlay.constants import overlay_text
+    from topologies.files.writing import whole_file
+
+    if path is None:
+        return overlay_text(entries)
+    with whole_file(path) as part:
+        part.write_text(overlay_text(entries), encoding="utf-8")
+    return ""
 
 
 def _idle_options(inputs: MeasurementInputs, measured: Measurements) -> dict[str, str]:
@@ -152,11 +156,8 @@ def _chooses(inputs: MeasurementInputs, measured: Measurements) -> bool:
         return True
 
 
-def _print(measured: Measured, fitted: ConstantsFit, *, alone: bool) -> None:
-    from experiments.calibration.overlay.constants import overlay_text
-
-    if alone:
-        sys.stdout.write(overlay_text(fitted.entries))
+def _print(measured: Measured, fitted: ConstantsFit, text: str) -> None:
+    sys.stdout.write(text)
     printed = f", printed in {measured.bandwidth_unit}" if measured.bandwidth_unit else ""
     sys.stderr.write(
         f"{len(measured)} measurements{printed}: median error {_median(fitted.before):.1%} before, "
