@@ -209,6 +209,8 @@ CHECKS: tuple[Callable[[Checked], Iterator[str]], ...] = (
 WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
 NAMED = ("framework", "runtime", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
+SAVING = {"zero": 3, "recompute": "full"}
+"""Values that need least memory. They may have been taken because the usual ones do not fit."""
 
 
 def assumed_document(step: Iteration) -> dict[str, Any]:
@@ -259,6 +261,10 @@ def left_out_framework(step: Iteration, filed: OtherPlan | None) -> str:
 
 def _alternatives(step: Iteration, name: str) -> str:
     """Return the alternatives of a field that change the time, in words."""
+    open_field = name in step.plan.assumed and (name != "zero" or step.plan.dp > 1)
+    varied = any(other.field == name for other in step.alternatives)
+    if open_field and _value(step, name) == SAVING.get(name) and not varied:
+        return "less would not fit in memory"
     texts = []
     for other in step.alternatives:
         change = other.ratio - 1

@@ -14,7 +14,7 @@ import pandas as pd
 
 from cluster_sim.collectives import CollectiveCall, Group
 from cluster_sim.collectives.algorithms.registry import choose_algorithm
-from cluster_sim.collectives.sizes import parse_sizes
+from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each, with_collective_ends

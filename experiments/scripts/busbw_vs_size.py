@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.collectives import CollectiveCall, rows, suitable
+from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.collectives.results import first_ranks
-from cluster_sim.collectives.sizes import parse_sizes
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.collective import bandwidth
 from experiments.scripts.support.points import with_collective_ends

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from cluster_sim.collectives import rows, whole
-from cluster_sim.collectives.sizes import parse_sizes
+from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.progress import Watch, unwatched
 from experiments.figures.comparison import lines
 from experiments.scripts.support.points import with_collective_ends

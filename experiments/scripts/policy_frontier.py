@@ -21,7 +21,7 @@ from experiments.scripts.support.points import each
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster as named
 from workloads.demand import demand_from
-from workloads.fleet.comparison import daily_training, paired_interval
+from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import summary

@@ -18,13 +18,13 @@ from experiments.scripts.support.points import each
 from topologies.clusters.names import cluster as named
 from workloads.demand import demand_from
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.policies.headroom import lendable
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.forecast import lendable
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Operation, Scenario, scenario
 from workloads.fleet.scenario import run as run_scenario
 from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from cluster_sim.collectives.sizes import parse_sizes
+from cluster_sim.collectives.group_parsing import parse_sizes
 from cluster_sim.plot.palette import colors, marks
 from cluster_sim.progress import Watch, unwatched
 from experiments.scripts.support.points import each, with_collective_ends

@@ -287,7 +287,7 @@ def _as_issued(row: Mapping[str, Any], cluster: Cluster, kind: str, runtime: str
 def _interval(
     inputs: CollectiveInputs, group: Group, row: Mapping[str, Any], *, timed: bool
 ) -> Interval:
-    from workloads.confidence.collectives import collective_interval
+    from workloads.confidence.answers import collective_interval
     from workloads.confidence.timing_tool import vendors_test
 
     cluster, tool = group.cluster, "" if inputs.runtime == "compiled" else inputs.runtime
@@ -347,7 +347,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
 
 def _sizes(size: str | None, measured: Measured | None) -> list[int]:
     """Sizes of the option; by default those of the measurements."""
-    from cluster_sim.collectives.sizes import parse_sizes
+    from cluster_sim.collectives.group_parsing import parse_sizes
 
     if size is not None:
         return parse_sizes(size)
@@ -472,7 +472,7 @@ def how_to_measure(
 ) -> tuple[list[int], Measure]:
     """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
     from cluster_sim.collectives import CollectiveCall, measure
-    from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
+    from cluster_sim.collectives.builder import check_scratchpad
     from cluster_sim.collectives.measure_all_to_all_v import (
         KIND,
         buffer_bytes,
@@ -558,7 +558,7 @@ def beside_best(
     ``best_algorithm`` and ``best_time_s`` [s]. Other rows are returned as they are.
     """
     from cluster_sim.collectives import KINDS, CollectiveCall
-    from cluster_sim.collectives.algorithms.switches import switched
+    from cluster_sim.collectives.algorithms.registry import switched
 
     if inputs.algorithm != "auto" or inputs.op not in KINDS or inputs.fault:
         return row

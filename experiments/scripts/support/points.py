@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cluster_sim.processes import available_workers, forked
 from cluster_sim.progress import Watch, unwatched
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.collectives import collective_interval
+from workloads.confidence.answers import collective_interval
 from workloads.training.iteration import Iteration
 
 if TYPE_CHECKING:

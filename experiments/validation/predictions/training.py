@@ -25,9 +25,8 @@ from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
 from workloads.training.memory.memory import worst as worst_rank
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.by_value import ByValue
-from workloads.training.program.group_times import exchange_ps
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.groups import exchange_ps
+from workloads.training.program.shared_parts import ByValue, SharedParts
 from workloads.training.steady import SteadyStep, steady
 from workloads.training.usual_plan import complete, ranks_per_chip
 
