@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from experiments.reports.blocks import Block
 from experiments.reports.formatting import heading, value_text
 from topologies.errors import InputError
-from workloads.confidence.ratio import ratio_ends
+
+if TYPE_CHECKING:
+    from experiments.reports.blocks import Block
 
 Document = Mapping[str, Any]
 
@@ -122,6 +123,8 @@ COMPARED: Mapping[str, Mapping[str, str]] = {
 
 def ratios(command: str, rows: Rows) -> list[dict[str, Any]]:
     """Return the ratios of each cluster's numbers to those of the first, with their intervals."""
+    from workloads.confidence.ratio import ratio_ends  # costly, for the help of train
+
     entries = []
     first, *others = rows
     for row in others:

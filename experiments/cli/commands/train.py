@@ -21,7 +21,6 @@ from experiments.cli.output.printing import print_paragraphs, print_table, print
 from experiments.cli.output.side_by_side import answer_steps, cluster_names
 from experiments.reports.formatting import table_text
 from experiments.reports.idle import idle_sentences
-from experiments.reports.remarks import left_out_framework
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError, suggestion
 from topologies.options import setting
@@ -178,6 +177,8 @@ def _whole_job(step: Iteration, length: TokensInputs, call: Invocation) -> dict[
 
 
 def _print_left_out(step: Iteration, filed: OtherPlan | None) -> None:
+    from experiments.reports.remarks import left_out_framework
+
     for sentence in filter(None, (filed and filed.sentence, left_out_framework(step, filed))):
         click.echo(sentence)
     if step.model.left_out:
