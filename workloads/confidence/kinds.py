@@ -153,7 +153,7 @@ class Prediction:
     slow: Slowing = NEVER
     # Tool that times a collective or kernel, or engine of a replica; empty where none is stated
     tool: str = ""
-    # Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+    # Family of a replica's model, see :func:`~workloads.confidence.answers.model_family`, or
     # precision of a product
     family: str = ""
     crosses: bool = False  # whether a collective crosses servers

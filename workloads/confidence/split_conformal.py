@@ -125,7 +125,6 @@ def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable], level
 
 
 def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
-    """Widening for a collective of more ranks than were measured."""
     if FAMILY[prediction.kind] != "collective" or not rows:
         return 1.0
     beyond = prediction.ranks / max(row.ranks for row in rows)
@@ -133,7 +132,6 @@ def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
 
 
 def _domain_basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool: bool) -> str:
-    """Sentence with the measurements behind a half-width."""
     serves = FAMILY[prediction.kind] in ("serving", "first_token")
     parts = [part for part in (prediction.tool, prediction.family) if part]
     what = f" of {' with '.join(parts)}" if parts else ""
@@ -233,7 +231,6 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:
-    """Sentence with the measurements behind an interval and the reasons for its widening."""
     if FAMILY[prediction.kind] != TRAINING:
         return domain_half_width(prediction, residuals)[1]
     factors = _factors(prediction, residuals)
@@ -334,7 +331,6 @@ def step_half_width(
 
 
 def _drawn(pool: Pool, towards: float) -> float:
-    """Return the half-width of a pool drawn towards another, which counts as one more table."""
     return (pool.groups * pool.half + towards) / (pool.groups + 1)
 
 

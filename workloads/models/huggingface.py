@@ -236,7 +236,6 @@ def _kind(fields: Fields) -> str:
 
 
 def _check_modelled(read: Reader, kind: str) -> None:
-    """Refuse a structure that the simulator does not model."""
     if kind in NOT_MODELLED_FAMILIES:
         raise InputError(
             f"model {read.name}: architecture {kind!r} has {NOT_MODELLED_FAMILIES[kind]}, which "
@@ -418,7 +417,6 @@ def _types(stated: Mapping[str, Any]) -> list[str]:
 
 
 def _objects(value: Any) -> list[Any]:
-    """Values of a JSON object; none for anything else."""
     return list(value.values()) if isinstance(value, dict) else []
 
 

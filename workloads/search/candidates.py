@@ -86,7 +86,6 @@ def candidates(
 def _base(
     model: Model, cluster: Cluster, global_batch: int, fixed: Stated, lnc: int | None
 ) -> ParallelPlan:
-    """Fields that all candidates share, as a plan."""
     # With replicas of one rank each, every cluster has a plan, so defaults can be completed.
     sizes = {name: fixed[name] for name in ("seq", "ranks_per_chip") if name in fixed}
     usual = complete(sizes, model, cluster, lnc=lnc)
@@ -113,7 +112,6 @@ def _routable(plans: tuple[ParallelPlan, ...], cluster: Cluster) -> tuple[Parall
 def _plans(
     model: Model, base: ParallelPlan, columns: Columns, fixed: Stated
 ) -> tuple[ParallelPlan, ...]:
-    """Combinations as plans."""
     names = schedule_names()
     same = {name: getattr(base, name) for name in (*SHARED, "global_batch")}
     same |= {name: fixed[name] for name in EXCHANGES if name in fixed}
@@ -401,7 +399,6 @@ def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Col
 
 
 def _divides(model: Model, plan: ParallelPlan) -> bool:
-    """Return whether the degrees of a plan divide the model."""
     try:
         check_model(plan, model)
     except InputError:
@@ -432,7 +429,6 @@ def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
 
 
 def _microbatch_sizes(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
-    """Combinations with microbatches that divide a replica's share of the batch."""
     sizes = _only(fixed, "microbatch", divisors(base.global_batch))
     grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
     return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
@@ -484,7 +480,6 @@ def _pairs(fixed: Stated) -> list[tuple[str, int]]:
 
 
 def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
-    """Combinations with sharding over replicas and recomputation."""
     grown = crossed(columns, "zero", _only(fixed, "zero", range(4)))
     if "zero" not in fixed:
         shared = grown["dp"] * grown["cp"] > 1

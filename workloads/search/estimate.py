@@ -1,7 +1,7 @@
 """Estimated iteration times of thousands of plans.
 
 Times of passes, of replicas and of communication are computed once for all plans that share them
-(:mod:`~workloads.search.stage_times`, :mod:`~workloads.search.replicas`,
+(:mod:`~workloads.search.communication`, :mod:`~workloads.search.replicas`,
 :mod:`~workloads.search.communication`). For each plan there remains one walk through its pipeline
 (:mod:`~workloads.search.pipeline_model`).
 """
@@ -19,10 +19,16 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
-from workloads.search.communication import PLACE_FIELDS, Communication
+from workloads.search.communication import (
+    INSIDE,
+    PLACE_FIELDS,
+    Communication,
+    Stage,
+    ends_s,
+    layer_s,
+)
 from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Work, least_s, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
-from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
 from workloads.training.frameworks.framework import framework_of, framework_text
 from workloads.training.layers.shapes import TWO
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
@@ -83,7 +89,6 @@ def _all_s(
     plans: Sequence[ParallelPlan],
     watch: Watch,
 ) -> FloatArray:
-    """Estimates of all plans [s]."""
     seconds = np.zeros(len(plans))
     # Plans with the same passes follow one another, so that few orders of passes are kept.
     rows = sorted(range(len(plans)), key=lambda row: _fields(plans[row], ORDER_FIELDS))

@@ -13,7 +13,7 @@ import numpy as np
 from topologies.arrays import FloatArray, IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
-from workloads.search.stage_times import CommunicationTime
+from workloads.search.communication import CommunicationTime
 from workloads.training.layers.data_parallel import (
     bucket_parameters,
     buckets,
@@ -152,5 +152,4 @@ def _finish(shapes: RankShapes, stage: int, time_s: CommunicationTime) -> tuple[
 
 
 def _sum(steps: list[LayerOp], time_s: CommunicationTime) -> float:
-    """Sum of the times of communications [s]."""
     return float(sum(time_s(step) for step in steps))

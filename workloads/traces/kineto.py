@@ -86,7 +86,6 @@ def read_kineto(paths: Sequence[Path]) -> Recording:
 
 
 def _check_count(paths: Sequence[Path]) -> None:
-    """Refuse more kernels than are read, before any file is parsed."""
     total = 0
     for path in paths:
         total += sum(1 for _ in DEVICE_EVENT.finditer(read_bounded(path)))

@@ -102,13 +102,11 @@ def communications(
 
 
 def _args(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy of an event's arguments; empty if it has none."""
     args = event.get("args")
     return dict(args) if isinstance(args, dict) else {}
 
 
 def _is_named(facts: Facts) -> bool:
-    """Return whether facts name a collective or a message."""
     name = str(facts.get("Collective name", ""))
     return bool(MESSAGE.match(name) or _operation(name))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.features import training_features
+from workloads.confidence.answers import training_features
 from workloads.confidence.ratio import margin
 from workloads.models.model import Model
 from workloads.training.frameworks.framework import framework_of

@@ -121,7 +121,6 @@ def _stretch(
 
 
 def _count_until_false(flags: BoolArray) -> int:
-    """Count the flags before the first that is False."""
     return len(flags) if flags.all() else int(flags.argmin())
 
 
@@ -221,5 +220,4 @@ def _times(
 
 
 def _with_microbatches(plan: ParallelPlan, count: int) -> ParallelPlan:
-    """Return a plan with a batch of so many microbatches."""
     return replace(plan, global_batch=count * plan.microbatch * plan.dp)

@@ -197,7 +197,7 @@ def _search(
 ) -> Search:
     from topologies.errors import InputError
     from workloads.search import search
-    from workloads.search.own_plan import own_plan
+    from workloads.search.search import own_plan
     from workloads.training.usual_plan import complete
 
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:

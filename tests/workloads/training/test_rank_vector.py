@@ -29,16 +29,16 @@ from workloads.training.execution.jitter import (
 )
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import cover, evaluate, evaluation, layout
-from workloads.training.execution.rank_vector.chain import (
+from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
+from workloads.training.execution.rank_vector.nodes import (
     ALL,
     ASIDE,
     CLOSE,
     SUMMED,
+    nodes,
     unions,
     wait_part,
 )
-from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
-from workloads.training.execution.rank_vector.nodes import nodes
 from workloads.training.execution.rank_vector.tape import Tape, cut_tapes
 from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
 from workloads.training.program.fold import fold

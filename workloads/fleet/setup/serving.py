@@ -11,7 +11,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.features import serving_features
+from workloads.confidence.answers import serving_features
 from workloads.demand import Demand
 from workloads.fleet.setup.replicas import (
     Prompts,

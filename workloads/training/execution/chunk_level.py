@@ -37,9 +37,8 @@ from topologies.errors import InputError
 from topologies.memory_limit import check_memory
 from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.layers.steps import LayerOp
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 BYTES_AN_OP = 165
 """Peak memory of building and running a schedule for each op that stands in it [B]: measured as

@@ -22,9 +22,8 @@ from workloads.training.execution.chunk_level import Expanded, expand, project, 
 from workloads.training.execution.jitter import Disturbance, disturb
 from workloads.training.execution.lower import OWN, Layout, lay_out, lower
 from workloads.training.execution.rank_vector import Progress, RankVector, evaluate
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import equal_ranks, keep
-from workloads.training.program.program import Program, fits_in_memory_rate
+from workloads.training.program.program import Exchange, Program, fits_in_memory_rate
 from workloads.training.program.shared_parts import ByValue
 
 WRITTEN_OUT = ("chunk", "flow")

@@ -27,8 +27,7 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray
 from workloads.training.layers.steps import stream_kinds
-from workloads.training.program.exchanges import Exchange
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 from workloads.training.program.shared_parts import ByValue
 from workloads.training.program.stage import Stream
 

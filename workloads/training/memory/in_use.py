@@ -11,8 +11,7 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
-from workloads.training.memory.activations import chunk_activations, stack_of
-from workloads.training.memory.memory import memory
+from workloads.training.memory.memory import chunk_activations, memory, stack_of
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import chunk_layers
 

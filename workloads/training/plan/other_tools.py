@@ -49,7 +49,6 @@ def _whole(name: str, *, unset: str = "") -> tuple[str, Rule]:
 
 
 def _is_set(value: Any) -> bool:
-    """Return whether a flag is set; one without a value, as on a command line, is."""
     text = str(value).lower()
     if text not in ("true", "1", "yes", "", "false", "0", "no"):
         raise ValueError("true or false")
@@ -433,7 +432,6 @@ def _framework(tool: str, keys: Mapping[str, Any]) -> str:
 
 
 def _check_known(path: Path, stated: Mapping[str, Any]) -> None:
-    """Refuse fields of a plan that the file leaves open, all of them at once."""
     unknown = [
         f"{key} is {value.why}" for key, value in stated.items() if isinstance(value, Unknown)
     ]

@@ -55,7 +55,6 @@ def first_layers(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """Layers of each chunk in order of the model, stated or as even as possible."""
     return plan.stage_layers or layer_counts(model.layers, plan.pp * plan.vpp)
 
 

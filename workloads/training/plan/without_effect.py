@@ -45,7 +45,6 @@ def idle_fields_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str,
 
 
 def _of_experts(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Reasons of fields about mixtures of experts."""
     if model.experts is None:
         return dict.fromkeys(("etp", "routing_skew"), "the model has no experts")
     skew = "ep is 1" if plan.ep == 1 else ""
@@ -58,7 +57,6 @@ def _of_experts(plan: ParallelPlan, model: Model) -> dict[str, str]:
 
 
 def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
-    """Reasons of fields about states and gradients that replicas share."""
     alone = "dp and cp are 1" if plan.replicas == plan.expert_replicas == 1 else ""
     bucket = "overlap is none" if plan.overlap == "none" else ""
     if plan.sharding == 3:
@@ -73,7 +71,6 @@ def _of_replicas(plan: ParallelPlan) -> dict[str, str]:
 
 
 def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Reasons of fields about stages and the passes of their microbatches."""
     usual = f"{DEFAULTS.schedule} with vpp {plan.vpp} has the same passes"
     even = plan.stage_layers == layer_counts(model.layers, plan.pp * plan.vpp)
     layers = "layers are divided so by default" if even else ""

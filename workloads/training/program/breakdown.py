@@ -124,7 +124,6 @@ def _gaps_before(trace: Trace, like: IntArray | None = None) -> tuple[Intervals,
 
 
 def _counts(trace: Trace, ranks: IntArray) -> IntArray:
-    """Number of equal ranks that each simulated rank stands for."""
     rank, first = _first_ops(trace)
     count: IntArray = np.asarray(trace.schedule.labels["count"])[first]
     return count[np.searchsorted(rank, ranks)]
@@ -140,7 +139,6 @@ def _first_ops(trace: Trace) -> tuple[IntArray, IntArray]:
 
 
 def _mean_ps(weight: IntArray, values_ps: IntArray) -> float:
-    """Weighted mean of times, int64 (ranks,)."""
     ranks = int(weight.sum())
     # The sum itself would exceed 2⁶³ ps for half a million ranks of 20 s.
     whole, rest = np.divmod(values_ps, ranks)

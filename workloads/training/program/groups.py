@@ -281,7 +281,6 @@ class PlacedGroups:
         return self._of_kinds(ranks, self._geometry(ranks))
 
     def _geometry(self, ranks: IntArray) -> IntArray:
-        """Number of each group's geometry, int64 (groups,)."""
         return geometries(self.placement.cluster, self.placement.chip[ranks])[1]
 
     def _of_kinds(self, ranks: IntArray, geometry: IntArray) -> Groups:

@@ -301,7 +301,6 @@ def stage_parts(
 def _order(
     schedule: PipelineSchedule, pp: int, stage: int, microbatches: int, chunks: int
 ) -> KindsOfPasses:
-    """Passes of a stage and their kinds."""
     order = passes(schedule, pp, stage, microbatches, chunks)
     kind = kinds_of_passes(order, chunks)
     kinds, first, which = np.unique(kind, return_index=True, return_inverse=True)

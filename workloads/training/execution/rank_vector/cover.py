@@ -1,7 +1,7 @@
 """Coverage of a rank's time by unions of categories, from intervals that come roughly by start.
 
 The intervals of a stage's chain never overlap, see
-:mod:`workloads.training.execution.rank_vector.chain`, so only the gaps between them need to be
+:mod:`workloads.training.execution.rank_vector.nodes`, so only the gaps between them need to be
 examined. The latest gaps are remembered, and so are the intervals beside the chain that may still
 lie in one. Before a gap is forgotten it is settled: the part that intervals beside the chain fill
 counts for the unions of their categories, and the rest is idle time. All ranks of a stage do the
@@ -401,7 +401,6 @@ def _note_idle(
 
 @inlined
 def _one_class(usual: Usual, stretch: Stretch) -> bool:
-    """Return whether all ranks of a stretch are of one class."""
     return (
         stretch.ranks > 0
         and usual.same[stretch.place] == usual.same[stretch.place + stretch.ranks - 1]
@@ -549,7 +548,7 @@ class Notes(NamedTuple):
 
     cover: Cover  # coverage of time by the intervals of the block that is evaluated
     question: Question  # notes to take, by its ``mode``
-    # alone, place: see :class:`workloads.training.execution.rank_vector.chain.Unions`
+    # alone, place: see :class:`workloads.training.execution.rank_vector.nodes.Unions`
     alone: IntArray
     place: IntArray
     first_start: IntArray  # (nodes,): earliest start of a node on any rank [ps]

@@ -20,7 +20,6 @@ from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
 from topologies.arrays import BoolArray, IntArray
 from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
-from workloads.training.execution.rank_vector.chain import unions
 from workloads.training.execution.rank_vector.cover import (
     COMPARE,
     IGNORE,
@@ -39,7 +38,7 @@ from workloads.training.execution.rank_vector.cover import (
     usual_of,
 )
 from workloads.training.execution.rank_vector.layout import Layout, layout
-from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, nodes
+from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, nodes, unions
 from workloads.training.execution.rank_vector.run import carry_out
 from workloads.training.execution.rank_vector.tape import (
     Cut,
@@ -115,7 +114,6 @@ def _nothing_usual(program: Program) -> Usual:
 
 
 def _check_horizon(nodes: Nodes, disturbance: Disturbance) -> None:
-    """Raise an error if all kernels one after the other, doubled by jitter, pass the horizon."""
     factor = 2 * max((factor for _, factor in disturbance.stragglers), default=1.0)
     if float(nodes.run_ps.sum()) * factor > HORIZON_PS:
         raise ScheduleError("the kernels of an iteration together last longer than the horizon")
@@ -180,7 +178,6 @@ def over_blocks(
         free.put(state)
 
     def work_on(stretch: tuple[int, int]) -> int:
-        """Work on a stretch with a state that is free."""
         state = free.get()
         work(state, stretch)
         free.put(state)

@@ -14,8 +14,7 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled
 from topologies.arrays import BoolArray, IntArray, present
-from workloads.training.program.exchanges import Exchange
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 BLOCK_RANKS = 4096
 """Fewest ranks of a block, where there are as many: long enough for vector instructions, short
@@ -232,7 +231,6 @@ def _own_groups(
 
 
 def _begins(parts: Sequence[IntArray]) -> IntArray:
-    """Index at which each part begins where the parts are concatenated."""
     lengths = np.array([len(part) for part in parts], np.int64)
     begins: IntArray = np.cumsum(lengths) - lengths
     return begins

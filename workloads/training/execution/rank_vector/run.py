@@ -7,7 +7,6 @@ import numpy as np
 from cluster_sim.engine.compiler.jit import compiled, inlined, internal
 from topologies.arrays import IntArray
 from workloads.training.execution.jitter import draw, scale
-from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE
 from workloads.training.execution.rank_vector.cover import (
     IGNORE,
     NOTHING,
@@ -24,6 +23,7 @@ from workloads.training.execution.rank_vector.cover import (
     settle_all,
 )
 from workloads.training.execution.rank_vector.layout import Layout
+from workloads.training.execution.rank_vector.nodes import ASIDE, CLOSE
 from workloads.training.execution.rank_vector.tape import Tape
 
 

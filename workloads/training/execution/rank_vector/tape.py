@@ -13,8 +13,7 @@ import numpy as np
 
 from cluster_sim.engine.compiler.jit import compiled, internal
 from topologies.arrays import BoolArray, IntArray
-from workloads.training.execution.rank_vector.chain import ASIDE, wait_part
-from workloads.training.execution.rank_vector.nodes import Nodes
+from workloads.training.execution.rank_vector.nodes import ASIDE, Nodes, wait_part
 
 WORTH = 0.05
 """Share of all ops that a cut must save to be worth the memory that the state of blocks takes."""
@@ -118,7 +117,7 @@ def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArra
     # Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on
     # some ranks they may start before nodes of the chain, whose gaps should not be settled before.
     # ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
-    # for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.chain.Unions`.
+    # for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.nodes.Unions`.
     part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
     not_before = start_ps.copy()
