@@ -53,7 +53,7 @@ from workloads.training.program.shared_parts import ByValue, SharedParts
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cluster_sim.analysis.category_times import CategoryTimes
+    from cluster_sim.analysis.stretches import CategoryTimes
     from workloads.confidence.interval import Interval
     from workloads.training.choice import Choice
 

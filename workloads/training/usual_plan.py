@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,12 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.frameworks.framework import Framework, framework, framework_text
+from workloads.training.frameworks.framework import (
+    Framework,
+    framework,
+    framework_of,
+    framework_text,
+)
 from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
@@ -71,7 +76,39 @@ def complete(
     plan = ParallelPlan(**plan_fields, assumed=assumed)
     if framework_text(plan.framework, cluster, vars(plan)) != text:
         plan = replace(plan, framework=text)  # it followed from what was left open
-    return _with_room(plan, model, stack.on(cluster, model))
+    on_stack = stack.on(cluster, model)
+    plan = _with_room(plan, model, on_stack)
+    if model.experts is None and DIVIDING & set(named) and not fits(model, plan, on_stack):
+        for savings in _savings(plan):
+            try:
+                roomy = complete({**named, **savings}, model, cluster, lnc=lnc, chips=chips)
+            except InputError:
+                continue
+            if fits(model, roomy, framework_of(roomy, cluster).on(cluster, model)):
+                return replace(roomy, assumed=(*roomy.assumed, *savings))
+    return plan
+
+
+DIVIDING = frozenset({"tp", "pp", "dp", "cp", "zero"})
+"""Fields that divide a model. Who states none of them leaves the plan to a search."""
+
+
+def _savings(plan: ParallelPlan) -> Iterator[dict[str, Any]]:
+    """Yield values, of fields that nobody stated, that need less memory, ascending by their cost.
+
+    A published plan did fit. Models with experts are left out, as their frameworks compute single
+    modules again, which costs far less than whole layers.
+    """
+    open_fields, sharding = set(plan.assumed), {}
+    if "zero" in open_fields and plan.tp == plan.pp == 1 and plan.zero < SHARDED and plan.dp > 1:
+        sharding = {"zero": SHARDED}
+        yield sharding
+    if "recompute" in open_fields and not plan.lora_rank:
+        yield from ({**sharding, "recompute": name} for name in ("selective", "full"))
+
+
+SHARDED = 3
+"""ZeRO stage under which parameters are sharded."""
 
 
 def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.plot.perfetto_counters import MOST_CHIPS, Counter, counter
+from cluster_sim.plot.perfetto import MOST_CHIPS, Counter, counter
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
