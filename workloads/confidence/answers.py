@@ -32,60 +32,39 @@ if TYPE_CHECKING:
     from workloads.confidence.interval import Interval
     from workloads.models.model import Model
 
-# Features of a prediction on which its uncertainty depends, from model, plan and machine.
-
 WIDTHS = (4, 8, 16)  # bits of weights, the next larger of which names a family
 OPEN = frozenset({"recompute", "overlap"})
 """Fields of a plan without which little is known of how it runs."""
 
 
-class Degrees(Protocol):
+class _Plan(Protocol):
     """Fields of a parallel plan that the uncertainty of a training step depends on."""
 
     @property
-    def tp(self) -> int:
-        """Tensor-parallel degree."""
-
+    def tp(self) -> int: ...
     @property
-    def cp(self) -> int:
-        """Context-parallel degree."""
-
+    def cp(self) -> int: ...
     @property
-    def zero(self) -> int:
-        """ZeRO stage, 0 to 3."""
-
+    def zero(self) -> int: ...
     @property
-    def attention(self) -> str:
-        """Attention kernel, ``fused`` or ``unfused``."""
-
+    def attention(self) -> str: ...
     @property
-    def lora_rank(self) -> int:
-        """Rank of the adapters; 0 where weights are trained."""
-
+    def lora_rank(self) -> int: ...
     @property
-    def framework(self) -> str:
-        """Framework and its settings; empty for the usual one."""
-
+    def framework(self) -> str: ...
     @property
-    def names_framework(self) -> bool:
-        """Return whether the framework was stated by its name."""
-
+    def names_framework(self) -> bool: ...
     @property
-    def assumed(self) -> tuple[str, ...]:
-        """Fields that nobody stated."""
-
+    def assumed(self) -> tuple[str, ...]: ...
     @property
-    def ranks(self) -> int:
-        """Ranks of the whole job."""
-
+    def ranks(self) -> int: ...
     @property
-    def ranks_per_chip(self) -> int:
-        """Ranks that share a chip."""
+    def ranks_per_chip(self) -> int: ...
 
 
 def training_features(
     model: Model,
-    plan: Degrees,
+    plan: _Plan,
     cluster: Cluster,
     framework: str,
     hull: tuple[float, float] = (1.0, 1.0),
@@ -110,7 +89,7 @@ def training_features(
     )
 
 
-def _told(plan: Degrees) -> str:
+def _told(plan: _Plan) -> str:
     """Return the level of what is told by a plan."""
     if OPEN & {*plan.assumed}:
         return FRAMEWORK if plan.names_framework else BARE
@@ -181,27 +160,19 @@ def model_family(model: Model, precision: str) -> str:
 
 
 def weight_width(precision: str) -> str:
-    """Return the width of weights in words.
-
-    >>> weight_width("mxfp4"), weight_width("bf16")
-    ('4 bits', '16 bits')
-    """
+    """Return the width of weights in words."""
     bits = int(8 * ELEMENT_BYTES.get(precision, 2.0))
     return f"{next((width for width in WIDTHS if bits <= width), bits)} bits"
 
 
 def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
-    """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones.
-
-    >>> kernels_assumed("h100"), kernels_assumed("trn3")
-    (False, True)
-    """
+    """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones."""
     return family(chip, catalogue).provenance == "assumed"
 
 
 def training_interval(
     model: Model,
-    plan: Degrees,
+    plan: _Plan,
     cluster: Cluster,
     seconds: float,
     framework: str,

@@ -179,11 +179,7 @@ def training_kind(
 
 
 def kernel_kind(kernel: str) -> str:
-    """Kind of a kernel by its name in validation rows; a layer counts as matrix products.
-
-    >>> kernel_kind("attention"), kernel_kind("gather")
-    ('kernel.attention', 'kernel.memory')
-    """
+    """Kind of a kernel by its name in validation rows; a layer counts as matrix products."""
     product, attention, memory = KERNELS
     if kernel == "attention":
         return attention

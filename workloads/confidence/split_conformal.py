@@ -149,21 +149,13 @@ def _domain_basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool
 
 @lru_cache(256)
 def runtime(chip: str) -> str:
-    """Return the collective runtime of a chip.
-
-    >>> runtime("trn2"), runtime("h200")
-    ('neuron', 'nccl')
-    """
+    """Return the collective runtime of a chip."""
     return chip_family(chip).runtime
 
 
 @lru_cache(256)
 def generation(chip: str) -> str:
-    """Return the family of a chip; a Neuron chip itself, as each has its own rates.
-
-    >>> generation("h200"), generation("trn2")
-    ('h100', 'trn2')
-    """
+    """Return the family of a chip; a Neuron chip itself, as each has its own rates."""
     family = chip_family(chip)
     return chip if family.is_neuron else family.name
 

@@ -458,11 +458,7 @@ def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated
 
 
 def _pairs(fixed: Stated) -> list[tuple[str, int]]:
-    """Pipeline schedules that are tried, with each number of chunks a stage.
-
-    >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})
-    ([('gpipe', 1)], [('interleaved', 4)], [('interleaved', 5)])
-    """
+    """Pipeline schedules that are tried, with each number of chunks a stage."""
     stated, chunks = fixed.get("schedule"), fixed.get("vpp")
     names = schedule_names() if stated is None else (stated,)
     schedules = {name: pipeline_schedule(name) for name in names}
@@ -498,12 +494,9 @@ def with_overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Co
 
 
 def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
-    """Return the layers of each stage if the last one has fewer, to make up for the output layer.
-
-    Empty if layers are divided in this way anyway, or cannot be.
-
-    The output layer of llama-3.1-8b takes as long as two of its 32 layers:
-    """
+    """Return the layers of each stage if the last has fewer, to make up for the output layer."""
+    # Empty if layers are divided in this way anyway, or cannot be.
+    # The output layer of llama-3.1-8b takes as long as two of its 32 layers:
     if pp == 1:
         return ()
     output = 2 * model.vocab * model.hidden / layer_flops(model, seq, moe=bool(model.experts))

@@ -25,12 +25,7 @@ def rows(columns: Columns) -> int:
 
 
 def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Columns:
-    """Return every row with each of some values of a further field.
-
-    >>> rows = crossed(crossed(one_row(), "tp", [1, 2]), "pp", [1, 4])
-    >>> rows["tp"].tolist(), rows["pp"].tolist()
-    ([1, 1, 2, 2], [1, 4, 1, 4])
-    """
+    """Return every row with each of some values of a further field."""
     grown = {key: np.repeat(column, len(values)) for key, column in columns.items()}
     return {**grown, name: np.tile(np.asarray(values, np.int64), rows(columns))}
 
@@ -41,11 +36,7 @@ def kept(columns: Columns, which: BoolArray) -> Columns:
 
 
 def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, ...]]) -> BoolArray:
-    """Return whether each row's values of some fields are one of these tuples.
-
-    >>> among({"tp": np.array([1, 2]), "cp": np.array([1, 1])}, ("tp", "cp"), [(2, 1)]).tolist()
-    [False, True]
-    """
+    """Return whether each row's values of some fields are one of these tuples."""
     listed = np.zeros(rows(columns), np.bool_)
     for values in allowed:
         same = [columns[name] == value for name, value in zip(names, values, strict=True)]

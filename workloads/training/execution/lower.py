@@ -78,10 +78,8 @@ def joins_of_group(exchange: Exchange) -> int:
 
 
 def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
-    """Return the exchange and the call of each op of each stage; -1 for an op that meets no other.
-
-    An op of a group of one row meets no other.
-    """
+    """Return the exchange and call of each op of each stage; -1 for an op that meets no other."""
+    # An op of a group of one row meets no other.
     lengths = [len(stream.ops) for stream in program.streams]
     calls: list[tuple[IntArray, IntArray]] = [
         (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths

@@ -224,11 +224,9 @@ class _Damage:
         return reached
 
     def later_ps(self, chips: IntArray, step: LayerOp) -> list[int]:
-        """Return by how much the faults lengthen a call of each group of ranks on these chips [ps].
-
-        Groups make a call at about the same time, so all are simulated at once where they can be:
-        detours and slow cables may hold up several of them.
-        """
+        """Return by how much the faults lengthen a call of each group on these chips [ps]."""
+        # Groups make a call at about the same time, so all are simulated at once where they can be:
+        # detours and slow cables may hold up several of them.
         key = chips.tobytes(), step.collective, step.size_bytes, step.axis == "ep"
         if key not in self._known:
             rows, which = np.unique(chips, axis=0, return_inverse=True)

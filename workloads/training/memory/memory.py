@@ -187,10 +187,8 @@ def _scores(model: Model, plan: ParallelPlan, tokens: int) -> int:
 
 
 def held_activations(model: Model, plan: ParallelPlan, stage: int, stack: Stack = Stack()) -> int:
-    """Return the size of the activations that a stage holds at the worst moment of its passes [B].
-
-    ``stack`` has the same meaning as in :func:`layer_activations`.
-    """
+    """Return the size of activations that a stage holds at the worst moment of its passes [B]."""
+    # ``stack`` has the same meaning as in :func:`layer_activations`.
     chunks = range(plan.vpp)
     sizes = np.array([chunk_activations(model, plan, stage, chunk, stack) for chunk in chunks])
     return int((_in_flight(plan, stage) * sizes).sum(axis=1).max())
@@ -222,10 +220,8 @@ def chunk_activations(
 
 @lru_cache(maxsize=PLANS_KEPT)
 def _of_kinds(model: Model, plan: ParallelPlan, stack: Stack) -> tuple[int, ...]:
-    """Activations of a layer of each kind where the plan recomputes it, then where it does not [B].
-
-    The order is that of :func:`~workloads.training.plan.stage_layers.kinds_of_chunks`.
-    """
+    """Activations of a layer of each kind, recomputed as the plan says, then not [B]."""
+    # The order is that of :func:`~workloads.training.plan.stage_layers.kinds_of_chunks`.
     recomputed = _each_kind(model, plan, stack)
     if plan.recompute != "full":
         return recomputed + recomputed
@@ -476,10 +472,8 @@ def check_memory(
 
 
 def _remedies(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Iterator[str]:
-    """Yield changes that make a plan fit, those that cost least time first, and how sure that is.
-
-    Of each way to save memory it is the smallest change that is likely to fit, or the greatest.
-    """
+    """Yield changes that make a plan fit, the fastest first, and how sure that is."""
+    # Of each way to save memory it is the smallest change that is likely to fit, or the greatest.
     for ways in _changes(model, plan):
         best = ""
         for change in ways:

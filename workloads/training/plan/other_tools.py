@@ -312,11 +312,7 @@ WITH_TIME = re.compile(
 
 
 def cannot_change_time(key: str) -> bool:
-    """Return whether a key of a tool's file cannot change the time of a step, by its words.
-
-    >>> cannot_change_time("model.optim.lr"), cannot_change_time("activation_checkpoint.mode")
-    (True, False)
-    """
+    """Return whether a key of a tool's file cannot change the time of a step, by its words."""
     words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
     if re.search(r"\bclip|\binitialization", words):
         return True

@@ -63,11 +63,7 @@ def _checked(name: str, value: Any, path: Path) -> Any:
 
 
 def field_value(name: str, value: Any) -> Any:
-    """Return a field's value as a plan holds it, from text as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB.
-
-    >>> field_value("bucket_bytes", "160MB"), field_value("stage_layers", "9-7")
-    (160000000, (9, 7))
-    """
+    """Return a field's value as a plan holds it, from text as ``tp-cp-dp-pp``, 9-9-8-6 or 160MB."""
     if name == "order" and isinstance(value, str):
         return tuple(value.split("-"))
     if name == "stage_layers" and isinstance(value, str):
@@ -80,11 +76,7 @@ def field_value(name: str, value: Any) -> Any:
 
 
 def plan_yaml(plan: ParallelPlan) -> str:
-    """Return a plan as the YAML that :func:`read_plan` reads, one field a line.
-
-    >>> plan_yaml(ParallelPlan(tp=4, pp=2, stage_layers=(9, 7))).splitlines()[:2]
-    ['tp: 4', 'pp: 2']
-    """
+    """Return a plan as the YAML that :func:`read_plan` reads, one field a line."""
     import yaml
 
     values: dict[str, Any] = {name: getattr(plan, name) for name in PLAN_FIELDS}

@@ -15,11 +15,9 @@ DEFAULTS = ParallelPlan()
 
 
 def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
-    """Return each stated field that differs from its default and changes nothing, and the reason.
-
-    Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
-    compares two plans by it should know.
-    """
+    """Return each stated field that is no default and changes nothing, and the reason."""
+    # Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
+    # compares two plans by it should know.
     reasons = {
         **_of_experts(plan, model),
         **_of_replicas(plan),

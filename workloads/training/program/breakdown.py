@@ -112,11 +112,9 @@ def _late_ps(trace: Trace, undisturbed: Trace, idle: IntArray, like: IntArray | 
 
 
 def _gaps_before(trace: Trace, like: IntArray | None = None) -> tuple[Intervals, IntArray]:
-    """Return the gaps of all ranks, and a number for the rank and the op that each stands before.
-
-    Ops are counted from the first of their rank; the number is that of the same op of the rank in
-    ``like``.
-    """
+    """Return the gaps of all ranks, and a number for rank and op that each stands before."""
+    # Ops are counted from the first of their rank; the number is that of the same op of the rank in
+    # ``like``.
     gaps, op, _ = idle_gaps(trace)
     place = np.where(op < 0, -1, op - _first_ops(trace)[1][gaps.group])
     return gaps, (gaps.group if like is None else like[gaps.group]) * OPS_OF_A_RANK + place

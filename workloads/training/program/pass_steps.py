@@ -158,10 +158,8 @@ class StagePasses:
         )
 
     def _backward(self, chunk: int, reduces: bool) -> PassSteps:
-        """Steps of a backward pass, which reduces each bucket of gradients as soon as it is full.
-
-        Where the schedule splits backward passes, this one has no gradients of weights.
-        """
+        """Steps of a backward pass, which reduces each bucket of gradients once it is full."""
+        # Where the schedule splits backward passes, this one has no gradients of weights.
         shapes, number = self.shapes, self._number(chunk)
         begins, ends = self._begins(chunk), self._ends(chunk)
         splits = shapes.plan.pipeline.splits_weights

@@ -108,11 +108,9 @@ class PassLayout:
         return [kernel("scheduling", Timing(seconds, "assumed"), "scheduling")]
 
     def _issued(self, layers: Ops, traced: int, ends: Ops) -> Ops:
-        """Add the host to a pass over the layers, which cannot end before the host has issued it.
-
-        The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
-        the chip waits for it instead, as it does until compiled layers are started.
-        """
+        """Add the host to a pass over layers, which cannot end before it is issued."""
+        # The host issues the steps of both ``ends`` of the pass as well. While a launch blocks it,
+        # the chip waits for it instead, as it does until compiled layers are started.
         shapes, count = self.passes.shapes, int((distinct(layers.layer) >= 0).sum())
         issued_s = self._host_s(layers, count, traced, ends) if len(layers) else 0.0
         ahead_s = issued_s * issued_ahead(shapes)

@@ -386,11 +386,9 @@ def go_through(
 
 
 def first_starts(machine: Machine) -> IntArray:
-    """Earliest start of each node on the first ranks of every stage, by which to order nodes [ps].
-
-    On other ranks nodes may start in another order. Their intervals then come out of order, which
-    a cover allows as far as it has room.
-    """
+    """Earliest start of each node on the first ranks of stages, by which to order nodes [ps]."""
+    # On other ranks nodes may start in another order. Their intervals then come out of order, which
+    # a cover allows as far as it has room.
     start_ps = np.full(len(machine.nodes), HORIZON_PS, np.int64)
     notes = machine.no_notes()
     notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=start_ps)
