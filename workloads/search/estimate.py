@@ -40,10 +40,7 @@ DENSE = ("tp", "cp")  # axes of communication in a layer without experts
 
 
 def estimate(
-    model: Model,
-    cluster: Cluster,
-    plans: Sequence[ParallelPlan],
-    watch: Watch = unwatched,
+    model: Model, cluster: Cluster, plans: Sequence[ParallelPlan], watch: Watch = unwatched
 ) -> FloatArray:
     """Estimate the time of one optimizer step of every plan [s], float64 (plans,)."""
     seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
@@ -84,11 +81,7 @@ def best_estimates(
     return seconds
 
 
-def _all_s(
-    shared: _Shared,
-    plans: Sequence[ParallelPlan],
-    watch: Watch,
-) -> FloatArray:
+def _all_s(shared: _Shared, plans: Sequence[ParallelPlan], watch: Watch) -> FloatArray:
     seconds = np.zeros(len(plans))
     # Plans with the same passes follow one another, so that few orders of passes are kept.
     rows = sorted(range(len(plans)), key=lambda row: _fields(plans[row], ORDER_FIELDS))

@@ -48,11 +48,7 @@ class Replicas:
 
 
 def replicas(
-    model: Model,
-    plan: ParallelPlan,
-    chip: str,
-    catalogue: Catalogue,
-    time_s: CommunicationTime,
+    model: Model, plan: ParallelPlan, chip: str, catalogue: Catalogue, time_s: CommunicationTime
 ) -> Replicas:
     """Estimate the times of a plan's exchanges between replicas."""
     # ``time_s``: time of a step's communication [s].

@@ -50,11 +50,7 @@ def memory_in_use(
 
 
 def _spans(
-    trace: Trace,
-    op: IntArray,
-    layer: IntArray,
-    microbatch: IntArray,
-    chunks: Sequence[IntArray],
+    trace: Trace, op: IntArray, layer: IntArray, microbatch: IntArray, chunks: Sequence[IntArray]
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Start, end [ps] and chunk of each microbatch's activations in each chunk of layers."""
     chunk_of = np.full(max(int(chunk.max(initial=-1)) for chunk in chunks) + 1, -1, np.int64)

@@ -14,14 +14,7 @@ from workloads.training.plan.fields import check_field, shown
 from workloads.training.plan.other_tools import OURS, OtherPlan, other_plan
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 
-__all__ = [
-    "OtherPlan",
-    "field_value",
-    "plan_yaml",
-    "read_any_plan",
-    "read_plan",
-    "write_plan",
-]
+__all__ = ["OtherPlan", "field_value", "plan_yaml", "read_any_plan", "read_plan", "write_plan"]
 
 LARGEST_FILE_BYTES = 2**16
 

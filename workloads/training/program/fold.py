@@ -129,7 +129,11 @@ def _refine(program: Program, classes: IntArray) -> IntArray:
         if classes is before:
             return classes
         # What a rank exchanges with itself alone, as the first of equal ones, tells nothing more.
-        exchanges = [each for each in reversed(exchanges) if not _with_itself(each[0])]
+        exchanges = [
+            each
+            for each in reversed(exchanges)
+            if (each[0].members != each[0].members[:, :1]).any()
+        ]
 
 
 def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]:
@@ -142,10 +146,6 @@ def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]
         parts = exchange.members[:, order], _numbered(exchange.role[order]), _numbered(cost)
         different.setdefault(tuple(part.tobytes() for part in parts), (exchange, cost))
     return list(different.values())
-
-
-def _with_itself(exchange: Exchange) -> bool:
-    return bool((exchange.members == exchange.members[:, :1]).all())
 
 
 def _first_rows(classes: IntArray) -> IntArray:

@@ -262,10 +262,7 @@ class Program:
 
 
 def program(
-    shapes: RankShapes,
-    placement: Placement,
-    iterations: int = 1,
-    shared: SharedParts | None = None,
+    shapes: RankShapes, placement: Placement, iterations: int = 1, shared: SharedParts | None = None
 ) -> Program:
     """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
@@ -309,10 +306,10 @@ def _streams(
     alike = (plan.pipeline.pairs_passes, plan.microbatches, beside(plan), iterations, *marks)
 
     def stream(of_stage: StageParts) -> Stream:
-        origin = digest((alike, of_stage.contents(), *of_stage.order.passes))
+        origin = digest((alike, of_stage.contents(), *of_stage.passes))
 
         def make() -> Stream:
-            return stream_of(stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
+            return stream_of(*stage_ops(of_stage, plan, marks.stream, iterations), marks, origin)
 
         size = NUMBERS_OF_AN_OP * iterations * of_stage.ops
         return shared.structures.once(make, size, "stream", origin)

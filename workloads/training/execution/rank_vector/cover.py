@@ -376,12 +376,7 @@ def settle(cover: Cover, gap: int, stretch: Stretch, question: Question) -> None
 
 @inlined
 def _note_idle(
-    cover: Cover,
-    op: int,
-    stretch: Stretch,
-    start: IntArray,
-    end: IntArray,
-    question: Question,
+    cover: Cover, op: int, stretch: Stretch, start: IntArray, end: IntArray, question: Question
 ) -> None:
     """Record the idle times before an op, or add up by how much they exceed the recorded ones."""
     like = question.usual.like[stretch.place : stretch.place + stretch.ranks]
@@ -441,12 +436,7 @@ def _fill_by_one(
 
 @internal
 def settle_rank(
-    cover: Cover,
-    op: int,
-    stretch: Stretch,
-    c: int,
-    gap: tuple[int, int],
-    question: Question,
+    cover: Cover, op: int, stretch: Stretch, c: int, gap: tuple[int, int], question: Question
 ) -> None:
     """Settle a gap of one rank in which several intervals may lie."""
     row, like = stretch.row + c, question.usual.like[stretch.place + c]

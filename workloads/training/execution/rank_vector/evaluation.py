@@ -94,7 +94,8 @@ def evaluate(
     machine = Machine(program, graph, disturbance, threads)
     if not disturbance:
         meet(machine, progress)
-        return _summed(machine, follow(machine, IGNORE, _nothing_usual(program), progress))
+        nothing_usual = usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
+        return _summed(machine, follow(machine, IGNORE, nothing_usual, progress))
     # Waiting that jitter and stragglers cause is what exceeds the idle time without them, which one
     # rank of each class of equal ranks shows.
     classes = equal_ranks(program)
@@ -109,10 +110,6 @@ def evaluate(
     return replace(_summed(machine, followed, usual), undisturbed_ps=int(until.max()))
 
 
-def _nothing_usual(program: Program) -> Usual:
-    return usual_of(np.zeros((1, 1), np.int64), np.zeros(len(program), np.int64))
-
-
 def _check_horizon(nodes: Nodes, disturbance: Disturbance) -> None:
     factor = 2 * max((factor for _, factor in disturbance.stragglers), default=1.0)
     if float(nodes.run_ps.sum()) * factor > HORIZON_PS:
@@ -123,7 +120,9 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
     """Sum up the times of all ranks; time after a rank's last op counts as idle time."""
     total = int(followed.until.max())
     tail = total - followed.until
-    late = followed.late if usual is None else _late(followed, usual, tail)
+    late = followed.late
+    if usual is not None:
+        late = late + np.maximum(0, tail - usual.idle[-1, usual.like])
     spent = machine.unions.spent(followed.covered, followed.spent)
     active = machine.unions.active(followed.covered, followed.spent)
     order = machine.layout.order
@@ -142,12 +141,6 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
     hidden_s = float(np.average(hidden / PS_PER_S, weights=count))
     ops = int((np.diff(machine.nodes.base) * machine.layout.ranks).sum())
     return RankVector(total, ops, ranks, hidden_s)
-
-
-def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:
-    """Waiting of each rank beyond the usual, after its last op too [ps]."""
-    late: IntArray = followed.late + np.maximum(0, tail - usual.idle[-1, usual.like])
-    return late
 
 
 # Work on blocks of ranks, several at once.
@@ -407,8 +400,7 @@ def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None 
     tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
     states = [
         State(
-            machine.clocks(np.zeros(tape.size, np.int64), 0),
-            machine.notes(mode, usual, followed),
+            machine.clocks(np.zeros(tape.size, np.int64), 0), machine.notes(mode, usual, followed)
         )
         for _ in range(machine.threads)
     ]

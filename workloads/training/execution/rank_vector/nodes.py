@@ -71,8 +71,9 @@ class _Ops:
 def nodes(program: Program) -> Nodes:
     """Return the nodes of a program."""
     ops = _ops(program)
-    category, stream = _of_steps(program)
-    category, stream = category[ops.step], stream[ops.step]
+    place = {what: code for code, names in enumerate(ORDER.values()) for what in names}
+    category = np.array([place[step.what] for step in program.steps], np.int64)[ops.step]
+    stream = np.array([step.stream for step in program.steps], np.int64)[ops.step]
     first = np.arange(len(ops.stage))
     for exchange in program.exchanges:
         leader, *others = program.roles(exchange)
@@ -101,12 +102,6 @@ def _ops(program: Program) -> _Ops:
             exchange[at], call[at], role[at] = number, np.arange(shared.calls), which
     edges = np.concatenate(src).astype(np.int64), np.concatenate(dst).astype(np.int64)
     return _Ops(base, stage, *edges, exchange, call, role, np.concatenate(step))
-
-
-def _of_steps(program: Program) -> tuple[IntArray, IntArray]:
-    place = {what: code for code, names in enumerate(ORDER.values()) for what in names}
-    category = [place[step.what] for step in program.steps]
-    return np.array(category, np.int64), np.array([s.stream for s in program.steps], np.int64)
 
 
 def _assembled(
