@@ -15,7 +15,6 @@ from topologies.errors import InputError
 from workloads.kernels.times import step_overhead_s
 from workloads.models.flops import layer_flops
 from workloads.models.model import Model
-from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
 from workloads.training.frameworks.framework import framework, framework_text
 from workloads.training.plan.checks import check_model, check_runtime
 from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
@@ -25,6 +24,49 @@ from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedul
 from workloads.training.plan.stage_layers import layer_counts
 from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
+
+# Table of combinations of fields, which grows field by field and is filtered on the way.
+
+Columns = Mapping[str, IntArray]
+"""An int64 array for each field of a plan, all of one length. A value that is not a number stands
+as its place among the field's choices."""
+
+
+def one_row() -> Columns:
+    """Return the table of no fields, which has one row."""
+    return {"row": np.zeros(1, np.int64)}
+
+
+def rows(columns: Columns) -> int:
+    """Count the combinations."""
+    return len(next(iter(columns.values())))
+
+
+def crossed(columns: Columns, name: str, values: Sequence[int] | IntArray) -> Columns:
+    """Return every row with each of some values of a further field."""
+    grown = {key: np.repeat(column, len(values)) for key, column in columns.items()}
+    return {**grown, name: np.tile(np.asarray(values, np.int64), rows(columns))}
+
+
+def kept(columns: Columns, which: BoolArray) -> Columns:
+    """Return the rows for which ``which`` is true."""
+    return {key: column[which] for key, column in columns.items()}
+
+
+def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, ...]]) -> BoolArray:
+    """Return whether each row's values of some fields are one of these tuples."""
+    listed = np.zeros(rows(columns), np.bool_)
+    for values in allowed:
+        same = [columns[name] == value for name, value in zip(names, values, strict=True)]
+        listed |= np.logical_and.reduce(same)
+    return listed
+
+
+def divisors(size: int) -> list[int]:
+    """Return all divisors of a number, ascending; 0 has none."""
+    low = [part for part in range(1, int(size**0.5) + 1) if size % part == 0]
+    return sorted({*low, *(size // part for part in low)})
+
 
 SHARED = (
     "seq", "precision", "fp8_recipe", "attention", "ranks_per_chip", "cp_exchange",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.search.candidates import _pairs
-from workloads.search.grid import among, crossed, one_row
+from workloads.search.candidates import _pairs, among, crossed, one_row
 
 
 def test_pairs() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.models.huggingface import named
-from workloads.search.replicas import replicas
+from workloads.search.estimate import replicas
 from workloads.training.layers.data_parallel import (
     bucket_parameters,
     buckets,

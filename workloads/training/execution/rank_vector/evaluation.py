@@ -37,12 +37,18 @@ from workloads.training.execution.rank_vector.cover import (
     new_cover,
     usual_of,
 )
-from workloads.training.execution.rank_vector.layout import Layout, layout
-from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, nodes, unions
-from workloads.training.execution.rank_vector.run import carry_out
-from workloads.training.execution.rank_vector.tape import (
+from workloads.training.execution.rank_vector.nodes import (
+    IDLE,
+    Layout,
+    Nodes,
+    layout,
+    nodes,
+    unions,
+)
+from workloads.training.execution.rank_vector.run import (
     Cut,
     Tape,
+    carry_out,
     cut_tapes,
     phases_tape,
     starting_order,
