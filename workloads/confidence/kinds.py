@@ -18,7 +18,6 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from workloads.confidence.interval import LEVEL
 
 # Times on clusters of mixed quality, where some runs wait for a slow node in every microbatch.
-#
 # A run takes its usual time or, with a probability that grows with its nodes, that time and a
 # delay. A point between the two would be the time of no run, so the probability enters the
 # interval: its ends are quantiles of the mixture of both.

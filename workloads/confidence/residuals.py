@@ -154,9 +154,6 @@ def shipped_residuals() -> Residuals:
     return parse(path.read_text(encoding="utf-8"))
 
 
-# The weighted quantile of scores.
-
-
 def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
     """Smallest value at or below which a share ``level`` of the weight lies."""
     order = np.argsort(values, kind="stable")

@@ -32,7 +32,6 @@ from workloads.confidence.kinds import (
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals, weighted_quantile
 
 # Intervals of collectives, serving and kernels, by how far off the nearest measurements were.
-#
 # A domain is a kind of prediction on one generation of chips, a tool, and a family. The tool of a
 # collective or kernel is the one that timed it, that of a replica its serving engine; the family of
 # a replica is its model's: dense or of experts, the kind of attention, the width of the weights.
@@ -257,7 +256,6 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
 
 
 # Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
-#
 # The score of a measured row is its distance from the hull of the times that unstated fields leave
 # open (conformalised quantiles, Romano, Patterson and Candès 2019). The quantile of a domain, which
 # is a chip, a framework and a kind of step, is drawn towards that of the framework on other chips,

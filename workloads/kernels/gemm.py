@@ -153,7 +153,6 @@ def _factors(family: Family, precision: str) -> tuple[GemmTable, FloatArray, str
 
 
 # Measured GEMM times on a grid of shapes, and their interpolation as a factor over the roofline.
-#
 # The factor (measured time over roofline time) is smooth where the time itself spans six decades.
 # Far outside the grid it keeps the value at the edge, which is the asymptotic efficiency. Held-out
 # (n, k) pairs are predicted within 2 % at the median on H100 and 5 % on A100 and B200

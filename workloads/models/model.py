@@ -15,8 +15,6 @@ from typing import Literal
 from topologies import display
 from topologies.errors import InputError
 
-# Parts of models: experts, latent attention, recurrent mixers, and kinds of layers.
-
 Mixer = Literal["attention", "recurrence", "none"]
 
 

@@ -177,7 +177,6 @@ def _plans(
 
 
 # Rules that leave out plans which cannot be the best, each with its reason.
-#
 # A rule judges the values of a field. It is not applied if the user stated that field, or if it
 # would leave out all plans.
 
@@ -378,7 +377,6 @@ def no_pipeline(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks:
 
 
 # Combinations of a plan's fields that divide a model, a batch and a cluster.
-#
 # Fields that make no difference are not varied: without tensor parallelism there is no sequence
 # parallelism, without pipeline stages no pipeline schedule, and with a single replica no sharding
 # over replicas and no order of axes.

@@ -32,7 +32,6 @@ from workloads.training.program.ops import Catalog, Ops
 from workloads.training.program.stage import Builder
 
 # Time of one microbatch on a stage in each phase, as a linear function of its layers.
-#
 # The ops of a simulated pass are built for a chunk of one layer and for a chunk of two, and timed
 # by following their dependencies. Every further layer takes as long as the second one.
 

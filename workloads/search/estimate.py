@@ -249,9 +249,6 @@ REPLICA_FIELDS = tuple(name for name in PLAN_FIELDS if name not in NO_REPLICA_FI
 """Fields that the exchanges of replicas depend on."""
 
 
-# Estimated times of replicas: exchanges of gradients and parameters, and the optimizer.
-
-
 @dataclass(frozen=True, eq=False)
 class Replicas:
     """Times of exchanges between replicas, and after the last pass [s]."""

@@ -238,7 +238,6 @@ def _exchange(line: Line, s: int, begin: float, length_s: float, clocks: FloatAr
 
 
 # A lower bound of the estimated time of a pipeline, without a walk through its passes.
-#
 # The engine of a stage runs the stage's passes one after the other. It cannot begin before the
 # first microbatch has come forward through the chunks before the stage's, and after its last
 # backward pass that microbatch must go back through these chunks. Transfers, exchanges of replicas

@@ -32,8 +32,6 @@ from workloads.training.plan.without_effect import idle_fields_in_all
 if TYPE_CHECKING:
     import pandas as pd
 
-# ``Aim``: the measure that a search for plans optimises, and the extent of the search.
-
 TOP = 10  # plans that the list of results shows
 SIMULATED = 2  # plans that are simulated for each plan that the list shows
 OBJECTIVES = ("time", "cost", "energy")

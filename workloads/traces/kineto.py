@@ -209,7 +209,6 @@ def _work(
 
 
 # Dependencies between the kernels, copies and host calls of a PyTorch profile.
-#
 # A replay must start each kernel for the reason for which it started: its stream was free, the host
 # had launched it, or a collective had ended; communication also waits for the work that its thread
 # launched before it. Host threads become chains of launches, spaced as recorded. A call that waits

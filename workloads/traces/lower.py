@@ -325,8 +325,6 @@ def _check_fits(recording: Recording, send: int, receive: int) -> None:
         )
 
 
-# Topological order of nodes, and the refusal of nodes that wait for each other.
-
 SHOWN = 6
 
 

@@ -316,7 +316,6 @@ def replay_document(played: Replay, engine: str) -> dict[str, Any]:
 
 
 # Compute times of a recording on another chip, by the rooflines of both chips.
-#
 # A kernel is limited by arithmetic or by memory, and its name tells which. Matrix products and
 # attention scale with the peak of the matrix engine in bf16, all other kernels with the bandwidth
 # of memory. The true ratio of a kernel lies between these two, which gives the interval.

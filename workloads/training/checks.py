@@ -106,7 +106,6 @@ def check_plausible(shares_of_peak: Mapping[str, float], shapes: RankShapes) -> 
 
 
 # Size of a run in ops and memory, estimated before anything is built.
-#
 # The ops of a rank follow from the steps of a layer, the layers of its stage and the microbatches;
 # the memory follows from measured peaks for each level. A run that would not fit is refused, and
 # the message names a level that would.

@@ -26,7 +26,6 @@ from workloads.training.program.shared_parts import SharedParts
 from workloads.training.program.stage import kinds_of_passes
 
 # Steady state of a pipeline: the exact time that each further microbatch adds to a step.
-#
 # Once its pipeline is full a step repeats itself: every rank runs the same ops again a fixed time
 # later, for the next microbatch. A step of more microbatches takes as many of these periods longer,
 # to the picosecond, and need not be simulated.

@@ -224,7 +224,6 @@ def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
 
 
 # The flow level: a collective as one flow on all the links and adapters that it uses.
-#
 # At the collective level every collective runs as if it were alone; at the chunk level every
 # message is an op. The flow level lies between the two: a collective is one flow whose work is the
 # time that it takes alone. On each link it uses the share of capacity that equals the share of this
@@ -298,9 +297,6 @@ def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:
         slots=np.zeros(len(rows), np.int32),
         capacity=np.full(len(rows), PARTS * PACE, np.int64),
     )
-
-
-# One schedule of the ops of all ranks and of the collectives that they call.
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,7 +133,6 @@ def _run(schedule: Schedule | Expanded, engine: str, faults: Faults | None = Non
 
 
 # Memory that kernels and collectives share, for the rank vector: as longer durations.
-#
 # The rank vector follows clocks, which no other op can slow. So one rank of each stage is run at
 # the collective level, where ops that contend for memory are flows, and every kernel and call takes
 # as long in the rank vector as it took there on average.

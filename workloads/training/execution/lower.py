@@ -32,7 +32,6 @@ from workloads.training.program.shared_parts import ByValue
 from workloads.training.program.stage import Stream
 
 # Layout of a schedule: where the ops of each rank and the joins of each group stand.
-#
 # Ops are numbered rank by rank. Behind them stand the joins, two for each call of each group: the
 # first when all members are ready for the call, the second when it is done. A group of one row,
 # whose ranks are all equal after folding, waits for nobody and has none.
@@ -313,7 +312,6 @@ def _row_lengths(program: Program) -> tuple[IntArray, IntArray]:
 
 
 # Edges of a lowered program, written for all ranks and groups at once.
-#
 # The ops that a rank's op leads to are the same for all ranks of a stage but for three kinds of
 # offset: the rank's first op, and the first join of each of its groups. So the edges of all ranks
 # are one outer sum of these offsets and of a table that the stage has in common.

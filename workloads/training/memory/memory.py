@@ -41,7 +41,6 @@ from workloads.training.plan.stage_layers import (
 )
 
 # Activations: tensors that a layer keeps for its backward pass, and those that a stage holds.
-#
 # They are counted tensor by tensor. For a GPT layer with dropout their sum is ``s b h (34 + 5 a s /
 # h)`` bytes, formula (1) of arXiv 2205.05198; tensor and sequence parallelism divide it by t
 # (formula 4). Context parallelism divides the sequence before that.

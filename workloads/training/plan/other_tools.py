@@ -20,7 +20,6 @@ from workloads.training.plan.fields import shown
 from workloads.training.plan.schedules import all_schedules
 
 # Keys of other tools' files, and the fields of a plan that they stand for.
-#
 # Each table maps a key to the field of a plan and the rule that converts its value. A rule returns
 # None for a value that says nothing about the field, and raises a ValueError that says what it can
 # read for any other. Before that, null and "auto" leave a field open in all files.
@@ -537,9 +536,8 @@ def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> li
 
 # Reader of the options of a launch script, with the script's literal variables put in.
 
-DEEPEST_VARIABLES = (
-    8  # variables that stand for variables, and strings within strings, that are followed
-)
+# Variables that stand for variables, and strings within strings, that are followed.
+DEEPEST_VARIABLES = 8
 VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 OPTION = re.compile(r"(^|\s)--[a-z]")

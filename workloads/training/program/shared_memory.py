@@ -137,7 +137,6 @@ def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray,
 
 
 # Greatest values within stretches of an array, and among the stretches over each place.
-#
 # Stretches are half-open, ``low:high``. Both ends ascend from one stretch to the next, so one pass
 # that keeps the values which may still be the greatest finds all answers.
 

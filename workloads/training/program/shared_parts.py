@@ -17,7 +17,6 @@ from workloads.training.program.groups import GroupCosts, PlacedGroups
 from workloads.training.program.stage import BuiltPasses, LaidOut
 
 # Cache of results that follow from arrays and plain values, found again by their contents.
-#
 # Training steps of different models and sizes often have the same ops in the same order, and differ
 # only in how long these take. What depends on the order alone is computed once for all of them.
 

@@ -141,7 +141,6 @@ class PassLayout:
 
 
 # Pairs of passes that run side by side: while one communicates, the other computes.
-#
 # A forward pass and a backward pass through another chunk are cut into pieces that end with a
 # communication, and the pieces take turns on the chip (DualPipe, arXiv 2412.19437, section 3.2.1).
 # The gradients of a layer's weights follow the piece that computes the gradients of its inputs.

@@ -477,9 +477,6 @@ def settle_all(cover: Cover, stretch: Stretch, question: Question) -> None:
         cover.until[stretch.row + c] = last
 
 
-# Tables that an evaluation reads, and clocks and notes that it writes.
-
-
 class Work(NamedTuple):
     """Columns of the nodes, see :class:`workloads.training.execution.rank_vector.nodes.Nodes`."""
 

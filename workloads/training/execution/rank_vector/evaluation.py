@@ -149,8 +149,6 @@ def _summed(machine: Machine, followed: Followed, usual: Usual | None = None) ->
     return RankVector(total, ops, ranks, hidden_s)
 
 
-# Work on blocks of ranks, several at once.
-
 Progress = Callable[[str, int, int], None]
 """Called with the name of a stage of the work, how much of it is done, and how much there is."""
 CALLS = 200  # approximate number of stretches into which all blocks are divided
@@ -193,7 +191,6 @@ def over_blocks(
 
 
 # Evaluation of a disturbed program, whose waiting is compared with the undisturbed one's.
-#
 # The time at which ranks meet in a wide exchange is known only after the clocks of all blocks are
 # computed up to it, so that as a rule every instruction runs twice: once for the clocks, and once
 # more, block by block, to note where time goes. Instructions that no late meeting can delay run
@@ -275,8 +272,6 @@ class _Passes:
         state.notes = self.notes._replace(cover=cover)
         self.machine.carry_out(self.cut.timed, instructions, state, (block, block + 1))
 
-
-# A program laid out for evaluation, and the passes over its blocks of ranks.
 
 MOST_TABLES = 512
 """Most different durations for which all jittered times are tabulated; each takes 8 KiB."""

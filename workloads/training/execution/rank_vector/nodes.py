@@ -216,7 +216,6 @@ def _follow_runs(ops: IntArray, before: IntArray, head: IntArray) -> None:
 
 
 # The chain of each stage: parts of nodes that follow one another on every rank.
-#
 # Kernels of a stage and the calls that they wait for make up nearly all of its work. Intervals of a
 # chain never overlap, so the time that they cover is the sum of their lengths, and a rank can be
 # idle only in the gaps between them.
@@ -302,7 +301,6 @@ def _places(
 
 
 # Unions of categories that suffice to attribute every picosecond to one category.
-#
 # Where several categories are active at once, the time belongs to the first in their order. So a
 # category gets the time by which it extends the union of all categories before it. Where the
 # intervals of a union follow one another on every rank, as a chain of waits, its length is the sum
@@ -387,7 +385,6 @@ def _in_a_row(
 
 
 # Layout of ranks in blocks that can be evaluated one after the other.
-#
 # Ranks that meet in any but the widest exchanges form a component, usually a replica of the model.
 # The ranks of each stage are ordered by component, so that a block, which is a number of whole
 # components, is one contiguous stretch of every stage.

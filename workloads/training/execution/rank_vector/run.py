@@ -28,7 +28,6 @@ from workloads.training.execution.rank_vector.cover import (
 from workloads.training.execution.rank_vector.nodes import ASIDE, CLOSE, Layout, Nodes, wait_part
 
 # Instructions: nodes in an order of evaluation, with a place for every clock that is needed.
-#
 # A clock is the end of an op on all ranks of its stage, one element for each rank. Its place is
 # reused as soon as nothing waits for the op any more, so that the clocks of a block stay in cache.
 
