@@ -264,7 +264,7 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/front.py": {"pandas"},
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
-    "workloads/training/execution/rank_vector/layout.py": {"scipy"},
+    "workloads/training/execution/rank_vector/nodes.py": {"scipy"},
     "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
     "workloads/training/frameworks/conditions.py": {
         "topologies.catalogue.catalogue",

@@ -158,7 +158,7 @@ def _search(
     call: Invocation,
 ) -> Search:
     from workloads.search import search
-    from workloads.search.own_plan import own_plan
+    from workloads.search.search import own_plan
     from workloads.training.usual_plan import complete
 
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
