@@ -210,8 +210,7 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
     "cluster_sim/engine/compiler/jit.py": {
-        "cluster_sim.engine.compiler.plain_arrays",
-        "cluster_sim.engine.compiler.whole_code",
+        "cluster_sim.engine.compiler.numba_side",
         "llvmlite",
         "numba",
     },

@@ -19,11 +19,7 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
 from cluster_sim.collectives.algorithms.ring_clocks import last_end_ps
-from cluster_sim.collectives.algorithms.stages import (
-    Part,
-    staged,
-    staged_count,
-)
+from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count
 from cluster_sim.collectives.algorithms.torus import (
     accesses_along_axes,
     axis_lines,

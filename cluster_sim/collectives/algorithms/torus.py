@@ -24,12 +24,7 @@ from cluster_sim.collectives.algorithms.algorithm import (
     stage_slices,
 )
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
-from cluster_sim.collectives.algorithms.stages import (
-    Part,
-    staged,
-    staged_count,
-    staged_rounds,
-)
+from cluster_sim.collectives.algorithms.stages import Part, staged, staged_count, staged_rounds
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
 from cluster_sim.collectives.group import Box, box
 from cluster_sim.collectives.messages import Messages

@@ -78,7 +78,7 @@ class Part(Source):
     @cached_property
     def _numba_type_(self) -> Any:
         """The type by which numba knows this object where compiled code names it."""
-        from cluster_sim.engine.compiler.whole_code import Callee  # loads numba
+        from cluster_sim.engine.compiler.numba_side import Callee  # loads numba
 
         return Callee(self.dispatcher)
 
@@ -87,10 +87,7 @@ class Entry(Part):
     """A function that Python and compiled code may call."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        options: dict[str, bool | str],
-        plain: bool = False,
+        self, function: Callable[..., Any], options: dict[str, bool | str], plain: bool = False
     ):
         super().__init__(function, options)
         self.plain = plain
@@ -127,7 +124,7 @@ class Entry(Part):
 
     def _compile(self, arguments: tuple[Any, ...], words: int) -> tuple[str, str, bytes]:
         """Return symbol, result type and object file of the machine code for these arguments."""
-        from cluster_sim.engine.compiler.whole_code import compile_whole  # loads numba
+        from cluster_sim.engine.compiler.numba_side import compile_whole  # loads numba
 
         signature = tuple(_numba_type(argument, self.plain) for argument in arguments)
         symbol, result, passed, binary = compile_whole(self.dispatcher, signature)
@@ -208,7 +205,7 @@ def _numba_type(value: Any, plain: bool) -> Any:
     if isinstance(value, np.ndarray):
         item = numba.from_dtype(value.dtype)
         if plain:
-            from cluster_sim.engine.compiler.plain_arrays import PlainArray  # loads numba
+            from cluster_sim.engine.compiler.numba_side import PlainArray  # loads numba
 
             return PlainArray(item, value.ndim)
         return types.Array(item, value.ndim, _layout(value))
@@ -277,7 +274,7 @@ class Prefetch(Source):
         from numba.core.registry import cpu_target
         from numba.extending import intrinsic
 
-        from cluster_sim.engine.compiler.plain_arrays import entry
+        from cluster_sim.engine.compiler.numba_side import entry
 
         declared: Any = cgutils.get_or_insert_function
         address, number = ir.IntType(8).as_pointer(), ir.IntType(32)

@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_sim.engine.compiler.jit import inlined, internal
-from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
-from cluster_sim.engine.fast.in_flight import Streams
+from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State, Streams
 from cluster_sim.engine.shared_rates import max_min
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS
