@@ -202,7 +202,7 @@ def _interval(
     timed: bool = False,
 ) -> Interval:
     """Interval of the time of one row; ``timed`` says whether the vendor's own test measured it."""
-    from workloads.confidence.collectives import collective_interval
+    from workloads.confidence.answers import collective_interval
     from workloads.confidence.timing_tool import vendors_test
 
     tool = "" if inputs.runtime == "compiled" else inputs.runtime
