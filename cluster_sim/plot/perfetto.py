@@ -221,7 +221,6 @@ def _is_one_of(trace: Trace, kinds: tuple[str, ...]) -> BoolArray:
 
 
 def _rate(trace: Trace, op: IntArray) -> FloatArray:
-    """Return the mean rate of each op [B/s]."""
     lasts = trace.times.end_ps[op] - trace.times.start_ps[op]
     return np.asarray(trace.schedule.size_bytes[op] * (PS_PER_S / lasts))
 

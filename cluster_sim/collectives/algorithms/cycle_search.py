@@ -166,7 +166,6 @@ def _factors(grid: Grid) -> list[Factor] | None:
 
 
 def _rings(factor: Factor) -> int:
-    """Count the separate rings of a factor."""
     seen = [False] * len(factor)
     count = 0
     for start in range(len(factor)):

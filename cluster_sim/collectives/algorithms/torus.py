@@ -155,7 +155,6 @@ def _solver() -> bytes:
 def _evenest(
     sizes: tuple[int, ...], capacities: tuple[int, ...]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Solve the linear programme of :func:`shares`."""
     axes = range(len(sizes))
     orders = list(itertools.permutations(axes))
     if len(sizes) > MOST_PERMUTED:

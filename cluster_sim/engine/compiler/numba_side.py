@@ -21,12 +21,14 @@ import operator
 from functools import cache
 from typing import Any
 
+from llvmlite import ir
+from numba.core import cgutils
 from numba.core import types as numba_types
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import lower_builtin, models, register_model
+from numba.extending import intrinsic, lower_builtin, models, register_model
 
 types: Any = numba_types
 
@@ -187,3 +189,37 @@ def entry(builder: Any, array: PlainArray, words: Any, index: Any) -> Any:
             row = builder.mul(offset, builder.extract_value(words, 1 + axis))
             offset = builder.add(row, builder.extract_value(index, axis))
     return builder.gep(builder.extract_value(words, 0), [offset])
+
+
+def instruction(name: str) -> Any:
+    """Return numba's type of an instruction of the processor, by the name that LLVM gives it."""
+    known_to_numba = intrinsic(_prefetch if name == "prefetch" else _counting(name))
+    cpu_target.typing_context.refresh()
+    return cpu_target.typing_context.resolve_value_type(known_to_numba)
+
+
+def _counting(name: str) -> Any:
+    """Return the typing of an instruction that counts bits of an int64."""
+
+    def typed(_context: Any, _x: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return getattr(builder, name)(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+        return types.int64(types.int64), generate
+
+    return typed
+
+
+def _prefetch(_context: Any, array: Any, index: Any) -> Any:
+    """Return signature and code of the instruction that prefetches an entry of an array."""
+    address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    form = ir.FunctionType(ir.VoidType(), [address, number, number, number])
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.bitcast(entry(builder, signature.args[0], *arguments), address)
+        code = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        # for reading, to be kept in every cache, of data
+        builder.call(code, [place, *(ir.Constant(number, hint) for hint in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.none(array, index), generate

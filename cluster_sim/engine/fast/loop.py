@@ -73,7 +73,6 @@ def advance(run: Run, now: int, until: int) -> int:
 
 @inlined
 def _next_instant(run: Run) -> int:
-    """Earliest instant at which something happens next."""
     notes, streams, speeds = run.state.notes, run.streams, run.speeds
     ahead = next_time(run.agenda)
     if notes[STREAMS]:

@@ -374,7 +374,6 @@ def _chain(streams: Streams, state: State, berth: int, now: int) -> None:
 
 @inlined
 def _unchain(streams: Streams, state: State, berth: int) -> None:
-    """Take a flow out of the loose flows of its class."""
     after, before = streams.after[berth], streams.before[berth]
     if before == NO_OP:
         streams.loose[streams.number[berth]] = after
