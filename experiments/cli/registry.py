@@ -51,10 +51,10 @@ COMMANDS = (
     Command(
         "share", "share", "Run several jobs on one cluster and say what each costs the others."
     ),
-    Command("run-job", "run_job.command", "Run a training job of weeks through its failures."),
-    Command("serve", "serve.command", "Serve requests on one replica, token by token."),
+    Command("run-job", "run_job", "Run a training job of weeks through its failures."),
+    Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
-    Command("fleet", "fleet.command", "Run a fleet that serves by day and trains by night."),
+    Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
     Command("lend", "lend", "Say how many units can be lent tonight, at a stated confidence."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),
     Command("sweep", "sweep", "Run a table of parameters on all processors.", resumes=True),
