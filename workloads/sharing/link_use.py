@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.uplinks import uplinks
+from cluster_sim.hardware.fabric import uplinks
 from cluster_sim.schedule.merge import unite_resources
 from cluster_sim.schedule.table import Resources, Schedule
 from topologies.arrays import FloatArray, IntArray, distinct_rows, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import clos, period
 from topologies.shapes.links import domain_links
-from workloads.training.execution.chunk_level import call_schedule
-from workloads.training.execution.flow_level import PARTS, as_flow
+from workloads.training.execution.chunk_level import PARTS, as_flow, call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.exchanges import Exchange
-from workloads.training.program.group_times import group_of
+from workloads.training.program.groups import group_of
 from workloads.training.program.program import Program
 
 QUEUES = 0.6

@@ -12,9 +12,8 @@ from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray
 from topologies.memory_limit import check_memory
 from workloads.sharing.classes import FoldedUse
-from workloads.training.execution.flow_level import PACE
-from workloads.training.execution.layout import OWN, Layout, lay_out
-from workloads.training.execution.lower import lower
+from workloads.training.execution.chunk_level import PACE
+from workloads.training.execution.lower import OWN, Layout, lay_out, lower
 from workloads.training.program.program import Program
 
 BYTES_OF_OP = 300

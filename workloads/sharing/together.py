@@ -11,7 +11,7 @@ from topologies.arrays import IntArray
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
 from workloads.training.program.shared_memory import Draws
-from workloads.training.program.streams import Stream
+from workloads.training.program.stage import Stream
 
 
 def together(programs: Sequence[Program]) -> Program:

@@ -25,8 +25,7 @@ from workloads.sharing.schedule import side_by_side
 from workloads.sharing.sharing import _ready, _side_by_side
 from workloads.sharing.together import together
 from workloads.training.execution.chunk_level import expand, project
-from workloads.training.execution.layout import OWN, lay_out
-from workloads.training.execution.lower import lower
+from workloads.training.execution.lower import OWN, lay_out, lower
 from workloads.training.iteration import iteration
 from workloads.training.program.shared_parts import SharedParts
 
