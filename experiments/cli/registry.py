@@ -48,9 +48,7 @@ COMMANDS = (
     Command("collective", "collective", "Simulate a collective at one or many sizes."),
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
-    Command(
-        "share", "share", "Run several jobs on one cluster and say what each costs the others."
-    ),
+    Command("share", "share", "Run several jobs on one cluster, and see what they lose."),
     Command("run-job", "run_job", "Run a training job of weeks through its failures."),
     Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
