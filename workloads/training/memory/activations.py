@@ -18,6 +18,7 @@ from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from workloads.models.model import Model
 from workloads.training.layers.adapters import adapted
+from workloads.training.layers.mlp import fed_again
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held
 from workloads.training.plan.stage_layers import kinds_of_chunks
@@ -37,6 +38,8 @@ class Stack(NamedTuple):
         function and its output; 4 with the activated gate, 2 where the output is computed again, 1
         with inputs in fp8.
     ``norms_kept``: tensors of a norm beside its input; 0 where its output is computed again.
+    ``feed_again_tokens``: length of a sequence from which selective recomputation runs feed-forward
+        parts again in pipelines; 0 for none.
     ``latent_kept``: 1 for the queries, keys and values of latent attention; 0 where they are
         computed again.
     ``fp8_input_bytes``: bytes of an element of the input of a product in fp8.
@@ -55,6 +58,7 @@ class Stack(NamedTuple):
 
     gated_kept: int = FUSED_GATE
     norms_kept: int = 1
+    feed_again_tokens: int = 0
     latent_kept: int = 1
     fp8_input_bytes: int = 1
     returned_kept: int = 1
@@ -104,6 +108,8 @@ def layer_activations(
             size += (more + _input_bytes(plan, half, stack)) * elements
     if moe:
         return size + _experts(model, plan, stack)
+    if fed_again(plan, stack.feed_again_tokens):
+        return size
     return size + _inner(model, plan, tokens * model.ffn // plan.tp, stack)
 
 
