@@ -31,8 +31,7 @@ from workloads.training.plan.schedules.registry import (
 
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are stated; less for a model with fewer positions."""
-DEFAULT_MICROBATCHES = 16
-"""Microbatches of a replica where no global batch is stated."""
+DEFAULT_MICROBATCHES = 16  # microbatches of a replica where no global batch is stated
 
 
 def complete(
@@ -43,15 +42,8 @@ def complete(
     lnc: int | None = None,
     chips: int | None = None,
 ) -> ParallelPlan:
-    """Return a plan with the framework's usual values for the fields that are not stated.
-
-    ``stated``: fields of :class:`ParallelPlan`; None counts as not stated. ``cluster``: cluster
-    that the data-parallel degree fills. ``lnc``: physical cores of a logical core of Trainium,
-    which says how many ranks a chip has. ``chips``: chips that the data-parallel degree fills,
-    where that is not the whole cluster.
-
-    Raises InputError.
-    """
+    """Return a plan with the framework's usual values for the fields that are not stated."""
+    # ``stated``: fields of :class:`ParallelPlan`; None counts as not stated.
     named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
     text = framework_text(plan_fields.get("framework", ""), cluster, plan_fields)
@@ -120,10 +112,8 @@ SHARDED = 3
 
 
 def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
-    """Return a plan with one chunk a stage where only the chunks that nobody stated do not fit.
-
-    Chunks hold more microbatches at once; who lacks the memory for them does without.
-    """
+    """Return a plan with one chunk a stage where only the chunks that nobody stated do not fit."""
+    # Chunks hold more microbatches at once; who lacks the memory for them does without.
     if plan.vpp == 1 or not {"vpp", "schedule"} <= set(plan.assumed):
         return plan
     whole = replace(plan, vpp=1, schedule=DEFAULT)
@@ -147,11 +137,9 @@ plans of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falc
 def usual_chunks(
     plan_fields: Mapping[str, Any], model: Model, chips: int, stack: Framework
 ) -> dict[str, Any]:
-    """Return ``vpp`` and ``schedule`` of a pipeline where one or both are not stated.
-
-    A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
-    where the bubble of one chunk a stage would be long on many chips.
-    """
+    """Return ``vpp`` and ``schedule`` of a pipeline where one or both are not stated."""
+    # A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
+    # where the bubble of one chunk a stage would be long on many chips.
     pp, vpp, schedule = (plan_fields.get(name) for name in ("pp", "vpp", "schedule"))
     if (pp or 1) == 1 or (vpp and schedule):
         return {}
@@ -203,10 +191,8 @@ def _size(plan_fields: Mapping[str, Any], name: str) -> int:
 def _set_ranks_per_chip(
     plan_fields: dict[str, Any], cluster: Cluster, lnc: int | None, room: int
 ) -> None:
-    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes.
-
-    Stated degrees of more ranks than chips are taken to run one rank on each logical core.
-    """
+    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes."""
+    # Stated degrees of more ranks than chips are taken to run one rank on each logical core.
     default_ranks = ranks_per_chip(cluster, lnc)
     if lnc is None and "ranks_per_chip" not in plan_fields and cluster.catalogue:
         stated = math.prod(_size(plan_fields, name) for name in ("tp", "pp", "cp", "dp"))
@@ -228,20 +214,9 @@ def _set_ranks_per_chip(
 
 
 def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
-    """Ranks of a chip.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    lnc : int, optional
-        Physical cores of a logical core. Without it a chip has one rank, or as many as its
-        catalogue's only row says: two on Trainium1, whose cores cannot be joined.
-
-    Raises
-    ------
-    InputError
-        For another chip than Trainium, or cores that ``lnc`` does not divide.
-    """
+    """Ranks of a chip, of whose logical cores each has ``lnc`` physical ones."""
+    # Without ``lnc`` it is one, or as many as the catalogue's only row of the chip says: two on
+    # Trainium1, whose cores cannot be joined.
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip:
         return 1

@@ -17,8 +17,7 @@ from workloads.training.iteration import iteration
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS
-from workloads.training.program.group_costs import GroupCosts
-from workloads.training.program.group_times import group_of, group_ps
+from workloads.training.program.groups import GroupCosts, group_of, group_ps
 
 
 def test_experts_exchange_every_copy_twice_each_way() -> None:
