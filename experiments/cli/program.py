@@ -12,7 +12,7 @@ import click
 from experiments.cli.main import app, run
 from experiments.sweeps.command_line import Parameter, Program
 
-NOT_IN_A_STUDY = ("sweep", "report", "explore", "experiment", "list", "doctor")
+NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list", "doctor")
 
 
 WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")

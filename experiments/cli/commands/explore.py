@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +9,6 @@ from pathlib import Path
 from experiments.cli.options.invocation import Invocation
 from topologies.options import option, setting
 
-HOST = "127.0.0.1"
-HOSTS = (HOST, "localhost")
-"""Names by which a browser may ask for the page."""
 TITLE = "cluster-sim explore"
 
 
@@ -43,7 +39,8 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     printed instead, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs, shipped
-    from experiments.explore.page import framed, only_for, page, panel
+    from experiments.explore.local import HOST, HOSTS, check_free, only_for
+    from experiments.explore.page import framed, page, panel
 
     pn = None if call.json else panel()
     if pn is not None:
@@ -65,18 +62,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
         websocket_origin=[f"{host}:{inputs.port}" for host in HOSTS],
         title=TITLE,
     )  # fmt: skip
-    only_for(server, HOSTS)
+    only_for(server._tornado, HOSTS)
     server.start()
     server.io_loop.start()
-
-
-def check_free(port: int) -> None:
-    """Refuse a port on which another program serves, before anything is computed."""
-    from topologies.errors import InputError
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            raise InputError(f"port {port} cannot be used. Choose another with --port.") from None
