@@ -3,8 +3,8 @@
 The first table has the ops built and run per second, and the memory of an op, for each algorithm at
 64, 512 and 4,096 ranks, on plain tori and on Trn2, whose messages also use memory bandwidth. The
 second has rings of which some rounds are held at a time. The third has per-axis ring all-reduces,
-the work on which other simulators are measured, on 16, 32 and 64 cubed chips; each ring is written,
-run and dropped by itself.
+the work on which other simulators are measured, on 16, 32 and 64 cubed chips, where the clocks of
+links stand for all messages.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def row(op: str, name: str, group: Group) -> None:
 
 
 def per_axis_all_reduce() -> None:
-    """Print the speed of per-axis ring all-reduces, with every ring run by itself."""
+    """Print the speed of per-axis ring all-reduces, by the clocks of the links of every ring."""
     for side in (16, 32, 64):
         call = CollectiveCall("all-reduce", torus(f"torus:{side}x{side}x{side}"), GIB)
         costs = communication_costs(call.group.cluster)

@@ -1,4 +1,4 @@
-"""The front door of the simulator: eighteen names, and the modules ``metrics`` and ``plot``.
+"""The front door of the simulator: nineteen names, and the modules ``metrics`` and ``plot``.
 
 >>> import cluster_sim as cs
 >>> cs.cluster("trn2-ultraserver:16").chips
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workloads.models.huggingface import model
     from workloads.search.front import search_plans
     from workloads.serving.front import serve
+    from workloads.sharing.front import share
     from workloads.traces.replay import replay
     from workloads.training.plan.plan import ParallelPlan as Plan
 
@@ -57,6 +58,7 @@ __all__ = [
     "run_job",
     "search_plans",
     "serve",
+    "share",
     "simulate",
     "train",
     "validate",
@@ -80,6 +82,7 @@ _PLACES = {
     "run_job": "workloads.job.front:run_job",
     "search_plans": "workloads.search.front:search_plans",
     "serve": "workloads.serving.front:serve",
+    "share": "workloads.sharing.front:share",
     "simulate": "cluster_sim.trace.trace:run",
     "train": "workloads.front:train",
     "validate": "experiments.validation.front:validate",

@@ -19,8 +19,7 @@ from topologies.errors import InputError
 
 ENDING_S = 0.1
 """Time in which threads that were told to end, such as those of progress bars, do so [s]."""
-LOOK_S = 0.002
-"""Time between two looks at the threads [s]."""
+LOOK_S = 0.002  # time between two looks at the threads [s]
 
 
 class WorkerEndedError(InputError):
@@ -33,12 +32,8 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of processes, which end with the ``with`` block or with their parent.
 
-    Workers ignore Ctrl-C, to which the parent reacts. If the parent is killed, they end.
-
-    ``method`` ("spawn", "fork"): way in which processes start; forked ones share what the parent
-    has loaded. ``begin``: called once in each worker, before its first task.
-
-    Raises WorkerEndedError if a worker was killed; the tasks in flight have no result then.
+    Workers ignore Ctrl-C, to which the parent reacts. Forked ones share what the parent has loaded.
+    ``begin`` is called once in each worker, before its first task.
     """
     other_children = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -70,9 +65,8 @@ def forked(
 ) -> Iterator[Iterator[Any]]:
     """Give an iterator of what a function returns for each item, in the order of the items.
 
-    The calls run in forked processes, which have the function, the items and everything that this
-    process has loaded; only results are sent. Where one worker suffices or processes cannot be
-    forked, the calls run here, each when its result is asked for.
+    The calls run in forked processes, which have all that this process has loaded; only results are
+    sent. Where one worker suffices or processes cannot be forked, the calls run here.
     """
     if workers < 2 or not can_fork():
         yield map(function, items)
@@ -85,8 +79,8 @@ def forked(
 def can_fork() -> bool:
     """Return whether this process may fork workers of its own.
 
-    A fork copies locks that other threads hold and that nobody would release, so there must be no
-    other thread. A worker forks none, since its siblings are on the other cores.
+    A fork copies locks that other threads hold and that nobody would release. A worker forks none,
+    since its siblings are on the other cores.
     """
     return (
         "fork" in multiprocessing.get_all_start_methods()

@@ -209,7 +209,6 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/results.py": {"cluster_sim.collectives.duration.nccl", "pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
-    "cluster_sim/engine/copies.py": {"concurrent"},
     "cluster_sim/engine/compiler/jit.py": {
         "cluster_sim.engine.compiler.plain_arrays",
         "cluster_sim.engine.compiler.whole_code",
@@ -252,16 +251,14 @@ LATE: dict[str, set[str]] = {
     "workloads/demand/read.py": {"pandas"},
     "topologies/display.py": {"html"},
     "topologies/errors.py": {"difflib"},
-    "workloads/confidence/collectives.py": {
-        "workloads.confidence.features",
-        "workloads.confidence.split_conformal",
-    },
+    "workloads/confidence/ratio.py": {"scipy"},
     "workloads/demand/request_logs.py": {"pandas"},
     "workloads/demand/trace.py": {"pandas"},
     "workloads/fleet/lending/backtest.py": {"scipy"},
-    "workloads/fleet/policies/oracle.py": {"pandas"},
-    "workloads/fleet/policies/programme.py": {"scipy"},
-    "workloads/fleet/comparison.py": {"scipy"},
+    "workloads/fleet/policies/forecast.py": {"pandas"},
+    "workloads/fleet/policies/rules.py": {"pandas"},
+    "workloads/fleet/policies/predictive.py": {"scipy"},
+    "workloads/fleet/front.py": {"scipy"},
     "workloads/job/goodput.py": {"scipy"},
     "workloads/job/front.py": {"pandas"},
     "workloads/search/search.py": {"pandas"},
@@ -269,7 +266,7 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
     "workloads/training/execution/rank_vector/layout.py": {"scipy"},
-    "workloads/training/execution/rank_vector/over_blocks.py": {"concurrent"},
+    "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
     "workloads/training/frameworks/conditions.py": {
         "topologies.catalogue.catalogue",
         "workloads.kernels.chip_share",
@@ -281,7 +278,6 @@ LATE: dict[str, set[str]] = {
     "workloads/training/plan/plan_file.py": {"topologies.files.yaml_documents", "yaml"},
     "workloads/training/plan/schedules/one_f_one_b.py": {"numpy"},
     "workloads/training/plan/schedules/passes.py": {"numpy"},
-    "workloads/training/plan/schedules/zero_bubble.py": {"numpy"},
 }
 """Imports inside functions that start-up needs: libraries that are slow to load, and rooms that
 bring one with them. Figures may import matplotlib."""

@@ -18,8 +18,7 @@ from experiments.validation.reading.tables import table
 from topologies.arrays import FloatArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.kernels.chip_share import rank_of
-from workloads.kernels.gemm import roofline_s
-from workloads.kernels.gemm_table import fill, gemm_table
+from workloads.kernels.gemm import fill, gemm_table, roofline_s
 from workloads.kernels.times import gemm_s
 
 GRIDS = (

@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("topologies", "cluster_sim", "workloads", "experiments")
 PLAIN = ("ring:4", "--bandwidth", "1GB/s", "--latency", "1us")
 TRAIN = ("train", "--model", "llama-3.1-8b", "--cluster", "trn2.48xlarge", "--tp", "4")
-RINGS = ("collective", "all-reduce", "torus:20x20x20", "--algorithm", "per-axis")
 STEP = ("--global-batch", "8", "--seq", "4096", "--allow-oversized")
 
 DEMO = (("the demonstration", ("experiment", "demo", "--out", "demo")),)
@@ -34,7 +33,6 @@ COMMANDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("clocks of all ranks", (*TRAIN, *STEP, "--level", "rank-vector", "--jitter", "0.01")),
     ("faults", (*TRAIN, *STEP, "--fault", "engine:0@1ms:slow=1/2")),
     ("breakdowns of training steps", (*TRAIN, *STEP, "--unfolded")),
-    ("runs ring by ring", (*RINGS, "--bandwidth", "1GB/s", "--latency", "1us", "--size", "1MiB")),
     ("runs with shared memory", ("collective", "all-reduce", "trn2.48xlarge", "--size", "1MiB")),
     ("searches for plans", ("plan", *TRAIN[1:5], *STEP[:4])),
     ("files of a run", (*TRAIN, *STEP, "--out", "run")),

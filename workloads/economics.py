@@ -13,42 +13,32 @@ from topologies.clusters.machines import machine_of
 
 BUSY = ("compute", "optimizer")
 """Parts of a step in which a chip draws its full power; in other parts it waits or communicates."""
-TOKENS = 10**6
-"""Number of tokens that a price is stated for."""
+TOKENS = 10**6  # number of tokens that a price is stated for
 
 
 @dataclass(frozen=True)
 class Economics:
-    """Power and price of a chip.
+    """Power and price of a chip."""
 
-    ``busy_w, idle_w``: power of one chip that works and of one that is idle, each with the chip's
-        share of host, network and fans [W].
-    ``pue``: power usage effectiveness: power of the site over the power of its machines.
-    ``usd_per_chip_s``: price of a chip [USD/s]; 0 if unknown.
-    ``carbon_kg_per_j``: carbon intensity of the grid [kg/J]; 0 if not stated.
-    ``price_basis, power_basis``: rows of the catalogue behind price and power, with their grades;
-        empty without a row.
-    ``usd_per_million_tokens``: price at which served tokens are sold, of prompts and outputs alike;
-        0 if not stated.
-    ``batch_discount``: share of the price that requests of a batch tier do not pay.
-    """
-
+    # busy_w, idle_w: power of one chip that works and of one that is idle, each with the chip's
+    # share of host, network and fans [W]
     busy_w: float
     idle_w: float
-    pue: float = 1.0
-    usd_per_chip_s: float = 0.0
-    carbon_kg_per_j: float = 0.0
+    pue: float = 1.0  # power usage effectiveness: power of the site over the power of its machines
+    usd_per_chip_s: float = 0.0  # price of a chip [USD/s]; 0 if unknown
+    carbon_kg_per_j: float = 0.0  # carbon intensity of the grid [kg/J]; 0 if not stated
+    # price_basis, power_basis: rows of the catalogue behind price and power, with their grades;
+    # empty without a row
     price_basis: str = ""
     power_basis: str = ""
+    # Price at which served tokens are sold, of prompts and outputs alike; 0 if not stated
     usd_per_million_tokens: float = 0.0
-    batch_discount: float = 0.0
+    batch_discount: float = 0.0  # share of the price that requests of a batch tier do not pay
 
     @classmethod
     def of(cls, cluster: Cluster, *, carbon_g_per_kwh: float = 0.0) -> Economics:
-        """Return power and price of a cluster's chips.
-
-        A machine without a row of its power counts with the power of its chips alone.
-        """
+        """Return power and price of a cluster's chips."""
+        # A machine without a row of its power counts with the power of its chips alone.
         catalogue: Catalogue = cluster.catalogue or shipped_catalogue()
         machine, chip = machine_of(cluster), cluster.chip
         chips = cluster.chips_per_domain
@@ -132,17 +122,13 @@ def _by(kind: str) -> str:
 
 @dataclass(frozen=True)
 class StepCost:
-    """Cost of one optimizer step.
+    """Cost of one optimizer step."""
 
-    ``cost_usd``: price of the chips for the time of the step [USD]; None if unknown.
-    ``energy_joules``: energy from the grid [J]; None if the power is unknown.
-    ``usd_per_million_tokens``: price of a million trained tokens [USD]; None if unknown.
-    ``price_basis, power_basis``: rows of the catalogue behind price and power.
-    """
-
-    cost_usd: float | None
-    energy_joules: float | None
+    cost_usd: float | None  # price of the chips for the time of the step [USD]; None if unknown.
+    energy_joules: float | None  # energy from the grid [J]; None if the power is unknown.
+    # Price of a million trained tokens [USD]; None if unknown.
     usd_per_million_tokens: float | None
+    # price_basis, power_basis: rows of the catalogue behind price and power
     price_basis: str
     power_basis: str
 
@@ -150,19 +136,10 @@ class StepCost:
 def step_cost(
     cluster: Cluster, chips: int, tokens: int, breakdown_s: Mapping[str, float]
 ) -> StepCost:
-    """Return the price and the energy of a step.
-
-    A chip draws its full power while it computes, and its idle power in all other parts of the
-    step.
-
-    ``chips``: chips that the step uses. ``tokens``: tokens that the step trains on.
-    ``breakdown_s``: parts of the step, mean over ranks [s].
-
-    >>> from topologies.clusters.names import cluster
-    >>> step = step_cost(cluster("trn2.48xlarge"), 16, 10**6, {"compute": 3600.0})
-    >>> round(step.cost_usd, 2), step.usd_per_million_tokens == step.cost_usd
-    (35.76, True)
-    """
+    """Return the price and the energy of a step."""
+    # A chip draws its full power while it computes, and its idle power in all other parts of the
+    # step.
+    # ``breakdown_s``: parts of the step, mean over ranks [s].
     chip = Economics.of(cluster)
     step_s = sum(breakdown_s.values())
     busy_s = sum(breakdown_s.get(part, 0.0) for part in BUSY)

@@ -24,8 +24,7 @@ from workloads.training.plan.fields import check_field
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.usual_plan import complete
 
-WATCH = partial(shown, quiet=False)
-"""Progress of a search, which appears after two seconds."""
+WATCH = partial(shown, quiet=False)  # progress of a search, which appears after two seconds
 DETAIL = frozenset(field.name for field in fields(Detail))
 """Names of the fields of a detail; no field of a plan has the same name."""
 

@@ -16,24 +16,19 @@ import numpy as np
 from cluster_sim.engine.compiler.jit import compiled
 from topologies.arrays import BoolArray, IntArray
 
-BLOCK_ROWS = 2**20
-"""Rows processed at once: enough for numpy, few enough for the processor's cache."""
+BLOCK_ROWS = 2**20  # rows processed at once: enough for numpy, few enough for the processor's cache
 TYPES = (np.int32, np.int64, np.int64)
 """Types of groups, starts and ends for which the loops over rows are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones have no effect.
-
-    ``group, start_ps, end_ps`` (rows,): group, start and end of each interval [ps].
-    ``groups``: number of groups, some of which may have no interval.
-    """
+    """Half-open intervals ``[start, end)`` of groups 0 … groups − 1; empty ones have no effect."""
 
     group: IntArray
     start_ps: IntArray
     end_ps: IntArray
-    groups: int
+    groups: int  # some of which may have no interval
 
     def __len__(self) -> int:
         return len(self.group)
@@ -52,14 +47,11 @@ def union_ps(intervals: Intervals) -> IntArray:
 def attribute_ps(
     intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
 ) -> IntArray:
-    """Attribute each group's time to categories, every instant to the first that is active.
+    """Attribute each group's time to categories, every instant to the first that is active [ps].
 
-    ``category`` (rows,): category of each interval, 0 … categories − 1; the smaller takes
-    precedence. ``total_ps``: length of each group's time from 0 [ps], by default the latest end;
-    what comes after is not counted.
-
-    Returns the time of each category [ps]; the last column is the time in which none is active;
-    (groups, categories + 1). Each row sums to ``total_ps`` exactly.
+    ``category`` (rows,): from 0; the smaller takes precedence. What comes after ``total_ps``, by
+    default the latest end, is not counted. Returns (groups, categories + 1), of which the last
+    column is the time in which none is active; each row sums to ``total_ps`` exactly.
 
     >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
     >>> attribute_ps(spans, np.array([1, 0]), 2, total_ps=10).tolist()
@@ -71,14 +63,9 @@ def attribute_ps(
 def shares_ps(
     intervals: Intervals, category: IntArray, categories: int, total_ps: int | None = None
 ) -> tuple[IntArray, IntArray]:
-    """Attribute time to the first active category, and measure how long each is active in all.
+    """Attribute time as :func:`attribute_ps` does, and measure how long each category is active.
 
-    ``intervals, category, categories, total_ps``: as in :func:`attribute_ps`. Rows whose category
-    is ``categories`` or more are left out.
-
-    Returns ``first`` (groups, categories + 1): time in which a category is the first that is
-    active, as from :func:`attribute_ps` [ps]. ``active`` (groups, categories): time in which a
-    category is active at all [ps].
+    Rows whose category is ``categories`` or more are left out.
 
     >>> spans = Intervals(np.array([0, 0]), np.array([0, 3]), np.array([5, 8]), 1)
     >>> first, active = shares_ps(spans, np.array([1, 0]), 2)
@@ -113,17 +100,11 @@ class _Spans(NamedTuple):
 
 
 class _Unions(NamedTuple):
-    """Lengths of unions while a loop goes through rows in order of group and start.
+    """Lengths of unions while a loop goes through rows in order of group and start [ps]."""
 
-    ``reach`` (2, categories): latest end of categories 0 … k together in the present group, and of
-        category k alone [ps].
-    ``together`` (groups, categories or more): time covered by categories 0 … k together [ps].
-    ``alone`` (groups, categories): time covered by category k [ps].
-    """
-
-    reach: IntArray
-    together: IntArray
-    alone: IntArray
+    reach: IntArray  # (2, categories): latest end of categories 0 … k together, and of k alone
+    together: IntArray  # (groups, categories or more): time covered by categories 0 … k together
+    alone: IntArray  # (groups, categories): time covered by category k
 
 
 def merged(intervals: Intervals) -> Intervals:
@@ -140,8 +121,7 @@ def merged(intervals: Intervals) -> Intervals:
 def gaps(intervals: Intervals, total_ps: int) -> tuple[Intervals, IntArray]:
     """Find the gaps of each group from 0 to ``total_ps`` in which none of its intervals is active.
 
-    Returns ``gaps``: the gaps, in order of group and time. ``row`` (gaps,): the interval that
-    starts where each gap ends, the smallest of several; -1 at ``total_ps``.
+    With each gap comes the row that starts where it ends, the smallest of several; -1 at the end.
 
     >>> g, row = gaps(Intervals(np.array([0, 0]), np.array([2, 6]), np.array([4, 7]), 2), 9)
     >>> list(zip(g.group.tolist(), g.start_ps.tolist(), g.end_ps.tolist(), row.tolist()))
@@ -249,10 +229,7 @@ def _cover(rows: IntArray, spans: _Spans, total: int, unions: _Unions) -> None:
 
 
 def stable_order(codes: IntArray) -> IntArray:
-    """Return the order of rows by small non-negative codes, equal ones in place.
-
-    Sorts 16 bits at a time, for which numpy has a radix sort.
-    """
+    """Return the stable order of codes from 0 on, by numpy's radix sort of 16 bits at a time."""
     if np.all(codes[1:] >= codes[:-1]):
         return np.arange(len(codes))
     if codes.dtype.itemsize <= 2:

@@ -8,12 +8,12 @@ from cluster_sim.collectives.duration.duration import (
     CollectiveTime,
     collective_time,
     duration_ps,
+    hbm_bytes,
+    hbm_bytes_per_s,
 )
-from cluster_sim.collectives.duration.memory_traffic import hbm_bytes, hbm_bytes_per_s
 from cluster_sim.collectives.group import Group, whole
 from cluster_sim.collectives.lowering.collective import Collective
-from cluster_sim.collectives.result_rows import bus_factor
-from cluster_sim.collectives.results import measure, rows
+from cluster_sim.collectives.results import bus_factor, measure, rows
 from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import ProofError, prove
 

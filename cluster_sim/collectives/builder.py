@@ -10,7 +10,6 @@ import numpy as np
 from cluster_sim.collectives.algorithms.algorithm import Algorithm
 from cluster_sim.collectives.algorithms.footprint import check_op_count, fits, ops_foreseen
 from cluster_sim.collectives.algorithms.registry import AUTO, choose_algorithm, fits_by, suitable
-from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
 from cluster_sim.collectives.call import CollectiveCall
 from cluster_sim.collectives.group import Group, as_group
 from cluster_sim.collectives.lowering.collective import Collective
@@ -28,7 +27,7 @@ from topologies.arguments import checked
 from topologies.arrays import distinct
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from topologies.units import as_bytes
+from topologies.units import as_bytes, format_bytes
 
 
 @checked()
@@ -123,17 +122,8 @@ def compose(
 ) -> Collective:
     """Build the schedule of a call, or of several calls at once, and the result to be proven.
 
-    ``calls``: several calls have the same kind and size and run at once on disjoint groups of a
-    cluster. ``algorithm``: a name of :data:`~.registry.ALGORITHMS`, or ``auto``. ``ideal``: count
-    link rates and latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores, so
-    that no message accesses memory. ``contended``: model the accesses to memory even where these
-    calls cannot saturate it, because others may access the same memories
-    (:mod:`cluster_sim.schedule.merge`). ``down``: links between chips that messages go around
-    (:mod:`cluster_sim.hardware.detours`).
-
-    Raises InputError for unknown names, an algorithm that makes no sense here or whose messages
-    refer to ranks that do not exist, and buffers that do not fit in a scratchpad or whose schedule
-    does not fit in the memory of this machine.
+    Several calls have the same kind and size and run at once on disjoint groups of a cluster. The
+    options are those of :func:`collective`. ``down``: links between chips that messages go around.
     """
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
     _check(many)
@@ -230,3 +220,40 @@ def _check(calls: Sequence[CollectiveCall]) -> None:
         raise InputError("groups of different clusters cannot run in one schedule")
     if any((call.kind, call.size_bytes) != (first.kind, first.size_bytes) for call in calls):
         raise InputError("calls that run at once differ in kind or size; give one of each")
+
+
+FROM_MEMORY = ("all-to-all", "all-to-all-v")
+"""Operations whose operands must be in HBM (nki/api/nki.collectives.rst)."""
+
+
+def scratchpad_bytes(group: Group) -> int:
+    """Return the size of the scratchpads of one rank [B], those of all its cores together.
+
+    A rank is a logical NeuronCore. It consists of as many cores as the runtime joins by default or,
+    with more ranks a chip, of an equal share of the chip's cores.
+
+    >>> from topologies.clusters.names import cluster
+    >>> [scratchpad_bytes(Group(cluster("trn2.48xlarge"), [0], each)) // 2**20 for each in (4, 8)]
+    [56, 28]
+    """
+    catalogue, chip = group.cluster.catalogue, group.cluster.chip
+    if catalogue is None or not chip or not catalogue.has(chip, "ranks_per_chip"):
+        raise InputError(
+            f"{group.cluster.name} has no scratchpads that collectives could run in; use Trainium"
+        )
+    ranks = max(catalogue.integer(chip, "ranks_per_chip"), group.ranks_per_chip)
+    return max(1, catalogue.integer(chip, "cores") // ranks) * catalogue.integer(
+        chip, "core_sbuf_bytes"
+    )
+
+
+def check_scratchpad(kind: str, group: Group, size_bytes: int) -> None:
+    """Refuse an operation, or a buffer, for which scratchpads cannot be used."""
+    room = scratchpad_bytes(group)
+    if kind in FROM_MEMORY:
+        raise InputError(f"{kind} in SBUF: the runtime wants its operands in HBM. Leave out --sbuf")
+    if size_bytes > room:
+        raise InputError(
+            f"a buffer of {format_bytes(size_bytes)} does not fit in the SBUF of a rank, "
+            f"{format_bytes(room)}. Use at most that, or leave out --sbuf"
+        )

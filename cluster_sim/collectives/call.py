@@ -11,8 +11,7 @@ KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"
 """Operations, as nccl-tests names and sizes them."""
 RING_KINDS = ("all-reduce", "all-gather", "reduce-scatter")
 """Operations made of a reduce-scatter, an all-gather, or the one after the other."""
-MAX_BYTES = 2**50
-"""Largest buffer [B]."""
+MAX_BYTES = 2**50  # largest buffer [B]
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,7 @@ class CollectiveCall:
 
 
 def check_kind(kind: str) -> None:
-    """Refuse the name of an operation that does not exist.
-
-    Raises InputError, naming the operation with the most similar name.
-    """
+    """Refuse the name of an operation that does not exist, and name the most similar one."""
     if kind not in KINDS:
         raise InputError(
             f"unknown collective {kind[:40]!r}.{suggestion(kind, KINDS)} "

@@ -12,38 +12,23 @@ import numpy.typing as npt
 
 from topologies.arrays import IntArray
 
-EVERY = -1
-"""As a ``source``, every rank of the group contributes; as a ``target``, every rank gets it."""
+EVERY = -1  # as a source, every rank of the group contributes; as a target, every rank gets it
 
 
 @dataclass(frozen=True, eq=False)
 class Chunks:
     """Chunks of the buffers of one or several groups.
 
-    Attributes
-    ----------
-    size_bytes : int64 array (chunks,)
-    source : int32 array (chunks,)
-        Rank that holds the chunk at first, or ``EVERY``: each rank holds its own contribution,
-        and the chunk is their sum.
-    target : int32 array (chunks,)
-        Rank that must hold the chunk in the end, or ``EVERY``.
-    group : int32 array (chunks,)
-        Replica group that the chunk belongs to.
-    content : int array or None
-        List of chunks in which messages refer to ranges: one of ``count`` from ``first`` on
-        carries the chunks ``content[first:first + count]``, ascending. Without a list it carries
-        the chunks ``first … first + count - 1``.
-    is_tracked : bool
-        Whether the messages state which chunks they carry, so that the collective can be proven.
+    A message of ``count`` chunks from ``first`` on carries ``first … first + count - 1``; with a
+    list, ``content[first:first + count]``, ascending.
     """
 
     size_bytes: IntArray
-    source: IntArray
-    target: IntArray
-    group: IntArray
+    source: IntArray  # rank that holds the chunk at first; EVERY where it is the sum of all ranks'
+    target: IntArray  # rank that must hold the chunk in the end, or EVERY
+    group: IntArray  # replica group that the chunk belongs to
     content: IntArray | None = None
-    is_tracked: bool = True
+    is_tracked: bool = True  # messages state which chunks they carry, so that they can be proven
 
     def __len__(self) -> int:
         return len(self.size_bytes)

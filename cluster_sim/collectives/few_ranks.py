@@ -17,8 +17,7 @@ from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.lower import lower
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
-from cluster_sim.hardware.fabric import fabric
-from cluster_sim.hardware.uplinks import uplinks
+from cluster_sim.hardware.fabric import fabric, uplinks
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from topologies.arrays import IntArray, distinct
@@ -27,8 +26,7 @@ from topologies.routing.scale_out import scale_out_paths
 
 FOLD_FROM = 16
 """Domains from which a collective is run on a few of them; over fewer it is run on all."""
-FEW = 2
-"""Domains that stand for all."""
+FEW = 2  # domains that stand for all
 MOST_OPS = 2_000_000
 """Most ops of a run; where it would have more, it is cut into fewer slices, or has fewer rounds and
 the rest is charged by formula."""
@@ -39,9 +37,8 @@ ROUNDS = 8
 def spans_many_domains(call: CollectiveCall) -> bool:
     """Return whether a call runs between so many domains that a few are run in place of all.
 
-    The time is then exact if all blocks have the same size and all hops between domains the same
-    latency. Otherwise every block gets the largest size, and every hop the mean latency of the
-    slowest chain of rounds.
+    The time is exact if all blocks have the same size and all hops the same latency. Otherwise
+    blocks get the largest size, and hops the mean latency of the slowest chain of rounds.
     """
     group = call.group
     many = len(group.domains) >= FOLD_FROM
@@ -56,10 +53,7 @@ def has_thin_uplinks(group: Group, costs: CommunicationCosts) -> bool:
 def with_uplink_rate(
     costs: CommunicationCosts, cluster: Cluster, ring: IntArray
 ) -> CommunicationCosts:
-    """Lower the rate of adapters to what shared uplinks leave to each when a whole ring sends.
-
-    ``ring`` (domains, …): chips; each sends to the chip at its place in the next row.
-    """
+    """Lower the adapters' rate to what uplinks leave when each chip sends to the next row's."""
     src, dst = ring.ravel(), np.roll(ring, -1, axis=0).ravel()
     shared = uplinks(cluster, src, costs.scale_out_bytes_per_s)
     if not len(shared):
@@ -71,13 +65,10 @@ def with_uplink_rate(
 
 
 def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
-    """Return the cluster with the same latency for all hops between domains.
+    """Return the cluster with the same latency for all hops of a ``ring`` between domains.
 
     Each block travels on from chip to chip, so the chain of rounds that starts at the worst place
-    of the ring ends last; the mean latency of its hops is that of all.
-
-    ``ring`` (chips,): chips in the order of a ring between domains. ``rounds``: rounds of the ring,
-    one after the other.
+    ends last; the mean latency of its hops is that of all.
     """
     cluster, scale_out = group.cluster, group.cluster.scale_out
     if scale_out is None:
@@ -100,12 +91,10 @@ def with_one_latency(group: Group, ring: IntArray, rounds: int) -> Cluster:
 def repeated_rounds_ps(schedule_of: Callable[[int], Schedule], rounds: int) -> int:
     """Return the time of a schedule of many equal rounds [ps], from runs of a few rounds.
 
-    Runs of n, 2 n and 3 n rounds show what n further rounds cost. If both differences are the
-    same, and no less than the time for which n rounds keep the busiest resource busy, so that
-    nothing hides them any longer, all further rounds cost as much. Otherwise n is doubled; where
-    runs would exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
-
-    ``schedule_of``: returns the schedule of a number of rounds.
+    Runs of n, 2 n and 3 n rounds show what n further rounds cost. If both differences are the same,
+    and no less than the time for which n rounds keep the busiest resource busy, so that nothing
+    hides them any longer, all further rounds cost as much. Otherwise n is doubled; where runs would
+    exceed ``MOST_OPS`` ops, the rest is charged as if nothing hid it.
     """
     few = ROUNDS
     while 4 * few < rounds:

@@ -145,22 +145,13 @@ def whole(cluster: Cluster, ranks_per_chip: int = 1) -> Group:
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A group's chips as a box of a torus or of tiers; axes along which it is 1 long are left out.
-
-    ``sizes``: length of the box along each axis.
-    ``wraps``: whether the box closes upon itself along the axis. An axis of two never does: its one
-        or two cables join the same pair.
-    ``rates``: rate between two neighbours along the axis, all cables together, one direction [B/s].
-    ``axes``: number of each axis or tier in the shape of the cluster.
-    ``chip_at`` (chips,): position in ``group.chips`` of the chip at each place of the box, in
-        row-major order.
-    """
+    """A group as a box of a torus or of tiers; axes along which it is 1 long are left out."""
 
     sizes: tuple[int, ...]
-    wraps: tuple[bool, ...]
-    rates: tuple[int, ...]
-    axes: tuple[int, ...]
-    chip_at: IntArray
+    wraps: tuple[bool, ...]  # an axis of two never closes upon itself: all cables join one pair
+    rates: tuple[int, ...]  # between two neighbours, all cables together, one direction [B/s]
+    axes: tuple[int, ...]  # number of each axis or tier in the shape of the cluster
+    chip_at: IntArray  # (chips,): place in group.chips of the chip at each place, row-major
 
 
 def box(group: Group) -> Box | None:
@@ -262,10 +253,7 @@ def _rate(shape: Torus | Tiered, axis: int) -> int:
 
 
 def _places_in_interval(coordinate: IntArray, size: int) -> IntArray | None:
-    """Count coordinates from the start of the interval that they fill, which may wrap around.
-
-    None where they do not fill one, or, on an axis of ``size``, leave more than one gap.
-    """
+    """Count coordinates from the start of their interval, which may wrap; None with more gaps."""
     values = distinct(coordinate)
     gaps = np.diff(np.concatenate([values, [values[0] + size]]))
     if (gaps > 1).sum() > 1:

@@ -1,4 +1,4 @@
-"""Parsing of groups as users write them: ``0-15,32-47`` is one group, ``0-3;4-7`` are two."""
+"""Parsing of groups and sizes: ``0-15,32-47`` is one group, ``0-3;4-7`` are two."""
 
 from __future__ import annotations
 
@@ -12,20 +12,14 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.files.reading import read_text
+from topologies.units import parse_bytes
 
-LARGEST_FILE_BYTES = 20_000_000
-"""Largest file of chip numbers or of sizes that is read [B]."""
-SHOWN = 60
-"""Characters of a user's text that an error message repeats."""
+LARGEST_FILE_BYTES = 20_000_000  # largest file of chip numbers or of sizes that is read [B]
+SHOWN = 60  # characters of a user's text that an error message repeats
 
 
 def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[Group]:
     """Parse replica groups: commas separate chips and ranges, semicolons separate groups.
-
-    ``text``: such as ``0-15,32-47`` or ``0-3;4-7``.
-
-    Raises InputError for a part that is no number or range, for chips that the cluster lacks or
-    that are named twice, and for groups of different sizes.
 
     >>> from topologies.clusters.names import cluster
     >>> [group.chips.tolist() for group in parse_groups("0-2,9;4-7", cluster("trn2.48xlarge"))]
@@ -52,10 +46,7 @@ def parse_groups(text: str, cluster: Cluster, ranks_per_chip: int = 1) -> list[G
 
 
 def parse_chips(text: str, cluster: Cluster, thing: str) -> IntArray:
-    """Parse a list of chips such as ``0-3,8``, in its order, int64 (chips,).
-
-    ``thing``: option or file that the list is from, for error messages.
-    """
+    """Parse a list of chips such as ``0-3,8``, in its order, from an option or file (``thing``)."""
     parts = [_range(part.strip(), cluster, thing) for part in text.split(",")]
     if sum(map(len, parts)) > cluster.chips:
         raise InputError(
@@ -88,9 +79,6 @@ def ordered(group: Group, text: str) -> Group:
 
     ``text``: a list such as ``0,1,5,4``, or the path of a file of chip numbers separated by commas,
     blanks or line ends; ``#`` begins a comment.
-
-    Raises InputError when the file cannot be read, or the order does not name each chip of the
-    group once.
 
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
@@ -126,3 +114,37 @@ def file_text(path: Path, option: str) -> str:
     """Return the text of the file that an option names."""
     name = f"{option} {path}"
     return read_text(path, limit_bytes=LARGEST_FILE_BYTES, name=name, lenient=True)
+
+
+MOST_SIZES = 1000  # most sizes in a list
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Parse ``1GiB``, ``1KiB,1MiB`` or ``1KiB:1GiB:4``, which is 1 KiB, 4 KiB, … up to 1 GiB [B].
+
+    Raises InputError for a text that is no size or range, and for too many sizes.
+
+    >>> parse_sizes("1KiB:64KiB:4,1MB")
+    [1024, 4096, 16384, 65536, 1000000]
+    """
+    sizes: list[int] = []
+    for part in text.split(","):
+        sizes += _range_of_sizes(part) if ":" in part else [parse_bytes(part.strip())]
+        if len(sizes) > MOST_SIZES:
+            raise InputError(f"--size {text[:80]} is more than {MOST_SIZES} sizes; make it coarser")
+    return sizes
+
+
+def _range_of_sizes(text: str) -> list[int]:
+    ends = text.split(":")
+    if len(ends) != 3 or not re.fullmatch(r"[0-9]{1,18}", ends[2].strip()):
+        raise InputError(f"--size {text[:80]} is no range; write it as 1KiB:1GiB:4")
+    low, high, factor = parse_bytes(ends[0].strip()), parse_bytes(ends[1].strip()), int(ends[2])
+    if low < 1 or high < low or factor < 2:
+        raise InputError(
+            f"--size {text[:80]}: a range needs 1 B ≤ low ≤ high and a factor of at least 2"
+        )
+    sizes = [low]
+    while sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return sizes

@@ -24,8 +24,7 @@ from cluster_sim.collectives.group import Group, box
 from cluster_sim.collectives.group_parsing import file_text
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.collectives.lowering.lower import Facts, lower
-from cluster_sim.collectives.result_rows import RowFrame
-from cluster_sim.collectives.results import measure_built, measure_timed, refuse_faults
+from cluster_sim.collectives.results import RowFrame, measure_built, measure_timed, refuse_faults
 from cluster_sim.collectives.verify.bounds import Bound
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fabric import fabric
@@ -52,10 +51,6 @@ def compose_v(
 
     ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are not
     sent [B]. ``algorithm``: ``direct``, ``dimension-ordered`` on a box of a torus, or ``auto``.
-    ``ideal``: count link rates and latencies only.
-
-    Raises InputError for a matrix of another shape, sizes out of range, and an algorithm that makes
-    no sense.
 
     >>> from cluster_sim.collectives import prove, whole
     >>> from topologies.clusters.names import cluster
@@ -105,11 +100,8 @@ def measure_v(
     """Build, run and prove an all-to-all-v; returns its row, as for every collective, and trace.
 
     ``size_bytes`` is the mean buffer of a rank and busbw counts the bytes that leave the ranks, so
-    that an even matrix gives the row of the all-to-all.
-
-    ``group, sent_bytes, algorithm, ideal``: as in :func:`compose_v`; ``best`` keeps the fastest of
-    all algorithms. On NVIDIA's machines ``auto`` is NCCL's exchange, timed for the busiest port.
-    ``engine`` ("fast", "reference"). ``faults``: resources that change their speed during the run.
+    that an even matrix gives the row of the all-to-all. ``best`` keeps the fastest of all
+    algorithms. On NVIDIA's machines ``auto`` is NCCL's exchange, timed for the busiest port.
     """
     check_matrix(sent_bytes, group.ranks)
     frame = RowFrame(
@@ -178,11 +170,7 @@ def check_matrix(sent_bytes: IntArray, ranks: int) -> None:
 
 
 def read_matrix(path: Path) -> IntArray:
-    """Read a byte matrix: a line for each rank, sizes separated by commas, as ``0,1MiB,300``.
-
-    Raises InputError when the file cannot be read, a line is shorter than the first, or a cell is
-    no size.
-    """
+    """Read a byte matrix: a line for each rank, sizes separated by commas, as ``0,1MiB,300``."""
     lines = [line.partition("#")[0].strip() for line in file_text(path, "--bytes").splitlines()]
     rows = [line.split(",") for line in lines if line]
     if not rows:
@@ -215,10 +203,7 @@ def skewed(ranks: int, size_bytes: int, skew: float) -> IntArray:
     """Return the byte matrix of ranks that send to rank j in proportion to (j + 1)^-skew.
 
     Skew 0 is the even all-to-all; skew 1 is Zipf's law, which the popularity of experts follows
-    roughly.
-
-    ``size_bytes``: whole buffer of each rank, its own part included [B]. ``skew``: exponent, from 0
-    to 20.
+    roughly. ``size_bytes``: whole buffer of each rank, its own part included [B].
 
     >>> skewed(3, 1100, 1.0)[0].tolist()
     [600, 300, 200]
@@ -235,10 +220,7 @@ def buffer_bytes(sent_bytes: IntArray) -> int:
 
 
 def bus_factor_v(sent_bytes: IntArray) -> float:
-    """Return the ratio of busbw to algbw: the share of all bytes that goes to another rank.
-
-    For an even matrix of n ranks it is (n - 1) / n.
-    """
+    """Return the ratio of busbw to algbw: the share of all bytes that goes to another rank."""
     total = int(sent_bytes.sum())
     return (total - int(np.trace(sent_bytes))) / total if total else 0.0
 

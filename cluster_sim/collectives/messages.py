@@ -24,35 +24,22 @@ from topologies.errors import InputError
 class Channels:
     """Directed pairs of ranks that a collective uses.
 
-    Attributes
-    ----------
-    src, dst : int32 array (channels,)
-        Sending and receiving rank.
-    ptr : int64 array (channels + 1,) or None
-        Channel c is routed over ``link[ptr[c]:ptr[c + 1]]``; where that is empty, and for all
-        channels where ``ptr`` is None, the fabric chooses the route.
-    link : int32 array or None
-        Link numbers in the domain.
-    fused : bool array (channels,) or None
-        Whether a channel joins two ranks of one chip that share what one of them received, which
-        accesses memory less often.
+    Channel c is routed over ``link[ptr[c]:ptr[c + 1]]`` of the domain; where that is empty, and for
+    all channels where ``ptr`` is None, the fabric chooses the route.
     """
 
     src: IntArray
     dst: IntArray
     ptr: IntArray | None = None
     link: IntArray | None = None
-    fused: BoolArray | None = None
+    fused: BoolArray | None = None  # joins two ranks that share what one received: fewer accesses
 
     def __len__(self) -> int:
         return len(self.src)
 
     @property
     def joins(self) -> BoolArray:
-        """Return whether a channel leads from a rank to itself over no link, bool (channels,).
-
-        A message on such a channel is a join: it moves nothing, and waits for others to arrive.
-        """
+        """Channels from a rank to itself over no link: their messages move nothing, and wait."""
         joins: BoolArray = self.src == self.dst
         if self.ptr is not None:
             joins &= np.diff(self.ptr) == 0
@@ -142,10 +129,7 @@ def one_chunk_messages(
 ) -> Messages:
     """Make a table of messages of one chunk each; columns broadcast to the shape of ``channel``.
 
-    ``channel, first`` (messages, in any shape): channel of each message, and the chunk that it
-    carries. ``edges``: dependencies from the arrival of one message to the start of another, which
-    are numbered in the order of ``channel``. ``reduce``: whether a message is added to what its
-    receiver holds. ``step``: round of the collective.
+    ``edges`` lead from the arrival of one message to the start of another, numbered in this order.
     """
     shape = np.shape(channel)
 
@@ -188,11 +172,6 @@ def check_messages(messages: Messages, ranks: int, algorithm: str) -> None:
 
     The compiled loops that read the messages check no index, and numpy takes a negative one for a
     place counted from the end.
-
-    ``ranks``: number of ranks of the call. ``algorithm``: name of the algorithm that wrote the
-    messages, for the error.
-
-    Raises InputError, naming the algorithm, the first wrong row, the limit and the remedy.
     """
     channels, chunks = messages.channels, len(messages.chunks.listed_bytes())
     if messages.ranks != ranks:
@@ -338,15 +317,10 @@ COLUMNS = ("channel", "first", "count", "reduce", "step", "priority")
 
 @dataclass(eq=False)
 class Table:
-    """Blocks of messages, in the order in which they were added.
-
-    ``columns``: blocks of each column.
-    ``edges`` (messages of a block, edges of each): rows that wait for each message.
-    ``count``: number of rows so far.
-    """
+    """Blocks of messages, in the order in which they were added."""
 
     columns: dict[str, list[IntArray]]
-    edges: list[IntArray]
+    edges: list[IntArray]  # (messages of a block, edges of each): rows that wait for each message
     count: int = 0
 
     @classmethod
@@ -355,11 +329,7 @@ class Table:
         return cls({name: [] for name in COLUMNS}, [])
 
     def add(self, edges: IntArray | Sequence[IntArray], **columns: IntArray) -> None:
-        """Append a block of messages.
-
-        ``edges`` (messages, edges of each): rows that wait for each message. ``**columns``: the
-        columns of :data:`COLUMNS`, of any shape.
-        """
+        """Append a block of messages, from the columns of :data:`COLUMNS` in any shape."""
         self.edges += [edges] if isinstance(edges, np.ndarray) else edges
         for name, values in columns.items():
             self.columns[name].append(np.ravel(values).astype(np.int32, copy=False))

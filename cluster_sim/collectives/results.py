@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -25,24 +25,87 @@ from cluster_sim.collectives.duration import nccl
 from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.group import Group
 from cluster_sim.collectives.lowering.collective import Collective, one_op_a_rank
-from cluster_sim.collectives.result_rows import RowFrame, check_engine, result_row, row_frame
+from cluster_sim.collectives.verify.bounds import Bound, lower_bound
 from cluster_sim.collectives.verify.proof import LARGEST_RANKS, NOT_CHECKED, prove
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out
-from cluster_sim.trace.trace import Trace, run
+from cluster_sim.trace.trace import ENGINES, Trace, run
 from topologies.clusters.cluster import Cluster
-from topologies.errors import InputError
+from topologies.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     import pandas as pd
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class RowFrame:
+    """The part of a row that does not depend on the schedule."""
+
+    group: Group
+    size_bytes: int  # that is divided by the time to give algbw
+    bound: Bound
+    factor: float  # ratio of busbw to algbw
+    engine: str = "fast"
+
+
+def row_frame(calls: Sequence[CollectiveCall], engine: str, *, ideal: bool, sbuf: bool) -> RowFrame:
+    """Return the frame of the row of calls that run at once, with the largest of their bounds."""
+    first = calls[0]
+    bounds = (lower_bound(call, ideal=ideal, sbuf=sbuf) for call in calls)
+    bound = max(bounds, key=lambda lower: lower.time_ps)
+    factor = bus_factor(first.kind, first.ranks)
+    return RowFrame(first.group, first.size_bytes, bound, factor, engine)
+
+
+def result_row(frame: RowFrame, trace: Trace, clock: tuple[float, float, float]) -> dict[str, Any]:
+    """Return a trace's columns; ``clock`` is before building, after it, and after the run [s]."""
+    seconds = trace.total_s
+    rate = frame.size_bytes / seconds if seconds else 0.0
+    begun, built, done = clock
+    return {
+        "cluster": frame.group.cluster.name,
+        "ranks": frame.group.ranks,
+        "size_bytes": int(frame.size_bytes),
+        "time_s": seconds,
+        "algbw_bytes_per_s": rate,
+        "busbw_bytes_per_s": frame.factor * frame.size_bytes / seconds if seconds else 0.0,
+        "lower_bound_s": frame.bound.time_ps / 1e12,
+        "bound": frame.bound.what,
+        "steps": 0,
+        "ops": len(trace),
+        "engine": frame.engine,
+        "build_s": built - begun,
+        "simulate_s": done - built,
+    }
+
+
+def check_engine(engine: str) -> None:
+    """Refuse an engine that does not exist."""
+    if engine not in ENGINES:
+        raise InputError(
+            f"unknown engine {engine!r}.{suggestion(engine, ENGINES)} Use {' or '.join(ENGINES)}."
+        )
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Return the ratio of busbw to algbw (doc/PERFORMANCE.md of nccl-tests).
+
+    >>> bus_factor("all-reduce", 8), bus_factor("all-gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if kind == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if kind in ("broadcast", "permute") else (ranks - 1) / ranks
+
 
 STREAMED_FROM = 1_000_000
 """Ops from which a collective whose parts share nothing is run part by part."""
 STREAMED_UNWATCHED_FROM = 100_000
 """The same limit where the caller does not look at single messages; with fewer ops there is nothing
 to gain."""
-MOST_PER_CHIP = 256
-"""Most ranks of a chip that are accepted, more than any chip has cores."""
+MOST_PER_CHIP = 256  # most ranks of a chip that are accepted, more than any chip has cores
 
 
 class _Options(TypedDict):
@@ -63,13 +126,7 @@ def rows(
     engine: str = "fast",
     proof: bool | None = None,
 ) -> pd.DataFrame:
-    """Simulate a collective at several sizes.
-
-    ``kind``: one of ``KINDS``. ``sizes``: sizes of the buffer as nccl-tests counts them [B].
-    ``algorithm``: name of an algorithm, ``auto``, or ``best``, which tries all suitable algorithms
-    and keeps the fastest. ``ideal``: count link rates and latencies only. ``sbuf``: keep the
-    buffers in the scratchpads of the cores. ``engine`` ("fast", "reference"). ``proof``: whether to
-    prove each schedule; by default up to ``LARGEST_RANKS`` ranks.
+    """Simulate a collective at several sizes; see :func:`measure` for the options.
 
     Returns one row for each size with the columns ``collective, algorithm, cluster, ranks,
     size_bytes, time_s, algbw_bytes_per_s, busbw_bytes_per_s, lower_bound_s, bound, steps, ops,
@@ -90,11 +147,7 @@ def rows(
 
 
 def first_ranks(cluster: Cluster, ranks: int | None, ranks_per_chip: int = 1) -> Group:
-    """Return the group of the first ranks of a cluster, by default of all.
-
-    Raises InputError when the cluster has fewer ranks, or a chip would take part with some of its
-    ranks only.
-    """
+    """Return the group of the first ranks of a cluster, by default of all; only of whole chips."""
     if not 1 <= ranks_per_chip <= MOST_PER_CHIP:
         raise InputError(f"{ranks_per_chip} ranks per chip; use 1 to {MOST_PER_CHIP}")
     most = cluster.chips * ranks_per_chip
@@ -124,32 +177,15 @@ def measure(
     faults: Sequence[Fault] = (),
     watched: bool = True,
 ) -> tuple[dict[str, Any], Trace]:
-    """Build, run and prove a call, or several calls of the same size at once.
+    """Build, run and prove a call, or several calls of one size at once; returns row and trace.
 
-    On NVIDIA's machines ``auto`` is a model of NCCL's measured behaviour, as in
-    :func:`cluster_sim.collectives.duration_ps`. The time of a group whose schedule does not fit in
-    memory comes from a few ranks that stand for all.
-
-    Parameters
-    ----------
-    calls : CollectiveCall or sequence of CollectiveCall
-    algorithm, ideal, sbuf, engine, proof
-        As in :func:`rows`.
-    faults : sequence of Fault
-        Faults during the run; the lower bound stays that of the healthy fabric.
-    watched : bool
-        Whether the caller looks at single messages; otherwise a large collective may be run in
-        parts whose messages are dropped.
-
-    Returns
-    -------
-    (dict, Trace)
-        Row as of :func:`rows`; of several calls, ranks and busbw of one group, and the latest end.
-
-    Raises
-    ------
-    InputError
-        For an unknown resource, and for faults where the time is not simulated op by op.
+    ``best`` as the algorithm tries all that suit and keeps the fastest. On NVIDIA's machines
+    ``auto`` is a model of NCCL's measured behaviour. The time of a group whose schedule does not
+    fit in memory comes from a few ranks that stand for all. ``ideal``: count link rates and
+    latencies only. ``sbuf``: keep the buffers in the scratchpads of the cores. ``proof``: by
+    default up to ``LARGEST_RANKS`` ranks. ``faults``: the lower bound stays that of the healthy
+    fabric. ``watched``: whether the caller looks at single messages; else a large collective may be
+    run in parts whose messages are dropped.
     """
     check_engine(engine)
     many = [calls] if isinstance(calls, CollectiveCall) else list(calls)
@@ -185,8 +221,7 @@ def measure_built(
 ) -> tuple[dict[str, Any], Trace]:
     """Build, run and prove a collective; returns its row and its trace.
 
-    ``build``: builds the schedule; the time that it takes is the row's ``build_s``. ``proof``: as
-    in :func:`rows`. ``down``: links among the faults that the built schedule goes around.
+    ``down``: links among the faults that the built schedule goes around.
     """
     check_engine(frame.engine)
     begun = time.perf_counter()
@@ -261,11 +296,7 @@ def measure_timed(
     steps: int,
     time_ps: Callable[[CollectiveCall], int],
 ) -> tuple[dict[str, Any], Trace]:
-    """Return row and trace of calls of which only the time is known.
-
-    ``name``: name of the algorithm. ``steps``: rounds of the algorithm. ``time_ps``: returns the
-    time of a call [ps].
-    """
+    """Return row and trace of calls of which ``time_ps`` gives only the time [ps]."""
     begun = time.perf_counter()
     times = [time_ps(call) for call in calls]
     timed = time.perf_counter()

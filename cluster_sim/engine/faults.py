@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray, Schedule
 
-LARGEST_TERM = 2**15
-"""P and Q are at most this, so that scaling stays within 64 bits."""
+LARGEST_TERM = 2**15  # P and Q are at most this, so that scaling stays within 64 bits
 
 
 class FaultError(ValueError):
@@ -19,25 +18,15 @@ class FaultError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Faults:
-    """Changes of the speed of resources, one row each, in order of time and then of resource.
+    """Changes of the speed of resources, one row each, in order of time and then of resource."""
 
-    Attributes
-    ----------
-    time_ps : int64 array (faults,)
-        Instant of the change [ps].
-    resource : int32 array (faults,)
-        Number of the resource.
-    numerator, denominator : int64 array (faults,)
-        Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead, 1/1 healthy.
-    fails : bool array (faults,)
-        Whether ops in flight on a resource that dies fail, so that no op after them runs;
-        otherwise they restart when the resource revives.
-    """
-
-    time_ps: IntArray
+    time_ps: IntArray  # instant of the change
     resource: IntArray
+    # Speed from then on as a fraction P/Q of nominal, in lowest terms; 0/1 is dead, 1/1 healthy.
     numerator: IntArray
     denominator: IntArray
+    # Ops in flight on a resource that dies fail, and no op after them runs; else they restart when
+    # it revives.
     fails: BoolArray
 
     def __len__(self) -> int:
@@ -59,9 +48,6 @@ class Faults:
         fails: npt.ArrayLike = False,
     ) -> Faults:
         """Make a checked, ordered table; one value in place of a column holds for all rows.
-
-        Raises FaultError for a negative time, a fraction out of range, or two rows for one resource
-        and instant.
 
         Resource 3 dies at 5 ps and comes back at half its speed at 9 ps:
 
@@ -86,10 +72,7 @@ class Faults:
         )
 
     def check(self, schedule: Schedule) -> None:
-        """Refuse faults of resources that a schedule does not have.
-
-        Raises FaultError, naming the first such row.
-        """
+        """Refuse faults of resources that a schedule does not have, naming the first such row."""
         resources = len(schedule.resources)
         for row in np.flatnonzero((self.resource < 0) | (self.resource >= resources))[:1]:
             raise FaultError(

@@ -25,10 +25,8 @@ from cluster_sim.schedule.table import HORIZON_PS, JOIN, NO_RESOURCE, BoolArray,
 OPS_IN_WINDOW = 2**18
 """Ops that a window holds, if these are enough rounds. With fewer, moving on takes longer; the
 columns of more are slower to reach in memory."""
-FEWEST_ROUNDS = 12
-"""Rounds that a window holds at least."""
-LEAST_MOVES = 8
-"""Part of all rounds, one in so many, above which a window would save little memory."""
+FEWEST_ROUNDS = 12  # rounds that a window holds at least
+LEAST_MOVES = 8  # part of all rounds, one in so many, above which a window would save little memory
 NEVER_READY = 2**30
 """Count of pending edges of an op that must not arrive, more than can ever elapse."""
 OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 0}
@@ -38,14 +36,10 @@ OP_COLUMNS = {"kind": JOIN, "resource": NO_RESOURCE, "duration": 0, "priority": 
 def simulate_rounds(rounds: Rounds, *, engine: str = "fast", window: int | None = None) -> int:
     """Run a schedule in rounds and return the latest end of any op [ps].
 
-    ``rounds``: a schedule that keeps the rules of :class:`cluster_sim.schedule.rounds.Rounds`.
-    ``engine`` ("fast", "reference"): the compiled engine holds some rounds at a time. SimPy runs
-    the schedule written out, and so does the compiled engine where no window is long enough. The
-    times are the same. ``window``: rounds that the first window holds, by default as many as fit in
-    a processor's cache. It is doubled when some ops are so far ahead of others that an op may end
-    before the round that follows its own is there.
-
-    Raises HorizonError when the run would pass 2⁶² ps (rule 6); ValueError when some ops never run.
+    The compiled engine holds some rounds at a time: ``window`` of them at first, by default as many
+    as fit in a processor's cache, and twice as many when some ops are so far ahead of others that
+    an op may end before the round that follows its own is there. SimPy runs the schedule written
+    out, and so does the compiled engine where no window is long enough.
 
     A million transfers, one after the other:
 
@@ -252,10 +246,7 @@ def _differing(table: _Table, other: _Table) -> _Table:
 
 
 def _pending_rows(rounds: Rounds) -> tuple[IntArray, IntArray]:
-    """Return the edges into each op from its own round, and from the one before.
-
-    The rows are those of :func:`_columns`.
-    """
+    """Return the edges into each op from its own round, and from the one before, by row."""
     within, across = rounds.waits()
     last = np.full((2, rounds.ops), NEVER_READY)
     last[0, : rounds.final_ops] = 0
@@ -263,18 +254,12 @@ def _pending_rows(rounds: Rounds) -> tuple[IntArray, IntArray]:
 
 
 def _renumbered(chain: IntArray, shift: int) -> IntArray:
-    """Return the numbers of ops in a window that has moved on; those of dropped ops are NO_OP.
-
-    ``State.child`` of a flow in flight holds its berth instead, which only faults look up.
-    """
+    """Return the numbers of ops in a window that has moved on; those of dropped ops are NO_OP."""
     return np.where(chain >= shift, chain - shift, NO_OP)
 
 
 def _renumber_lists(run: Run, shift: int) -> None:
-    """Renumber the ops in the agenda, in the queues and in flight.
-
-    None of them was dropped. Places that are not in use hold anything.
-    """
+    """Renumber the ops in the agenda, in the queues and in flight, none of which was dropped."""
     for ends in (run.agenda.head, run.agenda.tail, run.queues.tail):
         np.subtract(ends, shift, out=ends)
     for first in (run.queues.head, run.queues.root, run.streams.op[: run.streams.vacant[1]]):

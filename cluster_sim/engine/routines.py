@@ -18,15 +18,11 @@ def simulate_calls(
     engine: str = "fast",
     faults: Faults | None = None,
 ) -> Times:
-    """Run a schedule with routines; return when each op outside of them was ready and ended.
+    """Run a schedule with routines; return the times of the ops outside of them.
 
-    ``engine`` ("fast", "reference"): the compiled engine runs a routine in place, call after call.
-    SimPy runs the schedule written out, and so does the compiled engine with faults. The times are
-    the same. ``faults``: resources that change their speed during the run (rule 8).
-
-    Returns the times of the ops outside of routines. With faults, ``attempts`` and ``dead`` are
-    those of the schedule written out. Raises ValueError when a routine is called while it runs;
-    HorizonError, FaultError as :func:`cluster_sim.engine.simulate` does.
+    The compiled engine runs a routine in place, call after call. SimPy runs the schedule written
+    out, and so does the compiled engine with faults, of which ``attempts`` and ``dead`` then tell.
+    Raises ValueError when a routine is called while it runs.
     """
     if engine == "fast" and not faults:
         return fast.simulate_calls(schedule, routines)

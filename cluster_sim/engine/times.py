@@ -8,8 +8,7 @@ import numpy as np
 
 from cluster_sim.schedule.table import HORIZON_PS, BoolArray, IntArray
 
-NEVER = -1
-"""Entry of a column of times for an event that never happened."""
+NEVER = -1  # entry of a column of times for an event that never happened
 
 WAITING, READY, RUNNING, DONE, FAILED, DOOMED = range(6)
 STATUSES = ("waiting", "ready", "running", "done", "failed", "doomed")
@@ -38,16 +37,11 @@ class HorizonError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """Runs of ops that were lost because a resource died (rule 8), in the order of their ends.
-
-    ``op`` (attempts,).
-    ``start_ps, end_ps`` (attempts,): start of the op, and the instant at which its run was lost
-        [ps].
-    """
+    """Runs of ops that were lost because a resource died (rule 8), in the order of their ends."""
 
     op: IntArray
     start_ps: IntArray
-    end_ps: IntArray
+    end_ps: IntArray  # instant at which the run was lost
 
     def __len__(self) -> int:
         return len(self.op)
@@ -60,30 +54,17 @@ class Attempts:
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """The outcome of a run, one element an op.
+    """The outcome of a run, one element an op."""
 
-    Attributes
-    ----------
-    ready_ps, start_ps, end_ps : int64 array (ops,)
-        When each op was ready, started and ended [ps]; -1 for what never happened. An op that was
-        lost and restarted keeps its first ready time and has the start of its last attempt.
-    status : uint8 array (ops,)
-        ``WAITING``, ``READY``, ``RUNNING``, ``DONE``, ``FAILED`` or ``DOOMED``.
-    attempts : Attempts
-        Runs of ops that were lost to faults.
-    dead : int32 array
-        Numbers of the resources that were dead when the run was over.
-    stopped_ps : int or None
-        Instant at which ``until_ps`` or ``until_ops`` cut the run short, else None [ps].
-    """
-
+    # -1 for what never happened. An op that was lost and restarted keeps its first ready time, and
+    # has the start of its last attempt.
     ready_ps: IntArray
     start_ps: IntArray
     end_ps: IntArray
-    status: IntArray
-    attempts: Attempts
-    dead: IntArray
-    stopped_ps: int | None = None
+    status: IntArray  # WAITING, READY, RUNNING, DONE, FAILED or DOOMED
+    attempts: Attempts  # that were lost to faults
+    dead: IntArray  # resources that were dead when the run was over
+    stopped_ps: int | None = None  # instant at which until_ps or until_ops cut it short
 
     def __len__(self) -> int:
         return len(self.status)
@@ -105,11 +86,10 @@ class Times:
 def settle(times: Times, pending: IntArray, *, now: int, on_its_way: bool) -> Times:
     """Turn the columns of an engine, as they were when it stopped, into the outcome of the run.
 
-    ``times``: columns of the engine. ``ready_ps`` is the latest edge counted so far; an ``end_ps``
-    after ``now`` is still to come; ``status`` is ``FAILED``, ``DOOMED`` or, for all other ops, 0;
-    ``stopped_ps`` is the instant at which the run was to stop. ``pending`` (ops,): edges into each
-    op that were not counted. ``now``: last instant that was simulated [ps]. ``on_its_way``: whether
-    a flow still moves, or a fault is still to come.
+    ``ready_ps`` of ``times`` is the latest edge counted so far; an ``end_ps`` after ``now`` is
+    still to come; ``status`` is ``FAILED``, ``DOOMED`` or 0; ``stopped_ps`` is when the run was to
+    stop. ``pending`` (ops,): edges into each op that were not counted. ``on_its_way``: whether a
+    flow still moves, or a fault is still to come.
     """
     ready, start, end, failure = times.ready_ps, times.start_ps, times.end_ps, times.status
     started = start >= 0

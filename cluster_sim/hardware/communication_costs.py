@@ -12,10 +12,8 @@ from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
 from topologies.clusters.cluster import Cluster
 
-RUNTIME = "neuron-runtime"
-"""Part of the catalogue that holds what is known of the Neuron runtime."""
-COSTS_KEPT = 64
-"""Results that are kept: every collective of a cluster asks for the same ones."""
+RUNTIME = "neuron-runtime"  # part of the catalogue that holds what is known of the Neuron runtime
+COSTS_KEPT = 64  # results that are kept: every collective of a cluster asks for the same ones
 DMA_SHARES = 60
 """Shares of a chip's DMA engines that a byte takes which one cycle copies between its ranks; 60 can
 be divided among one to six cycles, and among ten, as on an UltraServer, without a remainder."""
@@ -25,66 +23,32 @@ PACKET_BYTES = 2**16
 
 @dataclass(frozen=True)
 class CommunicationCosts:
-    """Costs of communication on a chip; by default none, as on plain shapes and with ``ideal``.
+    """Costs of communication on a chip; by default none, as on plain shapes and with ``ideal``."""
 
-    Attributes
-    ----------
-    efficiency : Fraction
-        Share of a scale-up link's rate that large transfers reach.
-    scale_out_bytes_per_s : int
-        Usable rate of one chip's adapter, one direction [B/s]; 1 for a chip without one.
-    issue_ps : int
-        Time for which a CC-Core is busy with the issue of a message [ps]; 0 if it is not modelled.
-    step_ps : int
-        Time from the start of its issue until a message is on the wire [ps].
-    launch_ps, handshake_ps : int
-        Time before the first messages of a collective [ps]; further time if the collective runs
-        between chips, for their handshake [ps].
-    cc_slots, engine_slots : int
-        Number of CC-Cores, and of compute streams, of a chip.
-    slices : int
-        Pieces into which a ring step is cut, so that issue and reduction overlap the wire.
-    packet_bytes : int
-        Smallest piece that is worth sending by itself [B].
-    hbm_bytes_per_s : int
-        Rate at which collectives can access the memory of a chip [B/s]; 0 if that is not known, and
-        then none of the following is.
-    hbm_peak_bytes_per_s : int
-        Nominal rate of the memory [B/s].
-    copy_bytes_per_s, dma_bytes_per_s : int
-        Rate at which DMA engines copy to a rank from another rank of its chip, and rate at which
-        they copy to all ranks of the chip for one cycle [B/s].
-    engines_bytes_per_s : int
-        Rate of all DMA engines of the chip together, for any number of cycles [B/s].
-    copy_accesses, reduce_accesses : int
-        Number of times that a byte of a message is read or written in memory, for a copy and for a
-        sum.
-    fused_copy_accesses, fused_reduce_accesses : int
-        The same for messages within a pair of ranks that share what one of them received.
-    stores : bool
-        Whether chips on the way store a message before they forward it, as in the α–β model.
-    """
-
-    efficiency: Fraction = Fraction(1)
-    scale_out_bytes_per_s: int = 1
-    issue_ps: int = 0
-    step_ps: int = 0
-    launch_ps: int = 0
-    handshake_ps: int = 0
-    cc_slots: int = 1
-    engine_slots: int = 1
-    slices: int = 1
-    packet_bytes: int = PACKET_BYTES
+    efficiency: Fraction = Fraction(1)  # share of a scale-up link's rate that large transfers reach
+    scale_out_bytes_per_s: int = 1  # usable, of one chip's adapter, one direction
+    issue_ps: int = 0  # for which a CC-Core is busy with a message; 0 if it is not modelled
+    step_ps: int = 0  # from the start of its issue until a message is on the wire
+    launch_ps: int = 0  # before the first messages of a collective
+    handshake_ps: int = 0  # further time before the first messages between chips
+    cc_slots: int = 1  # CC-Cores of a chip
+    engine_slots: int = 1  # compute streams of a chip
+    slices: int = 1  # of a ring step, so that issue and reduction overlap the wire
+    packet_bytes: int = PACKET_BYTES  # smallest piece that is worth sending by itself
+    # Rate at which collectives can access the memory; 0 if unknown, as is then all that follows.
     hbm_bytes_per_s: int = 0
-    hbm_peak_bytes_per_s: int = 0
+    hbm_peak_bytes_per_s: int = 0  # nominal rate of the memory
+    # Rates of DMA engines: from rank to rank of a chip, to all for one cycle, of all engines.
     copy_bytes_per_s: int = 1
     dma_bytes_per_s: int = 1
     engines_bytes_per_s: int = 1
+    # Reads and writes of a byte in memory, for a copy and for a sum; then those within a pair of
+    # ranks that share what one of them received.
     copy_accesses: int = 0
     reduce_accesses: int = 0
     fused_copy_accesses: int = 0
     fused_reduce_accesses: int = 0
-    stores: bool = True
+    stores: bool = True  # chips on the way store a message first, as in the α–β model
 
     def scale_up(self, rate_bytes_per_s: IntArray) -> IntArray:
         """Return the usable rates of scale-up links [B/s], rounded down."""
@@ -96,10 +60,8 @@ class CommunicationCosts:
     def dma_shares(self, cycles: int) -> int:
         """Return the shares of the DMA engines that a byte copied inside a chip takes.
 
-        Each cycle of a collective has queues of its own on the engines, so that several copy
-        several times as fast as one, up to the rate of all engines.
-
-        ``cycles``: directed cycles that run at once.
+        Each directed cycle has queues of its own, so that several copy several times as fast as
+        one, up to the rate of all engines.
         """
         least = -(-DMA_SHARES * self.dma_bytes_per_s // self.engines_bytes_per_s)
         return min(DMA_SHARES, max(least, -(-DMA_SHARES // cycles)))
@@ -109,11 +71,7 @@ class CommunicationCosts:
 def communication_costs(
     cluster: Cluster, *, ideal: bool = False, sbuf: bool = False
 ) -> CommunicationCosts:
-    """Look up the costs of communication on the chips of a cluster.
-
-    ``ideal``: count link rates and latencies only. ``sbuf``: keep the buffers in the scratchpads of
-    the cores, so that no message accesses memory.
-    """
+    """Look up the costs on the chips of a cluster; ``sbuf`` keeps buffers in scratchpads."""
     scale_out, chip, catalogue = cluster.scale_out, cluster.chip, cluster.catalogue
     rate = scale_out.bandwidth_bytes_per_s if scale_out else 1
     if cluster.plain or ideal or catalogue is None or not chip:
@@ -141,11 +99,8 @@ def within_chip(
 ) -> CommunicationCosts:
     """Return the costs among the ranks of one chip, as far as the catalogue states them.
 
-    The runtime's copies inside a chip reach rates that depend on the operation and on the number
-    of ranks, and the launch of a collective inside a chip takes another time than between chips.
-
-    ``costs``: costs of any group on this cluster. ``op``: operation. ``ranks``: ranks of the group,
-    all of them on one chip.
+    The runtime's copies inside a chip reach rates that depend on the operation and on the number of
+    ranks, and the launch of a collective inside a chip takes another time than between chips.
     """
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip or costs.hbm_bytes_per_s == 0:

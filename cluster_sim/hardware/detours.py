@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 def with_detours(fabric: Fabric, down: Sequence[str]) -> Fabric:
     """Return a fabric whose messages go around links between chips that are down.
 
-    ``down``: names of links; those of domains that the fabric does not cover are left out.
-
-    Raises InputError for a link of a switch, and for chips that no other way joins.
-
     >>> from cluster_sim.hardware.fabric import fabric
     >>> from topologies.clusters.names import cluster
     >>> ring = fabric(cluster("ring:4", bandwidth="100GB/s", latency="1us"))

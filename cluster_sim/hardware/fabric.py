@@ -17,32 +17,76 @@ from cluster_sim.hardware.communication_costs import (
     CommunicationCosts,
     communication_costs,
 )
-from cluster_sim.hardware.uplinks import Uplinks, uplinks
 from cluster_sim.schedule.table import NO_RESOURCE, Resources
 from topologies.arrays import BoolArray, IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.routing.domain import routes
-from topologies.routing.scale_out import scale_out_paths
+from topologies.routing.scale_out import clos, scale_out_paths, shared_links
 from topologies.shapes.links import Links, domain_links
+
+
+@dataclass(frozen=True, eq=False)
+class Uplinks:
+    """Up- and downlinks that groups of chips share and that carry less than all of these can send.
+
+    Only oversubscribed fabrics have such links. In others traffic is spread evenly over all equal
+    paths, so that adapters are the bottleneck.
+    """
+
+    row: IntArray  # of each link in SharedLinks of topologies.routing.scale_out, ascending
+    tables: tuple[Resources, ...] = ()  # such as ToR-up:3, one for each kind
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def crossed(self, cluster: Cluster, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
+        """Find the links that pairs of chips cross, as numbers of pairs and places in ``row``."""
+        paths = scale_out_paths(cluster, src, dst)
+        pair = np.repeat(np.arange(len(paths)), np.diff(paths.ptr))
+        place = np.minimum(np.searchsorted(self.row, paths.link), len(self.row) - 1)
+        is_uplink = self.row[place] == paths.link
+        return pair[is_uplink], place[is_uplink]
+
+
+def uplinks(cluster: Cluster, chips: IntArray, adapter_bytes_per_s: int) -> Uplinks:
+    """Return the links above some chips that carry less than all adapters below them can send.
+
+    >>> from topologies.clusters.names import cluster
+    >>> len(uplinks(cluster("trn2.48xlarge:64"), np.arange(1024), 20 * 10**9))
+    0
+    """
+    none = Uplinks(np.empty(0, np.int32))
+    if cluster.scale_out is None:
+        return none
+    layers = clos(cluster)[1][:-1]
+    thin = [layer for layer in layers if layer.up_bytes_per_s < layer.chips * adapter_bytes_per_s]
+    if not thin:
+        return none
+    links, rows, tables = shared_links(cluster), [], []
+    for layer in thin:
+        below = distinct(chips // layer.chips)
+        for way in ("-up", "-down"):
+            kind = links.kinds.index(layer.name + way)
+            row = np.searchsorted(links.kind, kind) + below
+            rows.append(row)
+            rate = links.capacity_bytes_per_s[row]
+            tables.append(Resources.table(layer.name + way, below, slots=0, capacity=rate))
+    return Uplinks(np.concatenate(rows).astype(np.int32), tuple(tables))
+
 
 KINDS = ("link", "cc", "engine", "tx", "rx", "hbm", "dma")
 """Kinds of resource: ``link:0-1``, ``cc:0``, ``engine:0``, and the adapter's ``tx:0`` and ``rx:0``;
 and, shared by flows, ``hbm:0`` and ``dma:0`` if the accesses of messages to memory are known. Links
-of an oversubscribed scale-out fabric follow (:mod:`cluster_sim.hardware.uplinks`)."""
+of an oversubscribed scale-out fabric follow (:class:`Uplinks`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Links on the way between the chips of each pair.
+    """Links on the way between the chips of each pair."""
 
-    ``ptr`` (pairs + 1,): pair k crosses ``resource[ptr[k]:ptr[k + 1]]``.
-    ``resource`` (hops,): link or adapter of each hop; ``NO_RESOURCE`` for a hop inside a chip.
-    ``latency_ps`` (hops,): time from the end of the hop to the arrival [ps].
-    """
-
-    ptr: IntArray
-    resource: IntArray
-    latency_ps: IntArray
+    ptr: IntArray  # (pairs + 1,): pair k crosses resource[ptr[k]:ptr[k + 1]]
+    resource: IntArray  # (hops,): link or adapter; NO_RESOURCE for a hop inside a chip
+    latency_ps: IntArray  # (hops,): from the end of the hop to the arrival
 
     def never_empty(self) -> Paths:
         """Return the same paths, with a hop over ``NO_RESOURCE`` for each pair without hops."""
@@ -57,11 +101,7 @@ class Paths:
         )
 
     def or_else(self, first: BoolArray, other: Paths) -> Paths:
-        """Return these paths for the pairs in ``first``, those of another table for the rest.
-
-        ``first`` (pairs,): pairs that keep these paths; the paths of the rest are empty in this
-        table. ``other``: paths of the rest, in order.
-        """
+        """Return these paths for the pairs in ``first``, and those of ``other`` for the rest."""
         hops = np.diff(self.ptr)
         hops[~first] = np.diff(other.ptr)
         kept = np.repeat(first, hops)
@@ -76,30 +116,19 @@ class Fabric:
     """Numbered resources of some scale-up domains of a cluster.
 
     Links of the domains come first, domain by domain, then each other kind chip by chip.
-
-    ``domains`` (domains,): global numbers of the domains covered, ascending.
-    ``links``: links of one domain.
-    ``costs``: efficiencies, and times and memory accesses of messages.
-    ``rate`` (resources,): usable rate of links and adapters [B/s]; 0 for other resources.
-    ``latency_ps`` (resources,): latency of one hop over a link [ps]; 0 for other resources.
-    ``forwards`` (resources,): whether the node that a link leads to forwards a message while it
-        receives it.
-    ``resources``: table of all resources, those of the uplinks last.
-    ``uplinks``: oversubscribed links of the scale-out fabric.
-    ``ways``: links over which messages go in place of each link that is down
-        (:mod:`cluster_sim.hardware.detours`).
     """
 
     cluster: Cluster
-    domains: IntArray
-    links: Links
+    domains: IntArray  # global numbers of the domains covered, ascending
+    links: Links  # of one domain
     costs: CommunicationCosts
+    # By resource; 0 for resources that are no links or adapters.
     rate: IntArray
     latency_ps: IntArray
-    forwards: BoolArray
-    resources: Resources
-    uplinks: Uplinks
-    ways: Mapping[int, IntArray] = field(default_factory=dict)
+    forwards: BoolArray  # the node behind forwards a message that it still receives
+    resources: Resources  # those of the uplinks last
+    uplinks: Uplinks  # oversubscribed links of the scale-out fabric
+    ways: Mapping[int, IntArray] = field(default_factory=dict)  # instead of links that are down
 
     def link(self, domain: npt.ArrayLike, link: npt.ArrayLike) -> IntArray:
         """Return the resource of link ``link`` (a row of ``links``) of a domain."""
@@ -141,13 +170,7 @@ class Fabric:
         return np.asarray(links + (kind - 1) * chips + self._row(domain) * each + local)
 
     def route(self, src: npt.ArrayLike, dst: npt.ArrayLike) -> Paths:
-        """Return the resources on the way between the chips of each pair, in order.
-
-        Inside a domain they are links; between domains the two adapters; inside a chip there are
-        none.
-
-        ``src, dst`` (pairs,): global chip numbers.
-        """
+        """Return the resources between the chips of each pair: links, two adapters, or none."""
         sources, targets = np.asarray(src, np.int64), np.asarray(dst, np.int64)
         each = self.cluster.chips_per_domain
         here, there = sources // each, targets // each
@@ -172,19 +195,12 @@ class Fabric:
         return Paths(ptr, resource, latency)
 
     def climbing(self, src: IntArray, dst: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the oversubscribed links between chips of different domains.
-
-        Returns ``pair, resource`` (crossings,): number of the pair, and the link that it crosses.
-        """
+        """Return the oversubscribed links between chips of different domains, with their pairs."""
         pair, row = self.uplinks.crossed(self.cluster, src, dst)
         return pair, len(self.resources) - len(self.uplinks) + row
 
     def along(self, src: npt.ArrayLike, ptr: IntArray, link: IntArray) -> Paths:
-        """Return paths over given links of the domains that the source chips are in.
-
-        ``src`` (pairs,): global chip numbers. ``ptr`` (pairs + 1,): pair k crosses
-        ``link[ptr[k]:ptr[k + 1]]``. ``link`` (hops,): rows of ``links``.
-        """
+        """Return paths over rows of ``links``, in the domains that the source chips are in."""
         domain = np.repeat(np.asarray(src) // self.cluster.chips_per_domain, np.diff(ptr))
         resource = self.link(domain, link)
         return Paths(ptr, resource, self.latency_ps[resource])
@@ -197,12 +213,7 @@ def fabric(
     ideal: bool = False,
     costs: CommunicationCosts | None = None,
 ) -> Fabric:
-    """Number the resources of some domains of a cluster.
-
-    ``domains``: global numbers of scale-up domains, by default all. ``ideal``: count link rates and
-    latencies only, without efficiencies and the time of a step. ``costs``: costs in place of those
-    that the catalogue gives for the cluster.
-    """
+    """Number the resources of some domains of a cluster, by default of all."""
     picked = distinct(np.arange(cluster.domains) if domains is None else np.asarray(domains))
     links = domain_links(cluster.shape)
     costs = costs or communication_costs(cluster, ideal=ideal)

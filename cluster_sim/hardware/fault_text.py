@@ -25,25 +25,17 @@ EXAMPLE = "engine:5@1ms:slow=1/2, cable:0-1@0s:slow=1/2, or :dead"
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: from an instant on, a resource runs at a part of its speed or not at all.
+    """A fault: from an instant on, a resource runs at a part of its speed or not at all."""
 
-    ``resource``: name of the resource as a trace prints it.
-    ``chip``: chip that owns the resource; -1 for a link that leaves a switch.
-    ``time_ps``: instant of the fault [ps].
-    ``numerator, denominator``: speed as a fraction of the nominal speed; 0/1 is dead.
-    """
-
-    resource: str
-    chip: int
+    resource: str  # name as a trace prints it
+    chip: int  # that owns the resource; -1 for a link that leaves a switch
     time_ps: int
-    numerator: int
+    numerator: int  # speed as a fraction of the nominal speed; 0/1 is dead
     denominator: int
 
 
 def parse_fault(text: str) -> Fault:
     """Parse ``RESOURCE@TIME:dead`` or ``RESOURCE@TIME:slow=P/Q``.
-
-    Raises InputError for a text of another form, a time that is none, and a speed out of range.
 
     >>> parse_fault("engine:5@1us:slow=1/2")
     Fault(resource='engine:5', chip=5, time_ps=1000000, numerator=1, denominator=2)
@@ -74,10 +66,7 @@ def parse_fault(text: str) -> Fault:
 def spelled_out(
     faults: Sequence[Fault], cluster: Cluster, ranks_per_chip: int = 1
 ) -> tuple[Fault, ...]:
-    """Replace each fault of a cable, an adapter, a chip or a server by those of its resources.
-
-    A cable is a link each way, an adapter its two sides, a chip the engines of its ranks, and a
-    server its chips.
+    """Replace faults of cables by those of a link each way, of adapters, chips, servers alike.
 
     >>> from topologies.clusters.names import cluster
     >>> slow = parse_fault("cable:0-1@0s:slow=1/2")
@@ -145,11 +134,7 @@ def fault_table(
 ) -> Faults:
     """Return a table of faults, with the numbers of the schedule's resources for their names.
 
-    ``cluster``: cluster of which the schedule may use a part. A fault of a link or adapter
-    elsewhere has no effect, which a warning says.
-
-    Raises InputError for a resource that the schedule does not have, or one with two faults at an
-    instant.
+    A fault of a link or adapter elsewhere on ``cluster`` has no effect, which a warning says.
     """
     names = schedule.resources.names()
     number = {name: place for place, name in enumerate(names)}

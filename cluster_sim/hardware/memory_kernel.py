@@ -19,26 +19,9 @@ def memory_kernel(
     """Return a schedule of one kernel on each chip that moves ``size_bytes`` through its memory.
 
     Each core loads and stores its part with its own DMA engines, so a kernel is one flow for each
-    core. A memory serves equal flows equally: the fewer messages of a collective cross it, the
-    larger the share that the kernel keeps.
+    core, together no faster than ``bytes_per_s``. A memory serves equal flows equally: the fewer
+    messages of a collective cross it, the larger the share that the kernel keeps.
 
-    Parameters
-    ----------
-    cluster : Cluster
-    chips : int array (kernels,)
-        Global chip of each kernel.
-    size_bytes : int
-        Bytes that each kernel reads and writes [B].
-    bytes_per_s : int, optional
-        Highest rate of a kernel [B/s]; by default that of the memory.
-
-    Raises
-    ------
-    InputError
-        Where the memory of the chips is not known, or there is nothing to move.
-
-    Examples
-    --------
     >>> from cluster_sim.schedule.merge import merge
     >>> from cluster_sim.collectives import CollectiveCall, build, whole
     >>> from cluster_sim.trace.trace import run

@@ -13,36 +13,26 @@ from cluster_sim.trace.trace import Trace
 from topologies.arrays import FloatArray, IntArray, present
 from topologies.errors import InputError
 
-MOST_NAMED_LANES = 48
-"""Most lanes whose names are written; of more, every n-th is named."""
+MOST_NAMED_LANES = 48  # most lanes whose names are written; of more, every n-th is named
 
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Bars of a timeline, one for each stretch of time in which an op ran, cut to the window.
+    """Bars of a timeline, one for each stretch of time in which an op ran, cut to the window."""
 
-    ``lane, category`` (bars,): index into ``lanes``, and into ``categories``.
-    ``start_s, end_s`` (bars,): start and end [s].
-    ``op`` (bars,): number of the op.
-    ``lanes, categories``: names of the lanes, from the top, and of the categories.
-    """
-
-    lane: IntArray
-    category: IntArray
+    lane: IntArray  # index into lanes
+    category: IntArray  # index into categories
     start_s: FloatArray
     end_s: FloatArray
     op: IntArray
-    lanes: list[str]
+    lanes: list[str]  # names, from the top
     categories: list[str]
 
 
 def trace_bars(
     trace: Trace, by: str, what: str | None, window_s: tuple[float, float] | None, rows: IntArray
 ) -> Bars:
-    """Return the bars of some ops in a window; see :func:`timeline` for the parameters.
-
-    Raises InputError when nothing is left to draw.
-    """
+    """Return the bars of some ops in a window; see :func:`timeline` for the parameters."""
     ran = stretches(trace)
     low, high = (0, end_of_run_ps(trace)) if window_s is None else _window_ps(window_s)
     chosen = np.zeros(len(trace), np.bool_)
@@ -127,10 +117,8 @@ RESIDUE = 1e-7
 """Share of a pixel's time below which it is only the rounding error of sums over a lane."""
 RESOLVED = 8
 """Pixels between the starts of two ops of a lane from which on each can be seen by itself."""
-TURNS = 3
-"""Ops over which shares are averaged where single ops cannot be seen."""
-PIXELS = 1_400
-"""Pixels across the window, about as many as a printed figure has."""
+TURNS = 3  # ops over which shares are averaged where single ops cannot be seen
+PIXELS = 1_400  # pixels across the window, about as many as a printed figure has
 
 
 def smoothed(share: FloatArray, bars: Bars, window_s: tuple[float, float]) -> FloatArray:
@@ -163,14 +151,10 @@ def busy_share(
     window_s: tuple[float, float],
     pixels: int = PIXELS,
 ) -> FloatArray:
-    """Return the share of each pixel's time that is covered, float (rows, pixels).
+    """Return the share of each pixel's time that intervals in rows cover, float (rows, pixels).
 
     Up to an edge e between pixels, an interval covers max(0, e - start) - max(0, e - end). Summed
     over intervals, both terms need only the number and the sum of the instants before the edge.
-
-    ``row`` (intervals,): row of each interval. ``start_s, end_s`` (intervals,): start and end of
-    each interval [s]. ``rows``: number of rows. ``window_s``: beginning and end of the window [s].
-    ``pixels``: pixels across the window.
     """
     low, width = window_s[0], (window_s[1] - window_s[0]) / pixels
     covered = np.zeros((rows, pixels + 1))

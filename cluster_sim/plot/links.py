@@ -19,16 +19,11 @@ from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from topologies.shapes.links import Links, coordinates, domain_links
 
-MOST_CHIPS = 1024
-"""Most chips of a domain that are drawn; more would be dots."""
-BOW = 0.055
-"""Distance that a line keeps to the right of the way between two chips one apart."""
-STUB = 0.42
-"""Length of a stub, where two neighbouring chips are at distance 1."""
-WIDTH = 3.2
-"""Width of the lines of the fastest links [pt]; slower links are thinner."""
-GAP = 1.3
-"""Distance between layers."""
+MOST_CHIPS = 1024  # most chips of a domain that are drawn; more would be dots
+BOW = 0.055  # distance that a line keeps to the right of the way between two chips one apart
+STUB = 0.42  # length of a stub, where two neighbouring chips are at distance 1
+WIDTH = 3.2  # width of the lines of the fastest links [pt]; slower links are thinner
+GAP = 1.3  # distance between layers
 DIRECTIONS = ((1.0, 0.0), (0.0, -1.0), (0.7, 0.7), (-0.7, 0.7))
 """Direction on paper of each axis from the fastest on; all further axes share the last."""
 COLD_TO_HOT = ("#d9dee3", "#c3a5d6", "#b8408a", "#6b2a00")
@@ -192,11 +187,7 @@ def _curves(shape: Torus, links: Links, link: int, at: FloatArray) -> list[Curve
 
 
 def _goes_up(shape: Torus, axis: int, src: int, dst: int, lane: int) -> bool:
-    """Return whether a link leads to the next larger coordinate.
-
-    On an axis of two, both cables join the same chips: the first leads up where its numbers do, the
-    second the other way.
-    """
+    """Return whether a link leads to the next larger coordinate, on an axis of two by its lane."""
     begin, end = coordinates(shape, [src, dst])[axis]
     size = shape.sizes[axis]
     return bool(begin < end) != bool(lane) if size == 2 else bool((end - begin) % size == 1)

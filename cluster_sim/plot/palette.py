@@ -42,8 +42,7 @@ OTHERS = (
 """Colours of all other names, in this order, after Paul Tol's qualitative schemes
 (SRON/EPS/TN/09-002)."""
 
-MARKS = "os^vDPX*"
-"""Marks of the points of a line, by which lines differ in print without colours."""
+MARKS = "os^vDPX*"  # marks of the points of a line, by which lines differ in print without colours
 
 
 def marks(names: Iterable[str]) -> dict[str, str]:

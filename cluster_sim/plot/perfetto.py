@@ -9,13 +9,12 @@ caller adds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from cluster_sim.plot.perfetto_counters import Counter, counters, drawn_on
 from cluster_sim.plot.protobuf_columns import (
     Column,
     constant,
@@ -28,24 +27,120 @@ from cluster_sim.plot.protobuf_columns import (
 from cluster_sim.schedule.table import Codes
 from cluster_sim.trace.trace import Picks, Trace
 from topologies.arguments import checked
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.files.writing import write_gzip
-from topologies.units import PS_PER_NS
+from topologies.units import PS_PER_NS, PS_PER_S
+
+MOST_POINTS = 2_000
+"""Most values of a counter; of more, means over this many equal stretches of time are written."""
+MOST_CHIPS = 64  # most chips whose memories are counted, those with the lowest numbers
+CARRIERS = ("link", "port", "uplink", "downlink", "send", "receive")
+"""Kinds of resources that are counted as links."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """A value that changes over time."""
+
+    name: str
+    unit: str
+    at_ps: IntArray  # ascending instants from each of which a value holds until the next
+    value: FloatArray
+    chip: int = -1  # below whose track it is drawn; -1 for the whole machine
+
+
+def counters(trace: Trace, rows: IntArray) -> list[Counter]:
+    """Return the counters of these ops, each op at its mean rate from its start to its end."""
+    ran = (trace.times.start_ps[rows] >= 0) & (
+        trace.times.end_ps[rows] > trace.times.start_ps[rows]
+    )
+    rows = rows[ran]
+    return [*_link_counters(trace, rows), *_memory_counters(trace, rows)]
+
+
+def _link_counters(trace: Trace, rows: IntArray) -> Iterator[Counter]:
+    """Count the links that are held, and the bytes a second on all of them."""
+    is_link = np.concatenate([_is_one_of(trace, CARRIERS), [False]])
+    carries = rows[is_link[trace.schedule.resource[rows]]]
+    if len(carries):
+        spans = trace.times.start_ps[carries], trace.times.end_ps[carries]
+        yield counter("links busy", "links", *spans, np.ones(len(carries)))
+        yield counter("links, load", "B/s", *spans, _rate(trace, carries))
+
+
+def _memory_counters(trace: Trace, rows: IntArray) -> Iterator[Counter]:
+    """Count the bytes a second in the memory of each chip, those of flows and of kernels."""
+    owner, flows = trace.schedule.resources.owner, trace.schedule.flows
+    resource = trace.schedule.resource
+    reads = np.concatenate([_is_one_of(trace, ("engine",)), [False]])[resource]
+    chip = np.concatenate([owner, [-1]])[resource]
+    if len(flows):
+        share = np.flatnonzero(_is_one_of(trace, ("hbm",))[flows.resource])
+        op = flows.op[np.searchsorted(flows.ptr, share, side="right") - 1]
+        reads[op], chip[op] = True, owner[flows.resource[share]]
+    reads &= trace.schedule.size_bytes > 0
+    shown = rows[reads[rows]]
+    for number in np.unique(chip[shown])[:MOST_CHIPS].tolist():
+        of_chip = shown[chip[shown] == number]
+        spans = trace.times.start_ps[of_chip], trace.times.end_ps[of_chip]
+        yield counter("memory rate", "B/s", *spans, _rate(trace, of_chip), chip=number)
+
+
+def drawn_on(trace: Trace) -> IntArray:
+    """Return the resource that each op is drawn on: its slot, else its first share, else -1."""
+    resource, flows = trace.schedule.resource.astype(np.int64), trace.schedule.flows
+    if len(flows):
+        bare = resource[flows.op] < 0
+        resource[flows.op[bare]] = flows.resource[flows.ptr[:-1][bare]]
+    return resource
+
+
+def _is_one_of(trace: Trace, kinds: tuple[str, ...]) -> BoolArray:
+    resources = trace.schedule.resources
+    named = np.array([kind in kinds for kind in resources.kinds], np.bool_)
+    return np.asarray(named[resources.kind])
+
+
+def _rate(trace: Trace, op: IntArray) -> FloatArray:
+    """Return the mean rate of each op [B/s]."""
+    lasts = trace.times.end_ps[op] - trace.times.start_ps[op]
+    return np.asarray(trace.schedule.size_bytes[op] * (PS_PER_S / lasts))
+
+
+def counter(
+    name: str, unit: str, start_ps: IntArray, end_ps: IntArray, by: FloatArray, *, chip: int = -1
+) -> Counter:
+    """Return a counter of the sum over all spans that have begun and not ended.
+
+    Means over stretches of time, which stand for too many values, have the same integral over time.
+    """
+    at, where = np.unique(np.concatenate([start_ps, end_ps]), return_inverse=True)
+    change = np.bincount(where, np.concatenate([by, -by]), minlength=len(at))
+    value = np.maximum(0.0, np.cumsum(change))
+    value[-1:] = 0.0  # all spans are over, but for rounding
+    if len(at) > MOST_POINTS:
+        at, value = _thinned(at, value)
+    return Counter(name, unit, at, value, chip)
+
+
+def _thinned(at_ps: IntArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Return means over equal stretches of time, and a last value of 0 at the end."""
+    total = np.concatenate([[0.0], np.cumsum(value[:-1] * np.diff(at_ps))])
+    edges = np.linspace(at_ps[0], at_ps[-1], MOST_POINTS).astype(np.int64)
+    between = np.diff(np.interp(edges, at_ps, total)) / np.diff(edges)
+    return edges, np.append(between, 0.0)
+
 
 # Numbers of fields and values below are those of perfetto/protos/perfetto/trace.
-MOST_OPS = 1_000_000
-"""Most ops in a file; with more the page in the browser grows slow."""
+MOST_OPS = 1_000_000  # most ops in a file; with more the page in the browser grows slow
 PACKET, SEQUENCE = 1, 1
 """Field of a packet in the trace; the one sequence that all packets belong to."""
-BEGIN, END, COUNTER = 1, 2, 4
-"""Types of track events."""
-DOUBLE_VALUE = 44
-"""Field of a counter's value."""
+BEGIN, END, COUNTER = 1, 2, 4  # types of track events
+DOUBLE_VALUE = 44  # field of a counter's value
 LINKS, COUNTERS, CUT, CHIPS, RESOURCES = 1, 2, 999, 1_000, 10_000_000
 """Track of all links; first of the tracks of counters; track named after what was cut; first of the
 tracks of chips and of resources."""
-LOST = "lost"
-"""Name and category of attempts that a fault ended."""
+LOST = "lost"  # name and category of attempts that a fault ended
 OP, BYTES, WAITED, START = 1, 2, 3, 4
 NOTES = {OP: "op", BYTES: "size_bytes", WAITED: "waited_ns", START: "start_ps"}
 """Names of the annotations of a slice, by their number."""
@@ -57,18 +152,13 @@ LINK_KINDS = ("link", "port", "uplink", "downlink")
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Slices to be drawn, in the order of tracks and times.
-
-    ``op, track`` (slices,): number of the op, and of the track that it is drawn on.
-    ``start_ps, end_ps`` (slices,): start and end [ps].
-    ``is_lost`` (slices,): whether the slice is an attempt that a fault ended.
-    """
+    """Slices to be drawn, in the order of tracks and times."""
 
     op: IntArray
     track: IntArray
     start_ps: IntArray
     end_ps: IntArray
-    is_lost: BoolArray
+    is_lost: BoolArray  # an attempt that a fault ended
 
 
 @checked()
@@ -170,8 +260,7 @@ def _slices(trace: Trace, rows: IntArray) -> Slices:
     return Slices(op[order], track[order], start[order], end[order], is_lost[order])
 
 
-LANES = 64
-"""Most tracks of a resource."""
+LANES = 64  # most tracks of a resource
 
 
 def _lanes(resource: IntArray, start: IntArray, end: IntArray) -> IntArray:
@@ -200,10 +289,7 @@ def _packet(*parts: tuple[int, int | bytes | str]) -> bytes:
 
 
 def _head(trace: Trace, drawn: Slices, counted: Sequence[int]) -> bytes:
-    """Return the packets that name tracks, and the slices, categories and annotations.
-
-    ``counted`` are the chips that have counters, whose tracks are needed even without slices.
-    """
+    """Return the packets that name tracks, also of ``counted`` chips, and interned texts."""
     schedule = trace.schedule
     more = [LOST] if drawn.is_lost.any() else []
     names, categories = ([*codes.names, *more] for codes in (_names(trace), _categories(trace)))

@@ -24,15 +24,10 @@ ROWS_AT_ONCE = 2**14
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """The bytes of one part of many records.
+    """The bytes of one part of many records; those behind the length of a row are not written."""
 
-    ``content`` (records or 1, widest).
-    ``length`` (records or 1,): number of bytes in each row of ``content``; those after them are not
-        written.
-    """
-
-    content: Bytes
-    length: IntArray
+    content: Bytes  # (records or 1, widest)
+    length: IntArray  # (records or 1,)
 
 
 def constant(content: bytes) -> Column:
@@ -69,8 +64,7 @@ def _lay(content: Bytes, length: IntArray, at: IntArray, laid: Bytes) -> None:
         at[row] += length[source]
 
 
-VARINT, FIXED64, LENGTH = 0, 1, 2
-"""Wire types of the format."""
+VARINT, FIXED64, LENGTH = 0, 1, 2  # wire types of the format
 
 
 def tag(number: int, wire: int) -> bytes:

@@ -22,20 +22,14 @@ from topologies.arguments import checked
 
 MOST_BARS = 3_000
 """Most ops that are drawn as bars; of more, the share of each pixel's time is drawn."""
-MOST_LANES = 480
-"""Most lanes that are drawn; with more, neighbours share a lane."""
-MOST_HEIGHTS = 64
-"""Most rows of pixels in a lane, more than a lane has in a printed figure."""
+MOST_LANES = 480  # most lanes that are drawn; with more, neighbours share a lane
+MOST_HEIGHTS = 64  # most rows of pixels in a lane, more than a lane has in a printed figure
 WHITE = (1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Legend:
-    """Colours and texts of a figure's categories that differ from the usual ones.
-
-    ``colors``: by category, such as ``{"compute": "#ff0000"}``.
-    ``words``: text of the legend by category, in place of its name.
-    """
+    """Colours, and texts in place of names, of categories, such as ``{"compute": "#ff0000"}``."""
 
     colors: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)

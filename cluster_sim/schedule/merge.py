@@ -15,25 +15,9 @@ from topologies.errors import InputError
 def merge(*parts: Schedule) -> Schedule:
     """Merge schedules that start together; resources of the same name become one resource.
 
-    Parameters
-    ----------
-    *parts : Schedule
-        Schedules to run side by side, such as collectives of different streams, or a collective
-        and a kernel.
+    The ops come one schedule after the other. Label ``stream`` is the number of the schedule that
+    an op is from; other labels are kept if all schedules have them.
 
-    Returns
-    -------
-    Schedule
-        The ops of all, one schedule after the other. Label ``stream`` is the number of the schedule
-        that an op is from; other labels are kept if all schedules have them.
-
-    Raises
-    ------
-    InputError
-        When a resource has more slots, or another capacity, in one than in another.
-
-    Examples
-    --------
     >>> from cluster_sim.collectives import CollectiveCall, build, whole
     >>> from cluster_sim.trace.trace import run
     >>> from topologies.clusters.names import cluster
@@ -71,11 +55,10 @@ def merge(*parts: Schedule) -> Schedule:
 
 
 def unite_resources(tables: Sequence[Resources]) -> tuple[Resources, list[IntArray]]:
-    """Unite tables of resources: those of the same name become one row.
+    """Unite tables of resources, in the order in which names first occur.
 
-    Returns ``united``: each resource once, in the order of its first occurrence. ``new_numbers``
-    (resources of the table,): for each table, the rows of its resources in ``united``. Raises
-    InputError when a resource has more slots, or another capacity, in one table than in another.
+    Returns with them, for each table, the rows of its resources. Refuses a resource of different
+    slots or capacities.
     """
     stacked = Resources.concat(tables)
     first, distinct = _distinct_rows(stacked)

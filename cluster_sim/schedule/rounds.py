@@ -19,16 +19,12 @@ from cluster_sim.schedule.table import BoolArray, Edges, IntArray, Schedule
 class LargerBlocks:
     """The larger of the blocks that travel through the rounds, where these are of two sizes.
 
-    ``both``: the schedule of the rounds, and behind it the same as if every block were a larger
-        one.
-    ``is_larger`` (rings, blocks): whether a block is a larger one, in the order in which the blocks
-        of a ring follow another.
     ``block`` (ops,): block that each op carries in the first round, in row-major numbers of
-        ``is_larger``. In each round it carries the block before that of the round before.
+    ``is_larger``. In each round it carries the block before that of the round before.
     """
 
-    both: Schedule
-    is_larger: BoolArray
+    both: Schedule  # the rounds, and behind them the same as if every block were a larger one
+    is_larger: BoolArray  # (rings, blocks): in the order in which blocks follow another
     block: IntArray
 
     def in_rounds(self, first: int, count: int) -> BoolArray:
@@ -95,11 +91,7 @@ class Rounds:
         return dst - self.ops * np.arange(len(self.repeats))[:, None]
 
     def waits(self) -> tuple[IntArray, IntArray]:
-        """Return how many edges lead to each op from its own round, and from the one before.
-
-        Returns ``within, across`` (rounds, ops): row k of ``across`` is for the round that follows
-        round k, or a repeat of it.
-        """
+        """Return how many edges lead to each op from its own round, and from the one before."""
         followers = self.followers()
         counted = [np.bincount(row, minlength=2 * self.ops) for row in followers]
         both = np.array(counted, np.int64).reshape(len(followers), 2, self.ops)

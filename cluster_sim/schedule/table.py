@@ -16,15 +16,11 @@ import numpy.typing as npt
 from topologies.arrays import BoolArray as BoolArray
 from topologies.arrays import IntArray as IntArray
 
-FIXED, FLOW, JOIN = 0, 1, 2
-"""Kinds of op (rule 1)."""
-KINDS = ("fixed", "flow", "join")
-"""Names of the kinds of op, in the order of their numbers."""
+FIXED, FLOW, JOIN = 0, 1, 2  # kinds of op (rule 1)
+KINDS = ("fixed", "flow", "join")  # names of the kinds of op, in the order of their numbers
 
-NO_RESOURCE = -1
-"""Number that stands for no resource in a column of resources."""
-HORIZON_PS = 2**62
-"""Latest instant that a run may reach [ps] (rule 6)."""
+NO_RESOURCE = -1  # number that stands for no resource in a column of resources
+HORIZON_PS = 2**62  # latest instant that a run may reach [ps] (rule 6)
 LARGEST_FLOW_BYTES = (2**63 - 1) // 10**6
 """Most work of a flow [B]: the engines keep what is left of it in microbytes (rule 7)."""
 LARGEST_CAPACITY = 2**53 - 1
@@ -37,28 +33,16 @@ class ScheduleError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Resources:
-    """Resources that ops hold: chip engines, CC-Cores, links, NICs, HBM. One row a resource.
+    """Resources that ops hold: chip engines, CC-Cores, links, NICs, HBM. One row a resource."""
 
-    ``kinds``: names of the kinds that occur, such as ``("engine", "cc", "link")``.
-    ``kind`` (resources,): index into ``kinds``.
-    ``owner, peer`` (resources,): chip or switch that has the resource; far end of a link, -1 for
-        other resources.
-    ``lane`` (resources,): number among equal resources of the same owner and peer, from 0.
-    ``slots`` (resources,): ops that may hold the resource at once (rule 3); 0 for one that is only
-        shared.
-    ``capacity`` (resources,): rate divided among the flows on the resource [B/s] (rule 7); 0 for
-        one that is not shared.
-    ``switches_from``: owners and peers from this number on are switches, printed ``s0, s1, …``.
-    """
-
-    kinds: tuple[str, ...]
-    kind: IntArray
-    owner: IntArray
-    peer: IntArray
-    lane: IntArray
-    slots: IntArray
-    capacity: IntArray
-    switches_from: int = np.iinfo(np.int32).max
+    kinds: tuple[str, ...]  # names of the kinds that occur, such as ("engine", "cc", "link")
+    kind: IntArray  # index into kinds
+    owner: IntArray  # chip or switch that has the resource
+    peer: IntArray  # far end of a link, -1 for other resources
+    lane: IntArray  # number among equal resources of the same owner and peer, from 0
+    slots: IntArray  # ops that may hold it at once (rule 3); 0 if it is only shared
+    capacity: IntArray  # rate divided among its flows [B/s] (rule 7); 0 if it is not shared
+    switches_from: int = np.iinfo(np.int32).max  # nodes from here on are switches: s0, s1, …
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -77,8 +61,6 @@ class Resources:
     ) -> Resources:
         """Make resources of one kind; one value in place of a column holds for all of them.
 
-        Examples
-        --------
         >>> Resources.table("link", [0, 1], [1, 0]).names()
         ['link:0-1', 'link:1-0']
         """
@@ -146,24 +128,12 @@ class Resources:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Dependencies, grouped by the op they leave from (rule 2).
+    """Dependencies, grouped by the op they leave from (rule 2)."""
 
-    Attributes
-    ----------
-    ptr : int64 array (ops + 1,)
-        Edges of op i are ``ptr[i]:ptr[i + 1]``.
-    dst : int32 array (edges,)
-        The op that waits.
-    lag_ps : int64 array (edges,)
-        Time between the end (or start) of the first op and readiness of the second [ps].
-    from_start : bool array (edges,) or None
-        Where True the lag counts from the start of the first op; None when no edge does.
-    """
-
-    ptr: IntArray
-    dst: IntArray
-    lag_ps: IntArray
-    from_start: BoolArray | None = None
+    ptr: IntArray  # (ops + 1,): edges of op i are ptr[i]:ptr[i + 1]
+    dst: IntArray  # op that waits
+    lag_ps: IntArray  # between the end (or start) of the first op and readiness of the second
+    from_start: BoolArray | None = None  # the lag counts from the first op's start; None for none
 
     def __len__(self) -> int:
         return len(self.dst)
@@ -179,8 +149,6 @@ class Edges:
     ) -> Edges:
         """Group the edges ``src[k] → dst[k]`` by source, in their order for equal sources.
 
-        Examples
-        --------
         >>> Edges.from_pairs(3, [1, 0], [2, 2]).ptr.tolist()
         [0, 1, 2, 2]
         """
@@ -215,20 +183,13 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """The ops that are flows: rate caps, and the shared resources they cross (rules 1 and 7).
+    """The ops that are flows: rate caps, and the shared resources they cross (rules 1 and 7)."""
 
-    ``op`` (flows,): op number, ascending. The work of a flow is its op's ``size_bytes``.
-    ``cap_bytes_per_s`` (flows,): rate that the flow never exceeds, whatever the resources have to
-        give [B/s].
-    ``ptr`` (flows + 1,): shares of flow f are ``ptr[f]:ptr[f + 1]``.
-    ``resource, weight`` (shares,): shared resource, and how many B/s of it 1 B/s of the flow takes.
-    """
-
-    op: IntArray
-    cap_bytes_per_s: IntArray
-    ptr: IntArray
-    resource: IntArray
-    weight: IntArray
+    op: IntArray  # number, ascending; the work of a flow is its op's size_bytes
+    cap_bytes_per_s: IntArray  # that it never exceeds, whatever the resources have to give
+    ptr: IntArray  # (flows + 1,): shares of flow f are ptr[f]:ptr[f + 1]
+    resource: IntArray  # (shares,)
+    weight: IntArray  # (shares,): B/s of the resource that 1 B/s of the flow takes
 
     def __len__(self) -> int:
         return len(self.op)

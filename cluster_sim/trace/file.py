@@ -35,10 +35,8 @@ from topologies.files.missing import no_such_file
 from topologies.files.reading import check_regular
 from topologies.files.writing import whole_file
 
-FORMAT = 1
-"""Version of the layout; a reader refuses any other."""
-RAW = b"\xff"
-"""First byte of metadata of earlier versions, which did not encode it as text."""
+FORMAT = 1  # version of the layout; a reader refuses any other
+RAW = b"\xff"  # first byte of metadata of earlier versions, which did not encode it as text
 HEADER, RESOURCES, ATTEMPTS = b"cluster_sim", b"cluster_sim.resources", b"cluster_sim.attempts"
 """Keys of the file's metadata."""
 TIMES = ("ready_ps", "start_ps", "end_ps")
@@ -55,8 +53,7 @@ _FAULTS = (
     AttributeError, MemoryError,
 )  # fmt: skip
 """Errors that Arrow and this module raise for a file that is no trace."""
-LARGEST_BYTES = 64 * 2**30
-"""Largest stored trace that is read, unpacked [B]."""
+LARGEST_BYTES = 64 * 2**30  # largest stored trace that is read, unpacked [B]
 
 
 def write(schedule: Schedule, times: Times, path: Path) -> None:
@@ -80,11 +77,7 @@ def _leaf(field: pa.Field) -> str:
 
 
 def read(path: Path) -> tuple[Schedule, Times]:
-    """Read and check what :func:`write` wrote.
-
-    Raises InputError when the file is missing, is not Parquet, is not a trace, or breaks the rules
-    of time.
-    """
+    """Read and check what :func:`write` wrote; refuse what breaks the rules of time."""
     try:
         if Path(path).exists():
             check_regular(path)

@@ -157,13 +157,7 @@ class Trace:
 
 
 def load_trace(path: str | Path) -> Trace:
-    """Read and check what :meth:`Trace.save` wrote.
-
-    Raises
-    ------
-    InputError
-        When the file is not such a trace.
-    """
+    """Read and check what :meth:`Trace.save` wrote."""
     from cluster_sim.trace import file  # pyarrow takes its time to load
 
     return Trace(*file.read(Path(path)))
@@ -270,10 +264,7 @@ def resource_names(schedule: Schedule, rows: IntArray) -> Any:
 
 
 def resource_numbers(schedule: Schedule, picks: Picks) -> IntArray:
-    """Return the numbers, ascending, of the resources that any of the picks selects.
-
-    Raises InputError when a pick selects no resource.
-    """
+    """Return the numbers, ascending, of the resources that the picks select, each at least one."""
     resources = schedule.resources
     wanted = [picks] if isinstance(picks, int | str) else list(picks)
     numbers = [np.asarray([pick]) for pick in wanted if not isinstance(pick, str)]
@@ -317,8 +308,7 @@ def _op_numbers(ops: npt.ArrayLike, count: int) -> IntArray:
     return picked
 
 
-LONGEST_CHAIN = 6
-"""Ops named in one explanation; a longer chain is cut short."""
+LONGEST_CHAIN = 6  # ops named in one explanation; a longer chain is cut short
 
 
 class BlockedWork(InputError):  # noqa: N818 - a state of the work, not a fault of the program
@@ -326,11 +316,10 @@ class BlockedWork(InputError):  # noqa: N818 - a state of the work, not a fault 
 
 
 def explain(schedule: Schedule, times: Times) -> str:
-    """Say in one line how many ops are blocked, and what the first of them waits for.
+    """Say in a line how many ops are blocked, and what the first waits for; empty for none.
 
     The first is the op at which the waiting begins: it is on a cycle of edges, or held back by a
-    dead or starved resource. Returns a line such as ``3 of 8,064 ops never ran. First: op 411 waits
-    for op 398, which waits for op 411.``; empty where no op is blocked.
+    dead or starved resource.
     """
     blocked = times.blocked
     if not blocked.any():
@@ -349,11 +338,7 @@ def explain(schedule: Schedule, times: Times) -> str:
 
 
 def waiting_chain(schedule: Schedule, times: Times) -> list[int]:
-    """Return a cycle of ops that wait for one another, first = last; else the op at the root.
-
-    From a blocked op the walk goes to an op that it waits for, from there on in the same way. It
-    ends at an op that waits for no other, or meets an op again, which closes a cycle.
-    """
+    """Return a cycle of ops that wait for one another, first = last; else the op at the root."""
     cause = _unfinished_predecessor(schedule, times)
     op = int(np.argmax(times.blocked))
     position: dict[int, int] = {}

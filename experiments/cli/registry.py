@@ -43,6 +43,9 @@ COMMANDS = (
     Command("collective", "collective.command", "Simulate a collective at one or many sizes."),
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
+    Command(
+        "share", "share", "Run several jobs on one cluster and say what each costs the others."
+    ),
     Command("run-job", "run_job.command", "Run a training job of weeks through its failures."),
     Command("serve", "serve.command", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cluster_sim.plot.palette import colors, marks
 from topologies.units import format_seconds
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -60,3 +62,34 @@ def _distribution(axes: Axes, seconds: FloatArray, limit_s: float, what: str) ->
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter("")
+
+
+def frontier(points: pd.DataFrame, title: str) -> Figure:
+    """Draw the tokens of a chip against those of a user, a line for each deployment.
+
+    ``points``: rows of :meth:`workloads.serving.deployment_search.DeploymentSearch.frontier`.
+    Replicas with others for prompts are dashed.
+    """
+    from matplotlib.figure import Figure
+
+    groups = list(points.groupby("options", sort=False))
+    names = [str(name) for name, _ in groups]
+    shades, shapes = colors(names), marks(names)
+    figure = Figure(figsize=(8.4, 4.8), layout="constrained")
+    axes = figure.subplots()
+    for name, rows in groups:
+        line = "--" if rows["apart"].any() else "-"
+        axes.plot(
+            rows["tokens_per_s_per_user"], rows["tokens_per_s_per_chip"],
+            f"{shapes[str(name)]}{line}", ms=4, color=shades[str(name)],
+            label=str(name).replace("--", ""),
+        )  # fmt: skip
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("speed for a user: 1 / median time per output token [tokens/s]")
+    axes.set_ylabel("output of each chip [tokens/s]")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, title="more requests: up and left", title_fontsize=8)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5)
+    return figure

@@ -12,6 +12,8 @@ WORTH_NAMING = 0.03
 """Smallest relative change of the time for which an alternative is named in a sentence."""
 NAMED = ("framework", "runtime", "recompute", "overlap", "zero", "sequence_parallel", "vpp")
 """Fields in the order in which they are named."""
+SAVING = {"zero": 3, "recompute": "full"}
+"""Values that need least memory. They may have been taken because the usual ones do not fit."""
 
 
 def assumed_document(step: Iteration) -> dict[str, Any]:
@@ -62,6 +64,9 @@ def left_out_framework(step: Iteration, filed: OtherPlan | None) -> str:
 
 def _alternatives(step: Iteration, name: str) -> str:
     """Return the alternatives of a field that change the time, in words."""
+    open_field = name in step.plan.assumed and (name != "zero" or step.plan.dp > 1)
+    if open_field and _value(step, name) == SAVING.get(name) and not _varied(step, name):
+        return "less would not fit in memory"
     texts = []
     for other in step.alternatives:
         change = other.ratio - 1
@@ -69,6 +74,10 @@ def _alternatives(step: Iteration, name: str) -> str:
             way = "longer" if change > 0 else "shorter"
             texts.append(f"{_word(other.value)} would be {abs(change):.0%} {way}")
     return ", ".join(texts)
+
+
+def _varied(step: Iteration, name: str) -> bool:
+    return any(other.field == name for other in step.alternatives)
 
 
 def _word(value: Any) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from cluster_sim.plot.perfetto_counters import Counter
+    from cluster_sim.plot.perfetto import Counter
     from cluster_sim.trace.trace import Trace
 
 MEASURED = ("build_s", "simulate_s", "peak_rss_bytes", "wall_s")

@@ -18,7 +18,7 @@ from experiments.reports.remarks import remarks_entry
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.files.table import Table
 from topologies.units import format_bytes, format_memory, format_seconds
-from workloads.training.execution.shared_durations import APART
+from workloads.training.execution.levels import APART
 from workloads.training.memory.in_use import memory_in_use
 
 if TYPE_CHECKING:

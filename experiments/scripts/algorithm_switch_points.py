@@ -51,7 +51,7 @@ def run(
         over that of the fastest algorithm at the size.
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable, whole
-    from cluster_sim.collectives.sizes import parse_sizes
+    from cluster_sim.collectives.group_parsing import parse_sizes
     from experiments.scripts.support.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 

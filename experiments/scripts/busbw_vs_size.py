@@ -43,8 +43,8 @@ def run(
         ``high_s`` (ends of the interval of the time [s]).
     """
     from cluster_sim.collectives import CollectiveCall, rows, suitable
+    from cluster_sim.collectives.group_parsing import parse_sizes
     from cluster_sim.collectives.results import first_ranks
-    from cluster_sim.collectives.sizes import parse_sizes
     from experiments.scripts.support.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 

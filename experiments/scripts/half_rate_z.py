@@ -47,7 +47,7 @@ def run(
     """
 
     from cluster_sim.collectives import rows, whole
-    from cluster_sim.collectives.sizes import parse_sizes
+    from cluster_sim.collectives.group_parsing import parse_sizes
     from experiments.scripts.support.intervals import with_collective_ends
     from topologies.catalogue.catalogue import shipped_catalogue
     from topologies.clusters.names import machine

@@ -99,7 +99,7 @@ def _row(
     scene: Scenario, seed: int, point: tuple[str, str, Policy]
 ) -> tuple[dict[str, Any], FloatArray]:
     """Return a policy, its setting and results, and the chip-hours that it trains on each day."""
-    from workloads.fleet.comparison import daily_training
+    from workloads.fleet.front import daily_training
     from workloads.fleet.results.summary import summary
     from workloads.fleet.scenario import run as run_scenario
 
@@ -133,7 +133,7 @@ def _differences(
 
     The best has no foresight and trains most of those at the target, or serves most in time.
     """
-    from workloads.fleet.comparison import paired_interval
+    from workloads.fleet.front import paired_interval
 
     possible = frame[~frame["policy"].isin(WITH_FORESIGHT)]
     kept = possible[possible["share_of_requests_in_time"] >= TARGET]["training_share"]

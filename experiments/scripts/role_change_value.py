@@ -63,10 +63,10 @@ def run(
     """
     from topologies.clusters.names import cluster as named
     from workloads.demand import demand_from
-    from workloads.fleet.policies.headroom import lendable
+    from workloads.fleet.policies.forecast import lendable
     from workloads.fleet.scenario import Operation, scenario
     from workloads.fleet.setup.demand import Period
-    from workloads.fleet.setup.replicas import Serving
+    from workloads.fleet.setup.serving import Serving
 
     machine = named(cluster)
     built = scenario(
@@ -93,7 +93,7 @@ def _least(week: Scenario, lead: int, target: float) -> tuple[float, float, floa
     from dataclasses import replace
 
     from workloads.fleet.inputs.costs import ChangeCosts
-    from workloads.fleet.policies.threshold import threshold
+    from workloads.fleet.policies.rules import threshold
     from workloads.fleet.results.summary import summary
     from workloads.fleet.scenario import run as run_scenario
 

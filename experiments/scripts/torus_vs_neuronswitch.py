@@ -48,7 +48,7 @@ def run(
         share of an all-to-all can be 1 only where no message is forwarded.
     """
     from cluster_sim.collectives import rows, whole
-    from cluster_sim.collectives.sizes import parse_sizes
+    from cluster_sim.collectives.group_parsing import parse_sizes
     from experiments.scripts.support.intervals import with_collective_ends
     from topologies.clusters.names import cluster as named
 

@@ -18,7 +18,7 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.commands.serve.command import RequestInputs
 from workloads.serving import fixed_lengths, poisson
-from workloads.serving.parsing import DRAWN
+from workloads.serving.requests import DRAWN
 
 ROOT = Path(__file__).parents[2]
 SCREEN = 24 * 80

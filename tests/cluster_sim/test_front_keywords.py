@@ -12,15 +12,11 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.commands.serve.command import DeploymentInputs, ReplicaInputs, RequestInputs
 from tests.support.commands import document_of
-from workloads.fleet.front import GROUPS
-from workloads.fleet.keywords import keywords_of, read_options
+from workloads.fleet.from_options import keywords_of, read_options
+from workloads.fleet.front import OPTIONS as GROUPS
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.plan import KEYWORDS, JobPlan, plan_with
-from workloads.options.fleet import (
-    DemandInputs,
-    FleetInputs,
-    PolicyInputs,
-)
+from workloads.options.fleet import DemandInputs, FleetInputs, PolicyInputs
 from workloads.options.job import JobInputs
 from workloads.serving.options import ServeKeywords
 

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import cluster_sim as cs
+from workloads.fleet.from_options import keywords_of
 from workloads.fleet.front import GROUPS
-from workloads.fleet.keywords import keywords_of
 from workloads.fleet.lending.front import GROUPS as LENDING
 from workloads.job.plan import KEYWORDS, JobPlan
 from workloads.serving.options import ServeKeywords

@@ -10,7 +10,7 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 

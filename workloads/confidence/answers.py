@@ -1,4 +1,4 @@
-"""Intervals of whole answers: a training step, a replica's time per token and first token."""
+"""Intervals of whole answers: a training step, a replica's tokens, a collective."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from workloads.confidence.features import (
     Degrees,
+    collective_features,
     first_token_features,
     serving_features,
     training_features,
 )
+from workloads.confidence.interval import Interval
 from workloads.confidence.split_conformal import interval
 
 if TYPE_CHECKING:
@@ -26,21 +28,9 @@ def training_interval(
     framework: str,
     hull: tuple[float, float] = (1.0, 1.0),
 ) -> Interval:
-    """Interval of the predicted time of a training step [s].
-
-    ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
-    the greatest time that fields of no stated value leave open, over the predicted one.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> from workloads.training.plan.plan import ParallelPlan
-    >>> plan = ParallelPlan(tp=8, dp=8, global_batch=64)
-    >>> ends = training_interval(named("llama-3.1-8b"), plan, cluster("dgx-h100:8"), 2.0, "")
-    >>> ends.low < 2.0 < ends.high
-    True
-    """
+    """Interval of the predicted time of a training step [s]."""
+    # ``framework`` is the name of the framework, stated or assumed, and ``hull`` has the least and
+    # the greatest time that fields of no stated value leave open, over the predicted one.
     return interval(seconds, training_features(model, plan, cluster, framework, hull))
 
 
@@ -67,15 +57,29 @@ def first_token_interval(
     precision: str = "",
     engine: str = "",
 ) -> Interval:
-    """Interval of a replica's predicted time to first token [s].
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> ends = first_token_interval(named("llama-3.1-8b"), cluster("dgx-h100"), 1, 0.1)
-    >>> ends.low < 0.1 < ends.high
-    True
-    """
+    """Interval of a replica's predicted time to first token [s]."""
     features = first_token_features(model, cluster, chips, precision=precision, engine=engine)
+    return interval(seconds, features)
+
+
+def collective_interval(
+    cluster: Cluster,
+    ranks: int,
+    size_bytes: int,
+    seconds: float,
+    *,
+    ideal: bool = False,
+    tool: str = "",
+    crosses: bool | None = None,
+) -> Interval:
+    """Interval of the predicted time of a collective [s]."""
+    # A plain shape, or a machine run as ``ideal``, is the α–β model itself: its interval is a
+    # point. ``tool`` is the one that times it, see :mod:`workloads.confidence.timing_tool`: without
+    # one the interval holds what any of them shows. ``crosses`` says whether the group lies on
+    # several servers, where that is known.
+    if cluster.plain or not cluster.chip or ideal:
+        return Interval(seconds, seconds, basis="rates and latencies as given, no machine behind")
+    if not seconds:
+        return Interval(0.0, 0.0, basis="one rank alone, which sends nothing")
+    features = collective_features(cluster, ranks, size_bytes, seconds, tool=tool, crosses=crosses)
     return interval(seconds, features)

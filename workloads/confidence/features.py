@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
     from workloads.models.model import Model
 
-WIDTHS = (4, 8, 16)
-"""Bits of weights, the next larger of which names a family."""
+WIDTHS = (4, 8, 16)  # bits of weights, the next larger of which names a family
 OPEN = frozenset({"recompute", "overlap"})
 """Fields of a plan without which little is known of how it runs."""
 
@@ -86,18 +85,7 @@ def training_features(
     framework: str,
     hull: tuple[float, float] = (1.0, 1.0),
 ) -> Prediction:
-    """Return the features of a training step.
-
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-    cluster : Cluster
-    framework : str
-        Name of the framework, stated or assumed.
-    hull : pair of float
-        Least and greatest time that fields of no stated value leave open, over the predicted time.
-    """
+    """Return the features of a training step."""
     return Prediction(
         training_kind(
             experts=model.experts is not None,
@@ -135,21 +123,10 @@ def collective_features(
     tool: str = "",
     crosses: bool | None = None,
 ) -> Prediction:
-    """Return the features of a collective on a machine of the catalogue.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    ranks : int
-    size_bytes : int
-    seconds : float
-        Predicted time inside a graph [s], from which the times that tools may show follow.
-    tool : str
-        Tool that times it, of those of :mod:`workloads.confidence.timing_tool`.
-    crosses : bool, optional
-        Whether the group lies on several servers; by default, where the cluster has several, more
-        ranks than a server has chips do.
-    """
+    """Return the features of a collective on a machine of the catalogue."""
+    # ``seconds``: predicted time inside a graph [s], from which the times that tools may show
+    # follow. ``crosses``: whether the group lies on several servers; by default, where the cluster
+    # has several, more ranks than a server has chips do.
     if crosses is None:
         crosses = ranks > cluster.chips_per_domain
     catalogue = cluster.catalogue or shipped_catalogue()
@@ -177,10 +154,8 @@ def first_token_features(
 def serving_features(
     model: Model, cluster: Cluster, chips: int, *, precision: str = "", engine: str = ""
 ) -> Prediction:
-    """Return the features of a replica's time per token, which its rate shares.
-
-    ``precision`` is that of the weights, by default of the stored ones; ``engine`` may be empty.
-    """
+    """Return the features of a replica's time per token, which its rate shares."""
+    # ``precision`` is that of the weights, by default of the stored ones; ``engine`` may be empty.
     return Prediction(
         SERVING if model.experts is None else SERVING_EXPERTS,
         cluster.chip,
@@ -191,14 +166,7 @@ def serving_features(
 
 
 def model_family(model: Model, precision: str) -> str:
-    """Return the family of a served model, whose members have similar errors.
-
-    Examples
-    --------
-    >>> from workloads.models.huggingface import named
-    >>> model_family(named("llama-3.1-70b"), "fp8"), model_family(named("deepseek-v3"), "fp8")
-    ('dense; 8 bits', 'experts; latent attention; 8 bits')
-    """
+    """Return the family of a served model, whose members have similar errors."""
     windows = any(layer.window for layer in model.each_layer)
     words = ["dense" if model.experts is None else "experts"]
     words += ["latent attention"] * (model.latent is not None)
@@ -210,8 +178,6 @@ def model_family(model: Model, precision: str) -> str:
 def weight_width(precision: str) -> str:
     """Return the width of weights in words.
 
-    Examples
-    --------
     >>> weight_width("mxfp4"), weight_width("bf16")
     ('4 bits', '16 bits')
     """
@@ -222,8 +188,6 @@ def weight_width(precision: str) -> str:
 def kernels_assumed(chip: str, catalogue: Catalogue | None = None) -> bool:
     """Return whether the kernels of a chip rest on assumed numbers, by default the shipped ones.
 
-    Examples
-    --------
     >>> kernels_assumed("h100"), kernels_assumed("trn3")
     (False, True)
     """

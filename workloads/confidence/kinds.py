@@ -9,9 +9,72 @@ for the engine's scheduler, later tokens hardly, so their errors are of another 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
 
-from workloads.confidence.mixture import NEVER, Slowing
+from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
+from workloads.confidence.interval import LEVEL
+
+# Times on clusters of mixed quality, where some runs wait for a slow node in every microbatch.
+#
+# A run takes its usual time or, with a probability that grows with its nodes, that time and a
+# delay. A point between the two would be the time of no run, so the probability enters the
+# interval: its ends are quantiles of the mixture of both.
+
+NODE_CHIPS = 8  # chips of a node
+HALVINGS = 60  # bisections in the search for a quantile, enough for the precision of a double
+NORMAL = NormalDist()
+
+
+class Slowing(NamedTuple):
+    """Share of runs that slow nodes lengthen, and the time that they add."""
+
+    share: float = 0.0  # probability that a run has one slow node or more
+    seconds: float = 0.0  # time by which such a run is longer [s]
+
+
+NEVER = Slowing()  # no slow nodes
+
+
+def slowing(
+    chips: int, microbatches: int, *, pipelined: bool, catalogue: Catalogue | None = None
+) -> Slowing:
+    """Return the delay of a run by slow nodes of a cluster of mixed quality, and its share."""
+    catalogue = catalogue or shipped_catalogue()
+    name = "slow_node_share_pipelined" if pipelined else "slow_node_share"
+    each = catalogue.value("training", name)
+    nodes = -(-chips // NODE_CHIPS)
+    added_s = microbatches * catalogue.value("training", "slow_node_wait")
+    return Slowing(1.0 - (1.0 - each) ** nodes, added_s)
+
+
+def mixture_ends(
+    value: float, slow: Slowing, half_width: float, level: float = LEVEL
+) -> tuple[float, float]:
+    """Ends of the interval of a time that slow nodes may lengthen, in the unit of ``value``."""
+    # Usual and slowed times are log-normal about ``value`` and ``value + slow.seconds``, each with
+    # the same half-width, in logarithms, at ``level``; both tails have the same share of the
+    # others.
+    tail = (1 - level) / 2
+    spread = half_width / NORMAL.inv_cdf(1 - tail)
+    usual, slowed = math.log(value), math.log(value + slow.seconds)
+
+    def distribution(log_time: float) -> float:
+        usual_share = NORMAL.cdf((log_time - usual) / spread)
+        return usual_share + slow.share * (NORMAL.cdf((log_time - slowed) / spread) - usual_share)
+
+    def quantile(share: float) -> float:
+        """Factor below which a share of machines lies, by halving."""
+        low, high = usual - half_width, slowed + half_width
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if distribution(middle) < share else (low, middle)
+        return math.exp(high)
+
+    return quantile(tail), quantile(1 - tail)
+
 
 KIB, MIB = 2**10, 2**20
 
@@ -76,49 +139,28 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """Features of a prediction on which its uncertainty depends.
+    """Features of a prediction on which its uncertainty depends."""
 
-    Attributes
-    ----------
-    kind : str
-        One of the kinds of this module.
-    chip : str
-        Catalogue name of the chip.
-    tp, cp, ranks : int
-        Tensor-parallel and context-parallel degrees and chips of the job, which are compared with
-        the largest that were measured.
-    assumed : bool
-        Whether kernels or links rest on assumed numbers.
-    slow : Slowing
-        Probability that slow nodes lengthen the job, and the time they add; by default never.
-    tool : str
-        Tool that times a collective or kernel, or engine of a replica; empty where none is stated.
-    family : str
-        Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
-        precision of a product.
-    crosses : bool
-        Whether a collective crosses servers.
-    framework : str
-        Name of the framework of a training step, without settings.
-    stated : str
-        Level of what was told of a training step.
-    below, above : float
-        Ends of the hull of the times that fields of no stated value leave open, as logarithms of
-        their ratio to the prediction; at most and at least 0.
-    """
-
-    kind: str
-    chip: str
+    kind: str  # one of the kinds of this module
+    chip: str  # catalogue name of the chip
+    # tp, cp, ranks: tensor-parallel and context-parallel degrees and chips of the job, which are
+    # compared with the largest that were measured
     tp: int = 1
     cp: int = 1
     ranks: int = 1
-    assumed: bool = False
+    assumed: bool = False  # whether kernels or links rest on assumed numbers
+    # Probability that slow nodes lengthen the job, and the time they add; by default never
     slow: Slowing = NEVER
+    # Tool that times a collective or kernel, or engine of a replica; empty where none is stated
     tool: str = ""
+    # Family of a replica's model, see :func:`~workloads.confidence.features.model_family`, or
+    # precision of a product
     family: str = ""
-    crosses: bool = False
-    framework: str = ""
-    stated: str = ""
+    crosses: bool = False  # whether a collective crosses servers
+    framework: str = ""  # name of the framework of a training step, without settings
+    stated: str = ""  # level of what was told of a training step
+    # below, above: ends of the hull of the times that fields of no stated value leave open, as
+    # logarithms of their ratio to the prediction; at most and at least 0
     below: float = 0.0
     above: float = 0.0
 
@@ -126,24 +168,7 @@ class Prediction:
 def training_kind(
     *, experts: bool, zero: int, unfused: bool = False, adapters: bool = False
 ) -> str:
-    """Kind of a training step.
-
-    Parameters
-    ----------
-    experts : bool
-        Whether the model has experts.
-    zero : int
-        Stage of ZeRO.
-    unfused : bool
-        Whether attention runs as separate kernels, as in frameworks until 2022.
-    adapters : bool
-        Whether adapters alone are trained.
-
-    Examples
-    --------
-    >>> training_kind(experts=False, zero=3)
-    'training.sharded'
-    """
+    """Kind of a training step."""
     if adapters:
         return ADAPTERS
     if experts:
@@ -156,8 +181,6 @@ def training_kind(
 def kernel_kind(kernel: str) -> str:
     """Kind of a kernel by its name in validation rows; a layer counts as matrix products.
 
-    Examples
-    --------
     >>> kernel_kind("attention"), kernel_kind("gather")
     ('kernel.attention', 'kernel.memory')
     """
@@ -168,13 +191,7 @@ def kernel_kind(kernel: str) -> str:
 
 
 def collective_kind(size_bytes: int) -> str:
-    """Kind of a collective by its reported size [B].
-
-    Examples
-    --------
-    >>> collective_kind(2**20)
-    'collective.medium'
-    """
+    """Kind of a collective by its reported size [B]."""
     small, medium, large = COLLECTIVES
     if size_bytes < 64 * KIB:
         return small

@@ -1,4 +1,4 @@
-"""Quantiles of the Poisson distribution and of sums of Poisson variables, without scipy."""
+"""Quantiles of the Poisson distribution and of sums of Poisson variables."""
 
 from __future__ import annotations
 
@@ -10,28 +10,12 @@ DEEPEST = 12
 """Standard deviations below the mean at which the sum begins; what lies below is under 1e-32."""
 MOST_PARTS = 700.0
 """Mean number of parts from which their sum is taken as normal; e^-746 is no float any more."""
-ROUNDING = 1e-12
-"""Shortfall of a sum that counts as rounding."""
+ROUNDING = 1e-12  # shortfall of a sum that counts as rounding
 
 
 def fewest(share: float, mean: float) -> int:
-    """Return the smallest count that a Poisson variable does not exceed with this probability.
-
-    Probabilities are summed term by term. ``scipy.special.pdtrik`` is the same quantile, but its
-    import takes longer than a small command.
-
-    Parameters
-    ----------
-    share : float
-        Probability, in (0, 1).
-    mean : float
-        Mean of the variable, 0 or more.
-
-    Examples
-    --------
-    >>> [fewest(0.999, mean) for mean in (0.0, 0.5, 2.0, 1e6)]
-    [0, 4, 8, 1003092]
-    """
+    """Return the smallest count that a Poisson variable does not exceed with this probability."""
+    # ``scipy.special.pdtrik`` is the same quantile; its import takes longer than a small command.
     if mean <= 0:
         return 0
     count = max(0, math.floor(mean - DEEPEST * math.sqrt(mean)))
@@ -45,25 +29,9 @@ def fewest(share: float, mean: float) -> int:
 
 
 def fewest_of_sizes(share: float, means: Mapping[int, float]) -> int:
-    """Return the smallest total that parts of several sizes do not exceed with this probability.
-
-    The number of parts of each size is Poisson and independent of the others. The probabilities of
-    all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
-
-    Parameters
-    ----------
-    share : float
-        Probability, in (0, 1).
-    means : mapping of int to float
-        Mean number of parts by their size, 1 or more.
-
-    Examples
-    --------
-    Half a part of size 1 and a hundredth of size 500 in the mean:
-
-    >>> [fewest_of_sizes(share, {1: 0.5, 500: 0.01}) for share in (0.9, 0.99, 0.995)]
-    [1, 5, 500]
-    """
+    """Return the smallest total that parts of several sizes do not exceed with this probability."""
+    # The number of parts of each size is Poisson and independent of the others. The probabilities
+    # of all totals follow one from another by Panjer's recursion (ASTIN Bulletin 12, 1981).
     parts = {size: mean for size, mean in means.items() if mean > 0}
     if parts.keys() <= {1}:
         return fewest(share, parts.get(1, 0.0))

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import numpy as np
+
+from topologies.arrays import FloatArray
 from topologies.files.reading import csv_rows
 
 COLUMNS = (
@@ -36,54 +39,32 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Residual:
-    """One measured row beside its prediction.
+    """One measured row beside its prediction."""
 
-    Attributes
-    ----------
-    table : str
-        Validation table that the row is in.
-    kind : str
-        Kind of prediction, as :mod:`workloads.confidence.kinds` names it.
-    chip : str
-        Catalogue name of the chip.
-    group : str
-        Job or operation, and machine of the row. Rows of one table with the same group differ only
-        in their plan, so they share most of their error.
-    tp, cp, ranks : int
-        Degrees and chips of the row; a prediction with larger ones has a wider interval.
-    assumed : bool
-        Whether kernels or links rest on assumed numbers.
-    log_residual : float
-        ln(measured / predicted).
-    tool, family : str
-        Timing tool or engine, and family of the model, as in
-        :class:`~workloads.confidence.kinds.Prediction`.
-    crosses : bool
-        Whether a collective crosses servers.
-    framework : str
-        Framework of a training step, without settings.
-    stated : str
-        Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
-        that the row states.
-    below, above : float
-        Ends of the hull of times that fields without a stated value leave open, as logarithms of
-        their ratio to the prediction.
-    """
-
-    table: str
-    kind: str
-    chip: str
+    table: str  # validation table that the row is in
+    kind: str  # kind of prediction, as :mod:`workloads.confidence.kinds` names it
+    chip: str  # catalogue name of the chip
+    # Job or operation, and machine of the row. Rows of one table with the same group differ only in
+    # their plan, so they share most of their error.
     group: str
+    # tp, cp, ranks: degrees and chips of the row; a prediction with larger ones has a wider
+    # interval
     tp: int
     cp: int
     ranks: int
-    assumed: bool
-    log_residual: float
+    assumed: bool  # whether kernels or links rest on assumed numbers
+    log_residual: float  # ln(measured / predicted)
+    # tool, family: timing tool or engine, and family of the model, as in
+    # :class:`~workloads.confidence.kinds.Prediction`
     tool: str = ""
     family: str = ""
-    crosses: bool = False
-    framework: str = ""
+    crosses: bool = False  # whether a collective crosses servers
+    framework: str = ""  # framework of a training step, without settings
+    # Level of what the prediction was told, see :mod:`workloads.confidence.kinds`; empty for all
+    # that the row states
     stated: str = ""
+    # below, above: ends of the hull of times that fields without a stated value leave open, as
+    # logarithms of their ratio to the prediction
     below: float = 0.0
     above: float = 0.0
 
@@ -95,12 +76,7 @@ class Residual:
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """Residuals of many rows; two sets are equal only if they are the same object.
-
-    Attributes
-    ----------
-    rows : tuple of Residual
-    """
+    """Residuals of many rows; two sets are equal only if they are the same object."""
 
     rows: tuple[Residual, ...]
 
@@ -126,10 +102,8 @@ class Residuals:
         return frozenset(row.chip for row in self.rows)
 
     def largest(self, degree: str, chip: str) -> int:
-        """Largest degree that was measured on a chip, or on any if none was measured on it.
-
-        ``degree`` is ``tp``, ``cp`` or ``ranks``; 1 without rows.
-        """
+        """Largest degree that was measured on a chip, or on any if none was measured on it."""
+        # ``degree`` is ``tp``, ``cp`` or ``ranks``; 1 without rows.
         rows = [row for row in self.rows if row.chip == chip] or self.rows
         return max((int(getattr(row, degree)) for row in rows), default=1)
 
@@ -198,12 +172,17 @@ def csv_lines(rows: Iterable[Residual]) -> list[str]:
 
 @cache
 def shipped_residuals() -> Residuals:
-    """Residuals that come with the package.
-
-    Examples
-    --------
-    >>> "h100" in shipped_residuals().of("training.tensor").chips
-    True
-    """
+    """Residuals that come with the package."""
     path = Path(__file__).with_name("residuals.csv")
     return parse(path.read_text(encoding="utf-8"))
+
+
+# The weighted quantile of scores.
+
+
+def weighted_quantile(values: FloatArray, weights: FloatArray, level: float) -> float:
+    """Smallest value at or below which a share ``level`` of the weight lies."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    position = int(np.searchsorted(reached, level * reached[-1] * (1 - 1e-12)))
+    return float(values[order][min(position, len(values) - 1)])

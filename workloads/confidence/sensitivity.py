@@ -20,16 +20,13 @@ from topologies.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-STEP = Fraction(1, 100)
-"""Relative step of the elasticity."""
+STEP = Fraction(1, 100)  # relative step of the elasticity
 WIDE_STEP = Fraction(1, 10)
 """Relative step for answers that jump. A request that comes just after the end of an iteration
 instead of just before gets its first token a whole iteration later, which hides the effect of one
 per cent of a number."""
-LEAST = 1e-6
-"""Relative change of the answer below which a number does not matter."""
-COUNTS = ("count",)
-"""Units of whole numbers, which are changed only over their range."""
+LEAST = 1e-6  # relative change of the answer below which a number does not matter
+COUNTS = ("count",)  # units of whole numbers, which are changed only over their range
 
 Answer = Callable[[Catalogue], float]
 Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
@@ -37,14 +34,9 @@ Watch = Callable[[Sequence[Entry]], Iterable[Entry]]
 
 @dataclass(frozen=True)
 class NotingCatalogue(Catalogue):
-    """A catalogue that records which numbers are read.
+    """A catalogue that records which numbers are read."""
 
-    Attributes
-    ----------
-    read : dict
-        Every row read so far by its part, quantity and variant, in order.
-    """
-
+    # Every row read so far by its part, quantity and variant, in order
     read: dict[tuple[str, ...], Entry] = field(default_factory=dict, compare=False)
 
     def entry(self, part: str, quantity: str) -> Entry:
@@ -60,43 +52,28 @@ class NotingCatalogue(Catalogue):
 
 
 def noting(catalogue: Catalogue) -> NotingCatalogue:
-    """Return a catalogue with the same numbers that records reads.
-
-    Its digest is unique, so that no result cached for the original, or for an earlier catalogue
-    that recorded its reads, takes the place of a read.
-    """
+    """Return a catalogue with the same numbers that records reads."""
+    # Its digest is unique, so that no result cached for the original, or for an earlier catalogue
+    # that recorded its reads, takes the place of a read.
     digest = f"{catalogue.digest} noted {uuid.uuid4()}"
     return NotingCatalogue(digest, catalogue.rows, catalogue.chosen)
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Effect of one number of the catalogue on an answer.
+    """Effect of one number of the catalogue on an answer."""
 
-    Attributes
-    ----------
-    input : str
-        ``PART.QUANTITY``.
-    grade : str
-        Grade of the number in the catalogue.
-    unit : str
-        SI unit of the number, such as ``B/s``.
-    low, high : float or None
-        Ends of the number's range [``unit``]; None where no source gives a range.
-    change_low, change_high : float or None
-        Relative change of the answer with the number at either end.
-    elasticity : float
-        Relative change of the answer over that of the number, for a rise of one per cent (ten for
-        answers that jump).
-    """
-
-    input: str
-    grade: str
-    unit: str
+    input: str  # ``PART.QUANTITY``
+    grade: str  # grade of the number in the catalogue
+    unit: str  # SI unit of the number, such as ``B/s``
+    # low, high: ends of the number's range [``unit``]; None where no source gives a range.
     low: float | None
     high: float | None
+    # change_low, change_high: relative change of the answer with the number at either end
     change_low: float | None
     change_high: float | None
+    # Relative change of the answer over that of the number, for a rise of one per cent (ten for
+    # answers that jump)
     elasticity: float
 
     @property
@@ -112,24 +89,8 @@ def sensitivity(
     watch: Watch = lambda entries: entries,
     step: Fraction = STEP,
 ) -> list[Sensitivity]:
-    """Rank the numbers of the catalogue by their effect on an answer.
-
-    Parameters
-    ----------
-    answer : function of a Catalogue
-        Computes the answer, such as the time of a step [s].
-    catalogue : Catalogue
-        Catalogue with the base value of every number.
-    watch : function of a sequence
-        Yields the items of the sequence; for progress on a terminal.
-    step : Fraction
-        Relative rise of a number from which its elasticity is computed.
-
-    Returns
-    -------
-    list of Sensitivity
-        Only numbers that change the answer, the largest swing first.
-    """
+    """Return the numbers of the catalogue that change an answer, the largest swing first."""
+    # ``answer`` is computed from a catalogue, and ``step`` the relative rise of each number.
     noted = noting(catalogue)
     base = answer(noted)
     entries = list(noted.read.values())

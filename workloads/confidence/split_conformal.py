@@ -1,70 +1,190 @@
 """Intervals of predicted times, and the quantiles of ratios of two predictions.
 
-The half-width of a step follows from :mod:`workloads.confidence.steps`, any other from
-:mod:`workloads.confidence.domains`: quantiles of scores of measured rows (split conformal
-prediction, Vovk, Gammerman and Shafer 2005; Lei et al. 2018). Rows of one table share their
-machine, framework and authors, so a thousand of them say less about the next table than ten rows of
-each of ten. Every table therefore has the same weight. The interval of a step is wider where it
-differs from all measured ones, by a factor for each difference.
+A half-width is a quantile of the scores of measured rows (split conformal prediction, Vovk,
+Gammerman and Shafer 2005; Lei et al. 2018), for a step otherwise than for any other answer. Rows of
+one table share their machine, framework and authors, so a thousand of them say less about the next
+table than ten rows of each of ten. Every table therefore has the same weight. The interval of a
+step is wider where it differs from all measured ones, by a factor for each difference.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from workloads.confidence.domains import LEAST, domain_half_width
+from topologies.catalogue.families import NEURON, chip_family
 from workloads.confidence.interval import LEVEL, Interval
-from workloads.confidence.kinds import FAMILY, Prediction
-from workloads.confidence.mixture import mixture_ends
-from workloads.confidence.quantile import weighted_quantile
-from workloads.confidence.residuals import Residuals, shipped_residuals
-from workloads.confidence.steps import TRAINING, least_half_width, step_ends, step_half_width
+from workloads.confidence.kinds import (
+    BARE,
+    FAMILY,
+    FRAMEWORK,
+    NAMES,
+    PLAN,
+    RESEARCH,
+    Prediction,
+    mixture_ends,
+)
+from workloads.confidence.residuals import Residual, Residuals, shipped_residuals, weighted_quantile
 
-BORROWED_TABLES = 1
-"""Weight of the family's quantile, in tables, beside those of the kind itself."""
+# Intervals of collectives, serving and kernels, by how far off the nearest measurements were.
+#
+# A domain is a kind of prediction on one generation of chips, a tool, and a family. The tool of a
+# collective or kernel is the one that timed it, that of a replica its serving engine; the family of
+# a replica is its model's: dense or of experts, the kind of attention, the width of the weights.
+# Domains differ by more than the rows within one. So the quantile of a domain, over tables of equal
+# weight, is drawn towards that of its tool and family on other chips, and this one towards that of
+# all other tools and families, each of equal weight: what is known of one that nobody measured.
+# With n groups, the quantile is at (n + 1)/n of the level, as for n exchangeable groups (Dunn,
+# Wasserman and Ramdas 2022), and at most at ``HIGHEST``. No factor is assumed.
+
+PREDICTIONS = 256  # predictions whose half-widths and widenings are remembered
+LEAST = 0.03  # smallest half-width, in logarithms: runs of one configuration differ by so much
+HIGHEST = 0.9  # highest quantile of few groups, beyond which single rows would decide
+MANY = 5  # rows from which a group has its full weight
+RANKS_DOUBLED = 1.15
+"""Widening for each doubling of the ranks of a collective beyond those measured: with numbers of
+ranks left out, it covers more of them to 81 %."""
+
+
+class Pool(NamedTuple):
+    """Measured rows from which a half-width comes."""
+
+    half: float  # quantile of their scores, in logarithms
+    rows: int
+    groups: int  # of a step, tables
+    evidence: float = 0.0  # groups, of which those of few rows count in part
+
+    def drawn(self, towards: float) -> float:
+        """Return the half-width drawn towards another, which counts as one more group."""
+        if not self.groups:
+            return towards
+        share = self.evidence / (self.evidence + 1)
+        return math.exp(share * math.log(self.half) + (1 - share) * math.log(towards))
+
+
+@lru_cache(PREDICTIONS)
+def domain_half_width(
+    prediction: Prediction, residuals: Residuals, level: float = LEVEL
+) -> tuple[float, str]:
+    """Return half of an interval's width, in logarithms, and the measurements behind it."""
+    # Where no tool is stated, the interval is as wide as that of the least known one.
+    akin, near, every = _akin(prediction, residuals)
+    same = [row for row in akin if _stack(row) == _stack(prediction)]
+    domain_rows = [row for row in same if generation(row.chip) == generation(prediction.chip)]
+    others = [row for row in akin if _stack(row) != _stack(prediction)]
+    domain, stack = (_pool(rows, lambda row: row.table, level) for rows in (domain_rows, same))
+    rest, of_runtime, of_all = (_pool(rows, _group, level) for rows in (others, near, every))
+    least = of_runtime.drawn(of_all.half)
+    unknown = rest.drawn(least)
+    half = domain.drawn(stack.drawn(unknown)) if same else max(unknown, least)
+    half *= _more_ranks(prediction, domain_rows or akin)
+    here = [row for row in akin if generation(row.chip) == generation(prediction.chip)]
+    tools = set() if prediction.tool else {row.tool for row in here} - {""}
+    stated = [replace(prediction, tool=tool) for tool in tools]
+    half = max([half, *(domain_half_width(each, residuals, level)[0] for each in stated)])
+    shown = rest if rest.rows else of_all
+    return half, _domain_basis(prediction, domain, shown, open_tool=bool(tools))
+
+
+def _akin(
+    prediction: Prediction, residuals: Residuals
+) -> tuple[Sequence[Residual], Sequence[Residual], Sequence[Residual]]:
+    """Rows of the kind on chips of the same runtime, of all its family on these, and on any."""
+    family = FAMILY[prediction.kind]
+    every = [row for row in residuals.rows if FAMILY.get(row.kind) == family]
+    near = [row for row in every if runtime(row.chip) == runtime(prediction.chip)]
+    return [row for row in near if row.kind == prediction.kind], near, every
+
+
+def _stack(row: Residual | Prediction) -> tuple[str, str, bool]:
+    """Tool and family, and whether servers are crossed."""
+    return row.tool, row.family, row.crosses
+
+
+def _group(row: Residual) -> Hashable:
+    """Group of rows that share most of their error."""
+    return row.kind, *_stack(row), generation(row.chip)
+
+
+def _pool(rows: Sequence[Residual], group: Callable[[Residual], Hashable], level: float) -> Pool:
+    """Quantile of the scores of rows, with equal weight for each group of many rows."""
+    if not rows:
+        return Pool(math.log(2.0), 0, 0, 0.0)
+    of_rows = [group(row) for row in rows]
+    counts = {name: of_rows.count(name) for name in set(of_rows)}
+    weights = np.array([1 / max(MANY, counts[name]) for name in of_rows])
+    evidence = float(weights.sum())
+    corrected = max(level, min(HIGHEST, level * (evidence + 1) / evidence))
+    half = weighted_quantile(np.array([row.score for row in rows]), weights, corrected)
+    return Pool(max(LEAST, half), len(rows), len(counts), evidence)
+
+
+def _more_ranks(prediction: Prediction, rows: Sequence[Residual]) -> float:
+    """Widening for a collective of more ranks than were measured."""
+    if FAMILY[prediction.kind] != "collective" or not rows:
+        return 1.0
+    beyond = prediction.ranks / max(row.ranks for row in rows)
+    return float(RANKS_DOUBLED ** max(0.0, math.log2(beyond)))
+
+
+def _domain_basis(prediction: Prediction, domain: Pool, rest: Pool, *, open_tool: bool) -> str:
+    """Sentence with the measurements behind a half-width."""
+    serves = FAMILY[prediction.kind] in ("serving", "first_token")
+    parts = [part for part in (prediction.tool, prediction.family) if part]
+    what = f" of {' with '.join(parts)}" if parts else ""
+    what += " between servers" * prediction.crosses + " on such chips"
+    name = NAMES[prediction.kind]
+    note = f" ({'engine' if serves else 'tool'} not stated)" if open_tool else ""
+    if domain.rows:
+        tables = f"{domain.groups} table{'s' * (domain.groups != 1)}"
+        return f"{name}: {domain.rows:,} measured rows{what}, {tables}{note}"
+    return (
+        f"{name}: no measured row{what}{note}, so it is as sure as {rest.groups} others "
+        f"({rest.rows:,} rows) were"
+    )
+
+
+@lru_cache(256)
+def runtime(chip: str) -> str:
+    """Return the collective runtime of a chip.
+
+    >>> runtime("trn2"), runtime("h200")
+    ('neuron', 'nccl')
+    """
+    return chip_family(chip).runtime
+
+
+@lru_cache(256)
+def generation(chip: str) -> str:
+    """Return the family of a chip; a Neuron chip itself, as each has its own rates.
+
+    >>> generation("h200"), generation("trn2")
+    ('h100', 'trn2')
+    """
+    family = chip_family(chip)
+    return chip if family.is_neuron else family.name
+
+
+BORROWED_TABLES = 1  # weight of the family's quantile, in tables, beside those of the kind itself
 DOUBLED = {"tp": 1.4, "cp": 1.4, "ranks": 1.15}
 """Widening for each doubling of a degree, or of the ranks, beyond the largest measured on the chip.
 A degree changes the shapes of kernels and the fabric of its group: with tp 16 and 32 left out, 1.15
 covered 65 and 58 % of the rows of research code, and of the 17 steps of Trn1 at tp 32, from tp 8,
 ten; 1.4 covers 82 and 67 %, and 16 of the 17. 1.15 covers more ranks to 81 %, two from one 70."""
-ASSUMED = 1.25
-"""Widening where kernels or links rest on assumed numbers."""
-MOST = 2.0
-"""Largest product of all widenings."""
-PREDICTIONS = 256
-"""Predictions whose widenings are remembered; rows of one table share a few."""
+ASSUMED = 1.25  # widening where kernels or links rest on assumed numbers
+MOST = 2.0  # largest product of all widenings
 
 
 def interval(
     value: float, prediction: Prediction, residuals: Residuals | None = None, level: float = LEVEL
 ) -> Interval:
-    """Interval of a predicted time.
-
-    Parameters
-    ----------
-    value : float
-        Prediction, in any unit.
-    prediction : Prediction
-    residuals : Residuals, optional
-        Shipped ones by default.
-    level : float
-        Share of measurements within the interval.
-
-    Returns
-    -------
-    Interval
-        ``value`` divided and multiplied by the same factor; where nodes may be slow, the quantiles
-        of the mixture of usual and slowed runs.
-
-    Examples
-    --------
-    >>> ends = interval(10.0, Prediction("training.tensor", "h100", tp=8, ranks=64))
-    >>> ends.low < 10.0 < ends.high, ends.level
-    (True, 0.8)
-    """
+    """Interval of a predicted time, in its unit: divided and multiplied by the same factor."""
+    # Where nodes may be slow, its ends are the quantiles of the mixture of usual and slowed runs.
     measured = shipped_residuals() if residuals is None else residuals
     half, slow = half_width(prediction, measured, level), prediction.slow
     basis = _basis(prediction, measured)
@@ -123,10 +243,8 @@ def _basis(prediction: Prediction, residuals: Residuals) -> str:
 
 @lru_cache(maxsize=256)
 def score_quantile(kind: str, residuals: Residuals, level: float = LEVEL) -> float:
-    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables.
-
-    Scores are those of predictions that were told all that a row states.
-    """
+    """Quantile of the scores of a kind, drawn towards that of its family if it has few tables."""
+    # Scores are those of predictions that were told all that a row states.
     of_kind, tables_of_kind = _quantile(residuals.of(kind), level)
     told_all = residuals.at_level("").rows
     relatives = Residuals(tuple(row for row in told_all if FAMILY.get(row.kind) == FAMILY[kind]))
@@ -147,3 +265,106 @@ def _quantile(rows: Residuals, level: float) -> tuple[float, int]:
     if not scores:
         return math.log(2.0), 0
     return weighted_quantile(np.array(scores), np.array(weights), level), len(rows.by_table)
+
+
+# Intervals of training steps, by chip, framework and regime, and by what the predictor was told.
+#
+# The score of a measured row is its distance from the hull of the times that unstated fields leave
+# open (conformalised quantiles, Romano, Patterson and Candès 2019). The quantile of a domain, which
+# is a chip, a framework and a kind of step, is drawn towards that of the framework on other chips,
+# and this one towards that of all other frameworks on chips of the same runtime, each framework
+# with equal weight: what is known of a framework that nobody measured.
+
+TRAINING = "training"
+UNMEASURED = math.log(1.36)
+"""Smallest half-width of a Neuron chip, framework and kind without rows of two tables: the median
+of the errors of nine steps on Trn2 before any constant had seen them (``trainium2_contest``)."""
+TOLD = {
+    "": "plan, framework and conditions stated",
+    FRAMEWORK: "plan and framework stated",
+    PLAN: "plan stated, framework not",
+    BARE: "degrees, batch and precision stated",
+}
+"""Levels in words."""
+
+
+def step_ends(prediction: Prediction, half: float) -> tuple[float, float]:
+    """Return the ends of an interval, as logarithms of their ratio to the prediction."""
+    low, high = prediction.below - half, prediction.above + half
+    return min(-LEAST, low), max(LEAST, high)
+
+
+def least_half_width(prediction: Prediction, residuals: Residuals, wider: float = 1.0) -> float:
+    """Return the smallest half-width of a step, whatever its domain was drawn towards."""
+    # One table of a Neuron chip and framework does not tell how far the next one is, as constants
+    # were fitted to it; nor do two where nobody stated which framework they are of. Where there is
+    # none, the half-width is ``wider`` as well, for degrees and ranks beyond those measured.
+    domain = (prediction.chip, prediction.framework, prediction.kind)
+    tables = {
+        row.table
+        for row in residuals.at_level(prediction.stated).rows
+        if (row.chip, row.framework, row.kind) == domain
+    }
+    is_told = len(tables) > 1 and prediction.stated != BARE
+    if is_told or runtime(prediction.chip) != NEURON:
+        return LEAST
+    return UNMEASURED if tables else UNMEASURED * wider
+
+
+def step_half_width(
+    prediction: Prediction, residuals: Residuals, level: float = LEVEL
+) -> tuple[float, str]:
+    """Return how far an interval reaches beyond its hull, in logarithms, and why so far."""
+    # It is negative where measured times lay well inside their hulls.
+    domain, on_other_chips, others = _pools(
+        *(prediction.kind, prediction.chip, prediction.framework, prediction.stated),
+        residuals,
+        level,
+    )
+    half = _drawn(domain, _drawn(on_other_chips, others.half))
+    name = prediction.framework or "no framework"
+    level_in_words = TOLD[prediction.stated]
+    kind = NAMES[prediction.kind]
+    if domain.rows:
+        tables = f"{domain.groups} table{'s' * (domain.groups != 1)}"
+        basis = f"{domain.rows:,} measured steps of {name} on such chips, {tables}"
+    else:
+        basis = f"no measured step of {name} on such a chip"
+    return half, f"{basis} ({kind}; {level_in_words})"
+
+
+def _drawn(pool: Pool, towards: float) -> float:
+    """Return the half-width of a pool drawn towards another, which counts as one more table."""
+    return (pool.groups * pool.half + towards) / (pool.groups + 1)
+
+
+@lru_cache(256)
+def _pools(
+    kind: str, chip: str, framework: str, stated: str, residuals: Residuals, level: float
+) -> tuple[Pool, Pool, Pool]:
+    """Return the pools of the domain, of the framework on any chip, and of other frameworks."""
+    every = [row for row in residuals.at_level(stated).rows if FAMILY.get(row.kind) == TRAINING]
+    if kind != RESEARCH:
+        every = [row for row in every if row.kind != RESEARCH]
+    akin = [row for row in every if runtime(row.chip) == runtime(chip)] or every
+    of_stack = [row for row in akin if row.framework == framework]
+    of_kind = [row for row in of_stack if row.kind == kind]
+    domain = [row for row in of_kind if generation(row.chip) == generation(chip)]
+    others = [row for row in akin if row.framework != framework] or akin
+    return (
+        _step_pool(domain, "table", level),
+        _step_pool(of_stack, "table", level),
+        _step_pool(others, "framework", level),
+    )
+
+
+def _step_pool(rows: Sequence[Residual], unit: str, level: float) -> Pool:
+    """Return the quantile of the scores of rows, where each table or framework has equal weight."""
+    if not rows:
+        return Pool(math.log(2.0), 0, 0)
+    units = [getattr(row, unit) for row in rows]
+    counts = {name: units.count(name) for name in set(units)}
+    scores = np.array([row.score for row in rows])
+    weights = np.array([1 / counts[name] for name in units])
+    half = weighted_quantile(scores, weights, level)
+    return Pool(half, len(rows), len({row.table for row in rows}))

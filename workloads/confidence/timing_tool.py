@@ -15,49 +15,30 @@ from topologies.catalogue.families import NCCL, chip_family
 
 QUEUED, WAITED, CALLED = "pytorch", "pytorch-waited", "pytorch-called"
 """Ways of timing through PyTorch: calls back to back, waiting for each, kernels alone."""
-FIRST_NCCOM = "nccom-first"
-"""Way of timing of the first nccom-test."""
+FIRST_NCCOM = "nccom-first"  # way of timing of the first nccom-test
 PYTORCH_NEURON = "pytorch-neuron"
 """Calls of PyTorch's own backend for Trainium, one after the other."""
-NCCL_TESTS, NCCOM_TEST = "nccl-tests", "nccom-test"
-"""The vendors' own tests, which add nothing."""
+NCCL_TESTS, NCCOM_TEST = "nccl-tests", "nccom-test"  # the vendors' own tests, which add nothing
+# Parts of the catalogue.
 COLLECTIVES, KERNELS, NCCOM = "nccl.pytorch", "runtime.pytorch", "nccom-test.first"
 NEURON = "runtime.neuron"
-"""Parts of the catalogue."""
 
 
 class Shown(NamedTuple):
-    """Time that a tool shows.
+    """Time that a tool shows."""
 
-    Attributes
-    ----------
-    seconds : float
-        Time that the tool usually shows [s].
-    ends : pair of float, optional
-        Least and most that it may show on other machines [s]; None where it adds nothing.
-    """
-
-    seconds: float
+    seconds: float  # time that the tool usually shows [s]
+    # Least and most that it may show on other machines [s]; None where it adds nothing.
     ends: tuple[float, float] | None = None
 
 
 def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains: int = 1) -> Shown:
-    """Time of a collective as the row's tool shows it.
-
-    Calls back to back take at least the time between two calls; where a captured graph is replayed
-    they may take that of the collective alone. Waiting for each adds the wait. The first nccom-test
-    adds the wait of its host, which is far longer where servers wait for one another.
-
-    Parameters
-    ----------
-    through : str
-        Tool of the row; empty for the vendor's own test.
-    seconds : float
-        Time of the collective itself [s].
-    catalogue : Catalogue
-    domains : int
-        Domains of the machine.
-    """
+    """Time of a collective as the row's tool shows it."""
+    # Calls back to back take at least the time between two calls; where a captured graph is
+    # replayed they may take that of the collective alone. Waiting for each adds the wait. The first
+    # nccom-test adds the wait of its host, which is far longer where servers wait for one another.
+    # ``through``: tool of the row; empty for the vendor's own test. ``seconds``: time of the
+    # collective itself [s].
     if through == FIRST_NCCOM:
         return _added(seconds, catalogue, NCCOM, "within_server" if domains == 1 else "servers")
     if through == PYTORCH_NEURON:
@@ -74,8 +55,6 @@ def collective_shown(through: str, seconds: float, catalogue: Catalogue, domains
 def vendors_test(chip: str) -> str:
     """Return the vendor's own test of collectives on a chip.
 
-    Examples
-    --------
     >>> vendors_test("h100"), vendors_test("trn2")
     ('nccl-tests', 'nccom-test')
     """
@@ -85,18 +64,9 @@ def vendors_test(chip: str) -> str:
 def hull(
     tool: str, runtime: str, seconds: float, catalogue: Catalogue, domains: int = 1
 ) -> tuple[float, float]:
-    """Return the least and most that tools may show for a collective of a runtime [s].
-
-    Without a tool, all that time NCCL count, of which its own tests add nothing. A program of
-    the Neuron runtime has its collectives inside.
-
-    Examples
-    --------
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> least, most = hull("", "nccl", 1e-5, shipped_catalogue())
-    >>> least == 1e-5, most > 4 * least, hull("nccl-tests", "nccl", 1e-5, shipped_catalogue())
-    (True, True, (1e-05, 1e-05))
-    """
+    """Return the least and most that tools may show for a collective of a runtime [s]."""
+    # Without a tool, all that time NCCL count, of which its own tests add nothing. A program of the
+    # Neuron runtime has its collectives inside.
     tools = [tool] if tool or runtime != NCCL else [QUEUED, WAITED]
     shown = [collective_shown(each, seconds, catalogue, domains).ends for each in tools]
     ends = [(seconds, seconds) if each is None else each for each in shown]
@@ -105,14 +75,7 @@ def hull(
 
 
 def kernel_shown(through: str, kernel: str, seconds: float, catalogue: Catalogue) -> Shown:
-    """Time of a kernel as the row's tool shows it; see :func:`collective_shown`.
-
-    Examples
-    --------
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> kernel_shown("nccl", "gemm", 1e-4, shipped_catalogue())
-    Shown(seconds=0.0001, ends=None)
-    """
+    """Time of a kernel as the row's tool shows it; see :func:`collective_shown`."""
     if through != CALLED:
         return Shown(seconds)
     work = "product" if kernel == "gemm" else "elementwise"

@@ -19,9 +19,8 @@ from topologies.arrays import FloatArray
 from topologies.clusters.cluster import Cluster
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
-from workloads.fleet.processes.failures import Failures
+from workloads.fleet.processes.failures import Failures, failures_from
 from workloads.fleet.scenario import Scenario
-from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.serving import services_from
 
 MINUTE_S = 60.0

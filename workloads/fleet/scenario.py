@@ -16,7 +16,6 @@ from topologies.errors import InputError
 from workloads.demand import Demand, Horizon, horizons, measured_noise
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.economics import Economics
-from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
@@ -24,7 +23,7 @@ from workloads.fleet.policies.kind import Situation
 from workloads.fleet.policies.registry import policy_named
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
-from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.processes.failures import Fleet, failures_from
 from workloads.fleet.setup.demand import (
     Period,
     Share,
@@ -38,13 +37,11 @@ from workloads.fleet.setup.demand import (
     scaled_to_fleet,
     sizing,
 )
-from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.setup.night_work import night_work
-from workloads.fleet.setup.replicas import Serving, block_of
-from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving import Serving, block_of, services_from
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import units_needed
-from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from
+from workloads.fleet.state.queues import BatchTier, BatchWork
+from workloads.fleet.state.services import Service, by_pool, lead_s, pools_from, units_needed
 from workloads.models.model import Model
 from workloads.options.fleet import PolicyInputs
 

@@ -28,23 +28,16 @@ bytes for each read and each write, and one byte of mask (arXiv 2205.05198, sect
 
 @dataclass(frozen=True, eq=False)
 class AttentionShape:
-    """Sizes of the attention of one rank.
+    """Sizes of the attention of one rank."""
 
-    ``batch``: sequences.
-    ``seq``: queries of each sequence.
-    ``heads, kv_heads``: query heads and key-value heads.
-    ``head_dim``: width of a head.
-    ``kv_seq``: keys of each sequence; as many as queries by default.
-    ``causal``: whether only the scores at and below the diagonal are needed.
-    """
-
-    batch: npt.ArrayLike
-    seq: npt.ArrayLike
+    batch: npt.ArrayLike  # sequences
+    seq: npt.ArrayLike  # queries of each sequence
+    # heads, kv_heads: query heads and key-value heads
     heads: npt.ArrayLike
     kv_heads: npt.ArrayLike
-    head_dim: npt.ArrayLike
-    kv_seq: npt.ArrayLike | None = None
-    causal: bool = True
+    head_dim: npt.ArrayLike  # width of a head
+    kv_seq: npt.ArrayLike | None = None  # keys of each sequence; as many as queries by default
+    causal: bool = True  # whether only the scores at and below the diagonal are needed
 
     def sides(self) -> list[FloatArray]:
         """Return batch, queries, keys, heads, key-value heads and width, broadcast to one shape."""
@@ -62,26 +55,8 @@ def attention(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16.
-
-    Parameters
-    ----------
-    chip : str
-        Part of the catalogue.
-    shape : AttentionShape
-    direction : str
-        ``forward`` or ``backward``.
-    writes_cache : bool
-        Whether the kernel also writes keys and values to a cache, as those of serving do.
-    ranks_per_chip, catalogue
-        See :func:`workloads.kernels.gemm.gemm`.
-
-    Examples
-    --------
-    >>> short, long = attention("a100-80gb", AttentionShape(1, [2048, 4096], 32, 8, 128)).seconds
-    >>> bool(3.0 < long / short < 4.0)
-    True
-    """
+    """Time of one fused attention kernel: scores, softmax and weighted sum, in bf16."""
+    # ``direction``: ``forward`` or ``backward``.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     b, s, t, h, g, d = shape.sides()
     compute_s = _core_s(rank, b * h, s, t, d, causal=shape.causal, direction=direction)
@@ -126,12 +101,10 @@ def _compute_s(
     width: FloatArray,
     causal: bool,
 ) -> FloatArray:
-    """Time of the forward kernel's arithmetic [s].
-
-    It is FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width), with
-    six constants for each family that are fitted to measured context attention (median error 3 %
-    over A100 and H100).
-    """
+    """Time of the forward kernel's arithmetic [s]."""
+    # It is FLOPs · (1 + blocks lost at the diagonal) / (peak · efficiency · filling · width), with
+    # six constants for each family that are fitted to measured context attention (median error 3 %
+    # over A100 and H100).
     flops = 4 * width * heads * seq * keys
     if causal:
         flops = flops / 2 * (1 + rank.constant("attention_diagonal") * BLOCK / keys)
@@ -148,10 +121,8 @@ def _compute_s(
 def _scores_in_memory_s(
     rank: Rank, scores: FloatArray, width: FloatArray, direction: Direction
 ) -> FloatArray:
-    """Time of attention whose heads are too wide for a fused kernel [s].
-
-    The whole square of scores is computed and goes through memory, a block of queries at a time.
-    """
+    """Time of attention whose heads are too wide for a fused kernel [s]."""
+    # The whole square of scores is computed and goes through memory, a block of queries at a time.
     ways = 1 if direction == "forward" else 2
     products_s = 4 * width * scores / (rank.peak_flops_per_s * rank.constant("gemm_sustained"))
     memory = rank.hbm_bytes_per_s * rank.constant("elementwise_efficiency")
@@ -173,11 +144,6 @@ def decode_attention(
 
     It is a cost for each sequence and key-value head, plus the time of reading the cache at a share
     of the memory's rate.
-
-    ``chip``: part of the catalogue. ``batch``: sequences. ``cached``: cached tokens of each
-    sequence. ``kv_heads``: key-value heads of this rank. ``head_dim``: width of a head.
-    ``element_bytes``: bytes of an element of a cached key or value. ``ranks_per_chip, catalogue``:
-    see :func:`workloads.kernels.gemm.gemm`.
 
     >>> seconds = decode_attention("trn2", 16, [4096, 8192], 8, 128, ranks_per_chip=4).seconds
     >>> bool(1.2 < seconds[1] / seconds[0] < 1.6)
@@ -207,16 +173,11 @@ def unfused_attention(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of attention as separate kernels: two batched products, softmax, dropout.
-
-    The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
-    attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
-    as queries.
-
-    ``chip``: part of the catalogue. ``batch``: sequences. ``seq``: queries of each sequence.
-    ``heads``: heads of this rank. ``head_dim``: width of a head. ``direction``: ``forward`` or
-    ``backward``. ``ranks_per_chip, catalogue``: see :func:`workloads.kernels.gemm.gemm`.
-    """
+    """Time of attention as separate kernels: two batched products, softmax, dropout."""
+    # The whole square of scores is computed and goes through memory, as in Megatron-LM before fused
+    # attention (arXiv 2205.05198). Every query head has keys of its own, and there are as many keys
+    # as queries.
+    # ``direction``: ``forward`` or ``backward``.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     product = partial(
         gemm, chip, batch=batch * heads, ranks_per_chip=ranks_per_chip, catalogue=catalogue

@@ -18,59 +18,39 @@ from workloads.kernels.precision import ELEMENT_BYTES, element_width
 RANKING = ("measured", "interpolated", "extrapolated", "assumed")
 """Values of ``Timing.provenance`` from best to worst."""
 
-KERNELS = "kernels."
-"""Prefix of the catalogue parts with the constants of kernels."""
+KERNELS = "kernels."  # prefix of the catalogue parts with the constants of kernels
 
 
 class Timing(NamedTuple):
-    """Time of a kernel, or of an array of kernels.
+    """Time of a kernel, or of an array of kernels."""
 
-    ``seconds``: time of one call of the kernel [s].
-    ``provenance``: worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated``
-        or ``assumed``.
-    ``size_bytes``: smallest number of bytes that one call reads and writes in memory [B]; 0 if not
-        counted.
-    """
-
-    seconds: Any
+    seconds: Any  # time of one call of the kernel [s]
+    # Worst grade among its inputs: ``measured``, ``interpolated``, ``extrapolated`` or ``assumed``
     provenance: str
+    # Smallest number of bytes that one call reads and writes in memory [B]; 0 if not counted
     size_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Family:
-    """Chips that run the same kernels.
+    """Chips that run the same kernels."""
 
-    ``name``: ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``.
-    ``measured_on``: chip of the catalogue that its tables were measured on.
-    ``provenance``: best provenance of a time that is taken from its tables.
-    """
-
-    name: str
-    measured_on: str
-    provenance: str
+    name: str  # ``a100``, ``h100``, …; its constants are the catalogue's part ``kernels.<name>``
+    measured_on: str  # chip of the catalogue that its tables were measured on
+    provenance: str  # best provenance of a time that is taken from its tables
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Share of a chip that one rank has.
+    """Share of a chip that one rank has."""
 
-    ``chip``: part of the catalogue.
-    ``family``: family whose kernels it runs.
-    ``peak_flops_per_s``: share of the matrix peak in the stated precision [FLOP/s].
-    ``hbm_bytes_per_s``: share of the memory bandwidth [B/s].
-    ``element_bytes``: bytes of an element of a GEMM's inputs.
-    ``ranks_per_chip``: ranks that share the chip.
-    ``catalogue``: catalogue with the constants.
-    """
-
-    chip: str
-    family: Family
-    peak_flops_per_s: float
-    hbm_bytes_per_s: float
-    element_bytes: float
-    ranks_per_chip: int
-    catalogue: Catalogue
+    chip: str  # part of the catalogue
+    family: Family  # family whose kernels it runs
+    peak_flops_per_s: float  # share of the matrix peak in the stated precision [FLOP/s]
+    hbm_bytes_per_s: float  # share of the memory bandwidth [B/s]
+    element_bytes: float  # bytes of an element of a GEMM's inputs
+    ranks_per_chip: int  # ranks that share the chip
+    catalogue: Catalogue  # catalogue with the constants
 
     @property
     def bf16_flops_per_s(self) -> float:
@@ -79,11 +59,9 @@ class Rank:
 
     @property
     def engine_bytes_per_s(self) -> float:
-        """The rank's share of the rate of the chip's DMA engines [B/s]; infinite if not stated.
-
-        All transfers from HBM into SBUF go through these engines. On Trn1 and Inferentia2 they
-        sustain two thirds of the rate of HBM.
-        """
+        """The rank's share of the rate of the chip's DMA engines [B/s]; infinite if not stated."""
+        # All transfers from HBM into SBUF go through these engines. On Trn1 and Inferentia2 they
+        # sustain two thirds of the rate of HBM.
         if not self.has_own("dma_bandwidth"):
             return math.inf
         return self.own("dma_bandwidth") / self.ranks_per_chip
@@ -120,24 +98,14 @@ class Rank:
 
 
 def family(chip: str, catalogue: Catalogue | None = None) -> Family:
-    """Return the family whose kernels a chip runs, as the catalogue names it.
-
-    >>> family("h200")
-    Family(name='h100', measured_on='h100', provenance='interpolated')
-    >>> family("trn2").name
-    'trainium'
-    """
+    """Return the family whose kernels a chip runs, as the catalogue names it."""
     row = chip_family(chip, catalogue)
     return Family(row.kernels.removeprefix(KERNELS), row.measured_on, row.provenance)
 
 
 @cache
 def rank_of(chip: str, precision: str, ranks_per_chip: int, catalogue: Catalogue | None) -> Rank:
-    """Return the share of a chip that each of its ranks has.
-
-    Raises InputError for a chip that is not in the catalogue, or a precision that the chip does not
-    have.
-    """
+    """Return the share of a chip that each of its ranks has."""
     if ranks_per_chip < 1:
         raise InputError(f"ranks per chip is {ranks_per_chip}; give at least 1.")
     catalogue = shipped_catalogue() if catalogue is None else catalogue
@@ -161,11 +129,7 @@ def _peak(catalogue: Catalogue, chip: str, precision: str) -> float:
 
 
 def worst(*provenances: str) -> str:
-    """Return the worst of some provenances.
-
-    >>> worst("measured", "assumed", "interpolated")
-    'assumed'
-    """
+    """Return the worst of some provenances."""
     return max(provenances, key=RANKING.index)
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError, suggestion
 
-SCALES = 1 / 32
-"""Bytes of scales for each element of a micro-scaled format."""
+SCALES = 1 / 32  # bytes of scales for each element of a micro-scaled format
 ELEMENT_BYTES = {
     "fp32": 4.0,
     "tf32": 4.0,
@@ -24,8 +23,7 @@ ELEMENT_BYTES = {
     "mxfp4": 0.5 + SCALES,
 }
 """Size of an element with its share of the scales [B]."""
-TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")
-"""Precisions of a training step's products."""
+TRAINING = ("bf16", "fp8", "mxfp8", "mxfp4")  # precisions of a training step's products
 CASTS: Mapping[str, float] = {"tensorwise": 0.0, "rowwise": 5.0, "blockwise": 3.0}
 """Memory traffic of casting an element of a product's input to fp8, by fp8 recipe [B].
 
@@ -38,8 +36,7 @@ written). Counted from torchao's recipes (``torchao.float8``) and the blocks of 
 """
 SERVING = ("bf16", "fp16", "fp8", "mxfp8", "fp4", "mxfp4")
 """Precisions of served weights and products."""
-SERVING_CACHES = ("bf16", "fp8")
-"""Precisions that cached keys and values may have."""
+SERVING_CACHES = ("bf16", "fp8")  # precisions that cached keys and values may have
 
 
 def element_width(precision: str) -> str:
@@ -52,25 +49,14 @@ def element_width(precision: str) -> str:
 
 
 def precisions_of(chip: str, catalogue: Catalogue, among: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the precisions in which a chip computes, among the ones in ``among``.
-
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> [precisions_of(chip, shipped_catalogue(), TRAINING) for chip in ("trn2", "trn3")]
-    [('bf16', 'fp8'), ('bf16', 'fp8', 'mxfp8', 'mxfp4')]
-    """
+    """Return the precisions in which a chip computes, among the ones in ``among``."""
     return tuple(precision for precision in among if catalogue.has(chip, f"{precision}_peak"))
 
 
 def check_precision(
     precision: str, chip: str, catalogue: Catalogue, among: tuple[str, ...], does: str
 ) -> None:
-    """Refuse a precision in which a chip does not compute.
-
-    ``chip``: catalogue part of the chip. ``among``: precisions that the command supports. ``does``:
-    verb of the command for the message, such as ``"train"``.
-
-    Raises InputError: the message has the precisions of the chip.
-    """
+    """Refuse a precision in which a chip does not compute."""
     able = precisions_of(chip, catalogue, among)
     if precision not in able:
         near = suggestion(precision, able)

@@ -24,8 +24,7 @@ Runtime = Literal["graph", "compiled", "eager", "xla"]
 RUNTIMES: tuple[str, ...] = get_args(Runtime)
 """Ways to issue an operation: inside a graph; as a compiled graph of its own; by itself; lazily
 traced through torch-xla."""
-PART = "runtime.neuron"
-"""Catalogue part with the constants of Trainium's runtimes."""
+PART = "runtime.neuron"  # catalogue part with the constants of Trainium's runtimes
 
 
 def collective_seen_by_host(
@@ -36,17 +35,9 @@ def collective_seen_by_host(
     kind: str = "",
     catalogue: Catalogue | None = None,
 ) -> float:
-    """Return the time of one collective as its host sees it [s].
-
-    ``chip``: part of the catalogue; only Trainium's runtimes are known. ``device_s``: time inside a
-    compiled graph, where the host adds nothing [s]. ``runtime`` ("compiled", "eager", "xla").
-    ``kind``: operation, such as ``all-gather``; some runtimes add more to some operations.
-
-    Raises InputError for an unknown runtime.
-
-    >>> round(collective_seen_by_host("trn2", 8e-6, "eager") * 1e6)
-    108
-    """
+    """Return the time of one collective as its host sees it [s]."""
+    # ``device_s``: time inside a compiled graph, where the host adds nothing [s]. ``runtime``
+    # ("compiled", "eager", "xla").
     _check_runtime(runtime, RUNTIMES[1:])
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "compiled" or not chip_family(chip, catalogue).is_neuron:
@@ -72,16 +63,8 @@ def seen_by_host(
     *,
     catalogue: Catalogue | None = None,
 ) -> Any:
-    """Return the time of one call as its host sees it [s].
-
-    ``chip``: part of the catalogue; only Trainium's runtimes are known. ``device_s``: time on the
-    device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
-
-    Raises InputError for an unknown runtime.
-
-    >>> round(seen_by_host("trn2", 1e-6, "eager") * 1e6), seen_by_host("trn2", 1e-6)
-    (49, 1e-06)
-    """
+    """Return the time of one call as its host sees it [s]."""
+    # ``device_s``: time on the device [s]. ``runtime`` ("graph", "compiled", "eager", "xla").
     _check_runtime(runtime, RUNTIMES)
     catalogue = shipped_catalogue() if catalogue is None else catalogue
     if runtime == "graph" or not chip_family(chip, catalogue).is_neuron:

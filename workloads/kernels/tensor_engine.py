@@ -26,11 +26,7 @@ from workloads.kernels.chip_share import Rank
 def product_s(
     rank: Rank, batch: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, sustained: float
 ) -> FloatArray:
-    """Return the time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s].
-
-    ``batch, m, n, k``: sides of the products; the arrays have one shape. ``sustained``: share of
-    the engines' rate that they keep for hours.
-    """
+    """Return the time of ``batch`` products (m, k) x (k, n) on one rank's tensor engines [s]."""
     arithmetic_s = batch * np.minimum(
         _arithmetic_s(rank, m, n, k, sustained), _arithmetic_s(rank, n, m, k, sustained)
     )
@@ -64,10 +60,8 @@ def _arithmetic_s(
 
 
 def _traffic_bytes(rank: Rank, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Bytes that one product reads and writes in HBM [B].
-
-    One operand is held in SBUF block by block, and the other is read again for each block.
-    """
+    """Bytes that one product reads and writes in HBM [B]."""
+    # One operand is held in SBUF block by block, and the other is read again for each block.
     left, right = rank.element_bytes * m * k, rank.element_bytes * n * k
     held = rank.sbuf_bytes * rank.constant("gemm_sbuf_share")
     rows = np.maximum(rank.constant("moving_rows"), held / (rank.element_bytes * k))

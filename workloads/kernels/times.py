@@ -65,21 +65,12 @@ def elementwise(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of one kernel that streams through memory: a norm, activation, residual or optimizer.
-
-    ``chip``: part of the catalogue. ``size_bytes``: bytes that the kernel reads and writes in all
-    [B]. ``work`` ("streaming", "activation", "norm", "softmax"): class of the operation: sums and
-    copies, transcendental functions, or reductions over a row. A chip without a constant for a
-    class runs it at its rate of streaming. ``precision``: precision of the elements. Where an
-    engine works element by element, wider elements reach a larger share of the memory's rate.
-    ``ranks_per_chip, catalogue``: see :func:`gemm`.
-
-    >>> elementwise("a100-80gb", 10**9).provenance
-    'measured'
-    >>> plain, norm = (elementwise("trn2", 10**8, work).seconds for work in ("streaming", "norm"))
-    >>> norm > plain
-    True
-    """
+    """Time of one kernel that streams through memory: a norm, activation, residual or optimizer."""
+    # ``size_bytes``: bytes that the kernel reads and writes in all [B]. ``work`` ("streaming",
+    # "activation", "norm", "softmax"): class of the operation: sums and copies, transcendental
+    # functions, or reductions over a row. A chip without a constant for a class runs it at its rate
+    # of streaming. Where an engine works element by element, elements of a wider ``precision``
+    # reach a larger share of the memory's rate.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     names = (f"{SHARES[work]}_{precision}", SHARES[work], SHARES["streaming"])
     share = next(name for name in names if rank.knows(name))
@@ -114,16 +105,8 @@ def gather(
     ranks_per_chip: int = 1,
     catalogue: Catalogue | None = None,
 ) -> Timing:
-    """Time of an embedding look-up, or of its scattered gradient.
-
-    ``chip, size_bytes, ranks_per_chip, catalogue``: see :func:`elementwise`. ``rows``: rows that
-    are looked up. Each takes a DMA descriptor on chips that state its time. ``scattered``: whether
-    gradients are added to rows, instead of rows being read.
-
-    >>> long, short = (gather("trn2", 2**24, rows=rows).seconds for rows in (2**10, 2**20))
-    >>> short > 10 * long
-    True
-    """
+    """Time of an embedding look-up, or of its gradient, which is ``scattered``: added to rows."""
+    # Each of the ``rows`` takes a DMA descriptor on chips that state its time.
     rank = rank_of(chip, "bf16", ranks_per_chip, catalogue)
     scatters = scattered and rank.knows("scatter_efficiency")
     share = "scatter_efficiency" if scatters else "gather_efficiency"
@@ -161,25 +144,16 @@ def elementwise_s(chip: str, size_bytes: npt.ArrayLike, **how: Any) -> Any:
 
 
 def host_dispatch_s(chip: str, *, catalogue: Catalogue | None = None) -> float:
-    """Return the time in which an eager host issues one step of a layer, a few kernels [s].
-
-    The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the host's
-    time to issue them. A captured graph or a compiled program does not wait for the host.
-    """
+    """Return the time in which an eager host issues one step of a layer, a few kernels [s]."""
+    # The host runs ahead of the chip, so a layer takes the longer of its kernels' time and the
+    # host's time to issue them. A captured graph or a compiled program does not wait for the host.
     return rank_of(chip, "bf16", 1, catalogue).constant("host_dispatch")
 
 
 def step_overhead_s(chip: str, ranks: int, *, catalogue: Catalogue | None = None) -> float:
-    """Return the time at the end of a step with a sharded optimizer besides its kernels [s].
-
-    Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling of
-    the ranks beyond those of one server. It is 0 for a chip without such a row.
-
-    ``ranks``: ranks of the whole job.
-
-    >>> [round(step_overhead_s("trn1", ranks), 2) for ranks in (32, 64, 512)]
-    [0.0, 0.66, 2.64]
-    """
+    """Return the time at the end of a step with a sharded optimizer besides its kernels [s]."""
+    # Published steps on Trn1 have it, whatever parameters a rank holds: as much for each doubling
+    # of the ranks beyond those of one server. It is 0 for a chip without such a row.
     rank, name = rank_of(chip, "bf16", 1, catalogue), f"step_overhead_{chip}"
     if not rank.knows(name):
         return 0.0

@@ -19,14 +19,11 @@ COHERE: Mapping[str, Any] = {"gated_mlp": True, "norm": "rms", "parallel": True,
 
 @dataclass(frozen=True)
 class Family:
-    """Properties of a family of models that its code decides and no field states.
+    """Properties of a family of models that its code decides and no field states."""
 
-    ``absent``: values of config fields that a file may leave out.
-    ``fixed``: attributes of :class:`~workloads.models.model.Model` that hold whatever the fields
-        say.
-    """
-
+    # Values of config fields that a file may leave out
     absent: Mapping[str, Any] = field(default_factory=dict)
+    # Attributes of :class:`~workloads.models.model.Model` that hold whatever the fields say
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
 

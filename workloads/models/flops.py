@@ -16,17 +16,11 @@ from workloads.models.model import (
     mlp_parameters,
 )
 
-BACKWARD = 2
-"""Matrix products of the backward pass for each one of the forward pass: two gradients."""
+BACKWARD = 2  # matrix products of the backward pass for each one of the forward pass: two gradients
 
 
 def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
-    """Return the number of keys that a query sees, in the mean over the positions of a sequence.
-
-    >>> from workloads.models.huggingface import named
-    >>> keys_seen(named("llama-3.1-8b"), 8192)
-    4096.5
-    """
+    """Return the number of keys that a query sees, in the mean over the positions of a sequence."""
     window = min(seq, model.window or seq)
     if not causal:
         return float(window)
@@ -34,10 +28,8 @@ def keys_seen(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def attention_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token.
-
-    A recurrent mixer updates each element of its state and reads it: a product and a sum each.
-    """
+    """FLOPs of the scores and weighted sums of one layer, for the forward pass of one token."""
+    # A recurrent mixer updates each element of its state and reads it: a product and a sum each.
     if model.mixer == "none":
         return 0.0
     if model.mixer == "recurrence" and model.recurrence:
@@ -55,12 +47,7 @@ def all_attention_flops(model: Model, seq: int, *, causal: bool = True) -> float
 
 
 def layer_flops(model: Model, seq: int, *, moe: bool, causal: bool = True) -> float:
-    """FLOPs of one layer for the forward pass of one token: two for each weight, and attention.
-
-    ``model``: model with layers of one kind, see :meth:`~workloads.models.model.Model.of_kind`.
-    ``seq``: tokens of a sequence. ``moe``: whether the layer has experts. ``causal``: whether
-    scores above the diagonal are left out.
-    """
+    """FLOPs of one layer for the forward pass of one token: two for each weight, and attention."""
     weights = attention_parameters(model) + mlp_parameters(model, moe=moe)
     weights -= attention_vectors(model) + _mlp_vectors(model, moe=moe)
     # Of the experts only those count that a token visits, without their biases.
@@ -83,15 +70,8 @@ def _mlp_vectors(model: Model, *, moe: bool) -> int:
 
 
 def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
-    """FLOPs of the whole model for the forward pass of one token, with the output layer.
-
-    There are about two for each parameter, and attention besides:
-
-    >>> from workloads.models.huggingface import named
-    >>> big = named("llama-3.1-405b")
-    >>> round(forward_flops(big, 8192) / big.parameters, 2)
-    2.07
-    """
+    """FLOPs of the whole model for the forward pass of one token, with the output layer."""
+    # There are about two for each parameter, and attention besides:
     layers = sum(
         model.each_layer.count(kind)
         * layer_flops(model.of_kind(kind), seq, moe=kind.experts, causal=causal)
@@ -101,8 +81,6 @@ def forward_flops(model: Model, seq: int, *, causal: bool = True) -> float:
 
 
 def training_flops(model: Model, seq: int, tokens: int, *, causal: bool = True) -> float:
-    """FLOPs of one optimizer step over ``tokens``, without recomputation.
-
-    Returns three times the forward pass (arXiv 2001.08361, section 2.1).
-    """
+    """FLOPs of one optimizer step over ``tokens``, without recomputation."""
+    # Returns three times the forward pass (arXiv 2001.08361, section 2.1).
     return (1 + BACKWARD) * forward_flops(model, seq, causal=causal) * tokens

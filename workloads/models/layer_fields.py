@@ -3,11 +3,100 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from topologies.errors import InputError
-from workloads.models.fields import Reader
-from workloads.models.parts import Experts, LatentAttention, Layer, Mixer, Recurrence
+from workloads.models.model import Experts, LatentAttention, Layer, Mixer, Recurrence
+
+# Typed reader of the fields of a ``config.json``, under any of the names that families use.
+
+LARGEST_NUMBER = 10**9
+Fields = Mapping[str, Any]
+
+
+class Reader:
+    """Fields of one config, each checked when it is read.
+
+    Families have several names for one field, so each method takes all of them. A name may be
+    dotted, for a field of a nested object. A null counts as absent.
+    """
+
+    def __init__(self, fields: Fields, name: str):
+        self.fields = fields
+        self.name = name
+        self.asked: set[str] = set()
+
+    def value(self, *names: str) -> Any:
+        """Return the value of the first of these fields that is there and not null, else None."""
+        self.asked.update(name.partition(".")[0] for name in names)
+        return next((value for name in names if (value := self._at(name)) is not None), None)
+
+    def has(self, *names: str) -> bool:
+        """Return whether any of these fields is there and not null."""
+        return self.value(*names) is not None
+
+    def _at(self, name: str) -> Any:
+        at: Any = self.fields
+        for key in name.split("."):
+            at = at.get(key) if isinstance(at, Mapping) else None
+        return at
+
+    def count(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """Return the whole number of the first of these fields."""
+        name = next((key for key in names if self.has(key)), None)
+        if name is None:
+            if default is None:
+                raise InputError(f"model {self.name}: the config has no {names[0]}. Add it.")
+            return default
+        value = self.value(name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(value, float) and value.is_integer():
+            whole = True
+        if not whole or not least <= value <= LARGEST_NUMBER:
+            raise InputError(
+                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a whole number "
+                f"from {least} to {LARGEST_NUMBER:.0e}. Correct the config."
+            )
+        return int(value)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """Return the truth value of the first of these fields."""
+        name = next((key for key in names if self.has(key)), None)
+        if name is None:
+            return default
+        value = self.value(name)
+        if not isinstance(value, bool):
+            raise InputError(
+                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be true or false."
+            )
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Return the positive number of a field."""
+        value = self.value(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise InputError(
+                f"model {self.name}: {name} is {str(value)[:40]!r}; it must be a positive number."
+            )
+        return float(value)
+
+    def items(self, *names: str) -> list[Any]:
+        """Return the list of the first of these fields; an empty one if there is no such field."""
+        value = self.value(*names)
+        if value is None:
+            return []
+        if not isinstance(value, list | tuple) or len(value) > 10_000:
+            raise InputError(f"model {self.name}: {names[0]} is {str(value)[:40]!r}; give a list.")
+        return list(value)
+
+    def dropout(self, *names: str) -> bool:
+        """Return whether any of these rates of dropout is above zero."""
+        rates = [self.value(name) for name in names]
+        return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
+
 
 WINDOW = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 WINDOWED = ("sliding_attention", "chunked_attention", "local", "sliding_window_attention")
@@ -121,10 +210,7 @@ EXPAND = ("expand", "mamba_expand")
 
 
 def recurrence(read: Reader) -> Recurrence:
-    """Return the mixer of the layers without attention.
-
-    Raises InputError for a config without the sizes of any known mixer.
-    """
+    """Return the mixer of the layers without attention."""
     if read.has("linear_num_value_heads"):
         return _gated_delta(read)
     if read.has("conv_L_cache"):
@@ -312,8 +398,7 @@ def has_experts(read: Reader, layer: int) -> bool:
 
 
 HIDDEN = ("hidden_size", "n_embd", "d_model")
-MOST_LAYERS = 10_000
-"""Largest number of layers of a model."""
+MOST_LAYERS = 10_000  # largest number of layers of a model
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS = (

@@ -1,11 +1,10 @@
 """Search for parallel plans: candidates that fit in memory, estimates, and simulations."""
 
-from workloads.search.aim import Aim
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist
 from workloads.search.fit import Fit, fit
-from workloads.search.search import Agreement, Search, agreement, search
+from workloads.search.search import Agreement, Aim, Search, agreement, search
 
 __all__ = [
     "Agreement",

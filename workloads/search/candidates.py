@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+
+from cluster_sim.collectives.duration.nccl import reduces_in_switch
+from topologies.arrays import BoolArray, IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
+from workloads.kernels.times import step_overhead_s
+from workloads.models.flops import layer_flops
 from workloads.models.model import Model
-from workloads.search.combinations import (
-    EXCHANGES,
-    LIGHT_END,
-    ORDERS,
-    OVERLAPS,
-    RECOMPUTE,
-    Stated,
-    combinations,
-    light_end,
-    with_overlaps,
-)
-from workloads.search.grid import Columns, rows
-from workloads.search.refusals import check_alone
-from workloads.search.rules import Frame, sieve
+from workloads.search.grid import Columns, among, crossed, divisors, kept, one_row, rows
 from workloads.training.frameworks.framework import framework, framework_text
-from workloads.training.plan.checks import check_runtime
-from workloads.training.plan.fields import check_field
+from workloads.training.plan.checks import check_model, check_runtime
+from workloads.training.plan.fields import ORDER, Overlap, Recompute, check_field
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.plan_file import field_value
-from workloads.training.plan.schedules import schedule_names
-from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.plan.schedules.registry import DEFAULT, pipeline_schedule, schedule_names
+from workloads.training.plan.stage_layers import layer_counts
+from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
 SHARED = (
@@ -42,18 +37,13 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero")
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Plans that a search chooses from.
-
-    ``plans``: plans that no rule leaves out.
-    ``considered``: number of plans that divide model, batch and cluster.
-    ``pruned``: number of plans that were left out, by reason.
-    """
+    """Plans that a search chooses from."""
 
     model: Model
     cluster: Cluster
-    plans: tuple[ParallelPlan, ...]
-    considered: int
-    pruned: Mapping[str, int]
+    plans: tuple[ParallelPlan, ...]  # plans that no rule leaves out
+    considered: int  # number of plans that divide model, batch and cluster
+    pruned: Mapping[str, int]  # number of plans that were left out, by reason
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -68,36 +58,9 @@ def candidates(
     spared: Collection[str] = (),
     lnc: int | None = None,
 ) -> Candidates:
-    """Return the plans that use all of a cluster and divide the model and the batch.
-
-    Parameters
-    ----------
-    model : Model
-    cluster : Cluster
-    global_batch : int
-        Sequences of one optimizer step.
-    stated : mapping, optional
-        Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that are not varied; None
-        counts as not stated.
-    spared : collection of str
-        Further fields whose values leave out no plan. ``overlap`` is varied only if it is among
-        them and not stated.
-    lnc : int, optional
-        Physical cores of a logical core of Trainium, which says how many ranks a chip has.
-
-    Raises
-    ------
-    InputError
-        For a field that is wrong whatever the others are, and if no plan divides everything.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> searched = candidates(named("llama-3.1-8b"), cluster("trn2.48xlarge"), 64)
-    >>> sorted({plan.tp for plan in searched.plans})
-    [1, 2, 4, 8, 16]
-    """
+    """Return the plans that use all of a cluster and divide the model and the batch."""
+    # ``stated`` fields are not varied; None counts as not stated. Fields of ``spared`` leave out no
+    # plan whatever their values; ``overlap`` is varied only if it is among them and not stated.
     if not cluster.chip:
         raise InputError(
             f"{cluster.name} is a plain shape without chips, so nothing can be computed on it. "
@@ -171,3 +134,392 @@ def _plans(
         )
         for row in range(rows(columns))
     )
+
+
+# Rules that leave out plans which cannot be the best, each with its reason.
+#
+# A rule judges the values of a field. It is not applied if the user stated that field, or if it
+# would leave out all plans.
+
+LEAST_TOKENS = 4096  # fewest tokens of a sequence on a rank for which context parallelism is tried
+MOST_TOKENS = 32768
+"""Most tokens of a microbatch of several sequences; larger products are no faster."""
+MOST_UNEVEN = 1.25  # largest ratio of the layers of the longest stage to the mean of all stages
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Facts that all plans share and rules use besides the columns."""
+
+    model: Model
+    cluster: Cluster
+    base: ParallelPlan
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A reason to leave out plans, and the plans that it applies to."""
+
+    reason: str  # reason in words, as the output lists it
+    judges: str  # field whose values the rule judges
+    # Function that returns the plans to leave out, bool (rows,)
+    leaves_out: Callable[[Columns, Frame], BoolArray]
+
+
+def _far_tp(c: Columns, frame: Frame) -> BoolArray:
+    return c["tp"] > frame.cluster.chips_per_domain * frame.base.ranks_per_chip
+
+
+def _short_parts(c: Columns, frame: Frame) -> BoolArray:
+    return (c["cp"] > 1) & (frame.base.seq // c["cp"] < LEAST_TOKENS)
+
+
+def _large_microbatches(c: Columns, frame: Frame) -> BoolArray:
+    return (c["microbatch"] > 1) & (c["microbatch"] * frame.base.seq // c["cp"] > MOST_TOKENS)
+
+
+def _microbatches(c: Columns, frame: Frame) -> IntArray:
+    return frame.base.global_batch // (c["dp"] * c["microbatch"])
+
+
+def _mostly_bubble(c: Columns, frame: Frame) -> BoolArray:
+    out: BoolArray = c["pp"] - 1 > c["vpp"] * _microbatches(c, frame)
+    return out
+
+
+def _nothing_to_interleave(c: Columns, frame: Frame) -> BoolArray:
+    return (c["vpp"] > 1) & (_microbatches(c, frame) < c["pp"])
+
+
+def _uneven(c: Columns, frame: Frame) -> BoolArray:
+    longest = -(-frame.model.layers // (c["pp"] * c["vpp"])) * c["vpp"]
+    out: BoolArray = longest * c["pp"] > MOST_UNEVEN * frame.model.layers
+    return out
+
+
+def _norms_again(c: Columns, frame: Frame) -> BoolArray:
+    halves_as_fast = not reduces_in_switch(frame.cluster)
+    could = halves_as_fast & (c["tp"] > 1) & (c["divides_sequence"] == 1)
+    out: BoolArray = could & (c["sequence_parallel"] == 0)
+    return out
+
+
+def _all_reduced(c: Columns, frame: Frame) -> BoolArray:
+    # On some stacks a sharded optimizer takes seconds that a plain one does not.
+    machine, per_chip = frame.cluster, frame.base.ranks_per_chip
+    end_s = step_overhead_s(machine.chip, machine.chips * per_chip, catalogue=machine.catalogue)
+    shards_at_once = end_s == 0
+    out: BoolArray = shards_at_once & (c["zero"] == 0) & (c["dp"] * c["cp"] > 1)
+    return out
+
+
+def _cut_experts(c: Columns, frame: Frame) -> BoolArray:
+    count = frame.model.experts.count if frame.model.experts else 1
+    parts = np.where(c["etp"] == 0, c["tp"], c["etp"])
+    out: BoolArray = (parts > 1) & (count % (c["ep"] * parts) == 0) & (count > 1)
+    return out
+
+
+RULES = (
+    Rule("tensor parallel groups wider than a scale-up domain", "tp", _far_tp),
+    Rule(f"sequences cut below {LEAST_TOKENS:,} tokens a rank", "cp", _short_parts),
+    Rule(
+        f"several sequences at once of over {MOST_TOKENS:,} tokens a rank",
+        "microbatch",
+        _large_microbatches,
+    ),
+    Rule("a bubble longer than the work", "pp", _mostly_bubble),
+    Rule("interleaving of fewer microbatches than stages", "vpp", _nothing_to_interleave),
+    Rule("a stage a quarter longer than the mean", "pp", _uneven),
+    Rule(
+        "tensor without sequence parallelism: the same bytes sent, norms repeated",
+        "sequence_parallel",
+        _norms_again,
+    ),
+    Rule("experts cut in parts where whole ones could be spread as far", "etp", _cut_experts),
+    Rule("ZeRO 0: more bytes to send and to hold than ZeRO 1", "zero", _all_reduced),
+)
+
+
+def sieve(
+    columns: Columns, frame: Frame, settled: Collection[str]
+) -> tuple[Columns, dict[str, int]]:
+    """Apply the rules one after the other."""
+    pruned: dict[str, int] = {}
+    for rule in RULES:
+        out = rule.leaves_out(columns, frame)
+        if rule.judges in settled or out.all() or not out.any():
+            continue
+        pruned[rule.reason] = int(out.sum())
+        columns = kept(columns, ~out)
+    return columns, pruned
+
+
+# Messages for searches without any plan: the field in the way, and a value that works.
+
+ALONE = (
+    "tp", "pp", "dp", "cp", "ep", "etp", "vpp", "microbatch", "zero", "sequence_parallel",
+    "schedule", "recompute",
+)  # fmt: skip
+"""Fields that can be wrong whatever the other fields are."""
+REPLICA = ("tp", "pp", "dp", "cp")  # degrees whose product is the number of ranks
+
+
+def check_alone(model: Model, base: ParallelPlan, fixed: Mapping[str, Any]) -> None:
+    """Refuse a stated field that is wrong whatever the other fields are."""
+    # Each field is checked in a plan whose other fields allow as much as possible.
+    check_model(base, model)
+    alone = {name: fixed[name] for name in ALONE if name in fixed}
+    alone.setdefault("vpp", pipeline_schedule(fixed.get("schedule", DEFAULT)).chunks_allowed[0])
+    once = _positive(fixed.get("dp")) * _positive(fixed.get("microbatch"))
+    # As many replicas as any division of experts needs, and two stages if there are chunks.
+    room = _positive(fixed.get("ep")) * _positive(fixed.get("etp"))
+    pipe = {"pp": 2} if _positive(alone["vpp"]) > 1 and "pp" not in fixed else {}
+    wide = {"dp": room, "global_batch": room * once} if "dp" not in fixed else {}
+    split = {"sequence_parallel": False} if "sequence_parallel" not in fixed else {}
+    order = fixed.get("order", ORDER)
+    ParallelPlan(**{"global_batch": once, **alone, **pipe, **wide, **split, "order": order})
+    for name in ("tp", "pp", "cp", "ep", "etp", "vpp"):
+        if name in fixed:
+            stated = {name: fixed[name], **({"pp": fixed.get("pp", 2)} if name == "vpp" else {})}
+            flags = bool(fixed.get("sequence_parallel", False)) and name == "tp"
+            how = {"seq": base.seq, "sequence_parallel": flags, "attention": base.attention}
+            replicas = {"dp": room, "global_batch": room} if name in ("ep", "etp") else {}
+            check_model(ParallelPlan(**{**stated, **how, **replicas}), model)
+
+
+def _positive(value: Any) -> int:
+    """Value itself if it is a positive whole number, else 1."""
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def no_degrees(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: int) -> str:
+    """Return the message for stated degrees that no others complete to the number of ranks."""
+    stated = " × ".join(f"{name} {fixed[name]}" for name in REPLICA if name in fixed)
+    if not stated:
+        stated = ", ".join(f"{name} {fixed[name]}" for name in ("ep", "etp") if name in fixed)
+    possible = divisors(ranks)
+    shown = ", ".join(map(str, possible[:12])) + " …" * (len(possible) > 12)
+    return (
+        f"{stated} cannot be completed to the {ranks:,} ranks of {cluster.name} with degrees that "
+        f"divide {model.name}. Use divisors of {ranks:,} ({shown}) or state fewer degrees."
+    )
+
+
+def no_batch(base: ParallelPlan, fewest: int, fixed: Mapping[str, Any]) -> str:
+    """Return the message for a batch that no plan divides, with batches that work."""
+    # ``fewest`` is the smallest number of replicas that a plan has.
+    microbatch = fixed.get("microbatch", 1)
+    sequences = fewest * microbatch
+    below = base.global_batch // sequences * sequences
+    near = f"{below:,} or {below + sequences:,}" if below else f"{sequences:,}"
+    return (
+        f"global batch {base.global_batch:,} is not a multiple of dp × microbatch for any plan: "
+        f"the fewest replicas are dp {fewest:,} with microbatch {microbatch} = {sequences:,}. "
+        f"Use {near}."
+    )
+
+
+def no_pipeline(model: Model, cluster: Cluster, fixed: Mapping[str, Any], ranks: int) -> str:
+    """Return the message for stated chunks that no number of stages leaves a layer each."""
+    chunks = fixed.get("vpp", 1)
+    stages = fixed.get("pp") or next((degree for degree in divisors(ranks) if degree > 1), 1)
+    stated = f"vpp {chunks} with pp {stages}" if "pp" in fixed else f"vpp {chunks}"
+    if stages == 1 or model.layers < 2 * stages:
+        return (
+            f"{stated} divides the stages of a pipeline, and {model.name} with {model.layers} "
+            f"layers has none to divide on the {ranks:,} ranks of {cluster.name}. Leave vpp out."
+        )
+    return (
+        f"{stated} cannot divide the {model.layers} layers of {model.name} on the {ranks:,} ranks "
+        f"of {cluster.name}: the fewest stages are {stages}, and each chunk needs a layer. Use vpp "
+        f"{model.layers // stages} or less."
+    )
+
+
+# Combinations of a plan's fields that divide a model, a batch and a cluster.
+#
+# Fields that make no difference are not varied: without tensor parallelism there is no sequence
+# parallelism, without pipeline stages no pipeline schedule, and with a single replica no sharding
+# over replicas and no order of axes.
+
+ORDERS = (ORDER, ("tp", "cp", "pp", "dp"))
+"""Orders of the axes that are tried, with replicas or pipeline stages on neighbouring chips."""
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+OVERLAPS: tuple[Overlap, ...] = ("none", "dp", "all")
+"""Overlaps by number. As they depend on the framework, they are varied only to be compared."""
+EXCHANGES = ("routed_nodes", "fp8_exchange")  # fields that only plans with expert parallelism have
+EVEN, LIGHT_END = range(2)
+"""Ways to divide layers among stages: evenly, or with fewer on the stage of the output layer."""
+
+Stated = Mapping[str, Any]  # fields of a plan that the user stated
+
+
+def combinations(model: Model, cluster: Cluster, base: ParallelPlan, fixed: Stated) -> Columns:
+    """Return the combinations that divide model, batch and cluster."""
+    ranks = cluster.chips * base.ranks_per_chip
+    columns = _degrees(model, base, fixed, ranks)
+    if not rows(columns):
+        raise InputError(no_degrees(model, cluster, fixed, ranks))
+    dp = columns["dp"]
+    columns = _microbatch_sizes(columns, base, fixed)
+    if not rows(columns):
+        raise InputError(no_batch(base, int(dp.min()), fixed))
+    columns = _pipelines(columns, model, base, fixed)
+    if not rows(columns):
+        raise InputError(no_pipeline(model, cluster, fixed, ranks))
+    return _memory_savings(columns, base, fixed)
+
+
+def _degrees(model: Model, base: ParallelPlan, fixed: Stated, ranks: int) -> Columns:
+    """Combinations of tp, cp, pp and dp whose product is the number of ranks, with ep and etp."""
+    inner, alone = divisors(ranks), replace(base, sequence_parallel=False)
+    # A degree that does not divide the model by itself does not divide it in any pair.
+    tps = [tp for tp in _only(fixed, "tp", inner) if _divides(model, replace(alone, tp=tp))]
+    cps = [cp for cp in _only(fixed, "cp", inner) if _divides(model, replace(alone, cp=cp))]
+    columns = crossed(crossed(one_row(), "tp", tps), "cp", cps)
+    columns = crossed(columns, "sequence_parallel", _only(fixed, "sequence_parallel", (0, 1)))
+    pairs = {
+        (tp, cp, split): _divides(model, replace(base, tp=tp, cp=cp, sequence_parallel=bool(split)))
+        for tp, cp, split in zip(
+            *(columns[name].tolist() for name in ("tp", "cp", "sequence_parallel")), strict=True
+        )
+        if tp > 1 or split == columns["sequence_parallel"].min()
+    }
+    names = ("tp", "cp", "sequence_parallel")
+    columns = kept(columns, among(columns, names, [pair for pair, fits in pairs.items() if fits]))
+    # Rules ask whether sequence parallelism would be possible with these degrees.
+    dividing = [pair[:2] for pair, fits in pairs.items() if fits and pair[2]]
+    divides_sequence = among(columns, ("tp", "cp"), dividing).astype(np.int64)
+    columns = {**columns, "divides_sequence": divides_sequence}
+    layers = model.layers // max(1, fixed.get("vpp", 1))
+    columns = crossed(columns, "pp", [d for d in _only(fixed, "pp", inner) if d <= layers])
+    replica = columns["tp"] * columns["cp"] * columns["pp"]
+    columns = {**columns, "dp": ranks // replica}
+    whole_dp = (ranks % replica == 0) & (columns["dp"] == fixed.get("dp", columns["dp"]))
+    return _experts(kept(columns, whole_dp), model, fixed)
+
+
+def _divides(model: Model, plan: ParallelPlan) -> bool:
+    """Return whether the degrees of a plan divide the model."""
+    try:
+        check_model(plan, model)
+    except InputError:
+        return False
+    return True
+
+
+def _experts(columns: Columns, model: Model, fixed: Stated) -> Columns:
+    """Combinations with expert degrees; experts are whole on a rank or divided as ``tp`` says."""
+    experts, exchanges = model.experts, [name for name in EXCHANGES if fixed.get(name)]
+    if experts is None and exchanges:
+        raise InputError(
+            f"{exchanges[0].replace('_', ' ')} is about exchanges of experts, but {model.name} has "
+            "none. Leave it out."
+        )
+    if experts is None:
+        return crossed(crossed(columns, "ep", [1]), "etp", [fixed.get("etp", 0)])
+    degrees = [ep for ep in _only(fixed, "ep", divisors(experts.count)) if ep > 1 or not exchanges]
+    grown = crossed(columns, "ep", degrees)
+    if "etp" in fixed:
+        grown = crossed(grown, "etp", [fixed["etp"]])
+    else:
+        grown = crossed(grown, "etp", [0, 1])
+        grown = kept(grown, (grown["tp"] > 1) | (grown["etp"] == 0))
+    divided = np.where(grown["etp"] == 0, grown["tp"], grown["etp"])
+    room = grown["tp"] * grown["cp"] * grown["dp"]
+    return kept(grown, (room % (grown["ep"] * divided) == 0) & (experts.ffn % divided == 0))
+
+
+def _microbatch_sizes(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
+    """Combinations with microbatches that divide a replica's share of the batch."""
+    sizes = _only(fixed, "microbatch", divisors(base.global_batch))
+    grown = crossed(kept(columns, base.global_batch % columns["dp"] == 0), "microbatch", sizes)
+    return kept(grown, base.global_batch // grown["dp"] % grown["microbatch"] == 0)
+
+
+def _pipelines(columns: Columns, model: Model, base: ParallelPlan, fixed: Stated) -> Columns:
+    """Combinations with pipeline schedules, chunks, layers of stages and orders of the axes."""
+    names, allowed = schedule_names(), _pairs(fixed)
+    numbers = sorted({names.index(name) for name, _ in allowed})
+    grown = crossed(columns, "schedule", numbers)
+    numbers_of_chunks = sorted({fixed.get("vpp", 1), *(chunks for _, chunks in allowed)})
+    grown = crossed(grown, "vpp", numbers_of_chunks)
+    several = grown["pp"] > 1
+    # A single stage has one schedule; several have each schedule with its numbers of chunks.
+    alone = ~several & (grown["schedule"] == numbers[0]) & (grown["vpp"] == 1)
+    numbered = [(names.index(name), chunks) for name, chunks in allowed]
+    pipe = several & among(grown, ("schedule", "vpp"), numbered)
+    pipe &= (grown["vpp"] == 1) | (grown["pp"] * grown["vpp"] <= model.layers)
+    grown = crossed(kept(grown, alone | pipe), "ends", [EVEN, LIGHT_END])
+    light = {pp: bool(light_end(model, pp, base.seq)) for pp in set(grown["pp"].tolist())}
+    can = np.array([light[pp] for pp in grown["pp"].tolist()], np.bool_) & (grown["vpp"] == 1)
+    grown = kept(grown, (grown["ends"] == EVEN) | can)
+    orders = [fixed["order"]] if "order" in fixed else ORDERS
+    grown = crossed(grown, "order", range(len(orders)))
+    differ = (grown["dp"] > 1) & (grown["pp"] > 1)
+    return kept(grown, differ | (grown["order"] == 0))
+
+
+def _pairs(fixed: Stated) -> list[tuple[str, int]]:
+    """Pipeline schedules that are tried, with each number of chunks a stage.
+
+    >>> _pairs({"schedule": "gpipe"}), _pairs({"vpp": 4}), _pairs({"vpp": 5})
+    ([('gpipe', 1)], [('interleaved', 4)], [('interleaved', 5)])
+    """
+    stated, chunks = fixed.get("schedule"), fixed.get("vpp")
+    names = schedule_names() if stated is None else (stated,)
+    schedules = {name: pipeline_schedule(name) for name in names}
+    if stated is None:
+        schedules = {name: each for name, each in schedules.items() if each.searched}
+    if chunks is None:
+        return [(name, each) for name in schedules for each in schedules[name].chunks_searched]
+    usual = [(name, chunks) for name in schedules if chunks in schedules[name].chunks_searched]
+    if usual:
+        return usual
+    # A number that is not tried by default is kept all the same, by a schedule that can have it.
+    able = [name for name in schedules if chunks in schedules[name].chunks_allowed]
+    able.sort(key=lambda name: len(schedules[name].chunks_searched))
+    return [(name, chunks) for name in able[-1:]] or [(stated or DEFAULT, 1)]
+
+
+def _memory_savings(columns: Columns, base: ParallelPlan, fixed: Stated) -> Columns:
+    """Combinations with sharding over replicas and recomputation."""
+    grown = crossed(columns, "zero", _only(fixed, "zero", range(4)))
+    if "zero" not in fixed:
+        shared = grown["dp"] * grown["cp"] > 1
+        grown = kept(grown, shared | (grown["zero"] == 1))
+    useless = "none" if base.attention == "fused" else None
+    kinds = [n for n, kind in enumerate(RECOMPUTE) if kind == fixed.get("recompute", kind)]
+    if "recompute" not in fixed:
+        # A fused kernel keeps no scores, so selective recomputation would save nothing.
+        kinds = [n for n in kinds if RECOMPUTE[n] != useless]
+    return crossed(grown, "recompute", kinds)
+
+
+def with_overlaps(columns: Columns, base: ParallelPlan, *, compared: bool) -> Columns:
+    """Return the combinations with the overlap that all plans share, or with each overlap."""
+    return crossed(columns, "overlap", range(3) if compared else [OVERLAPS.index(base.overlap)])
+
+
+def light_end(model: Model, pp: int, seq: int) -> tuple[int, ...]:
+    """Return the layers of each stage if the last one has fewer, to make up for the output layer.
+
+    Empty if layers are divided in this way anyway, or cannot be.
+
+    The output layer of llama-3.1-8b takes as long as two of its 32 layers:
+    """
+    if pp == 1:
+        return ()
+    output = 2 * model.vocab * model.hidden / layer_flops(model, seq, moe=bool(model.experts))
+    last = max(1, round((model.layers + output) / pp - output))
+    if model.layers - last < pp - 1:
+        return ()
+    most, more = divmod(model.layers - last, pp - 1)
+    counts = (*(most + (stage < more) for stage in range(pp - 1)), last)
+    return () if counts == layer_counts(model.layers, pp) else counts
+
+
+def _only(fixed: Stated, name: str, values: Sequence[int]) -> list[int]:
+    """Stated value of a field, or all values that are tried."""
+    return [int(fixed[name])] if name in fixed else list(values)

@@ -32,10 +32,8 @@ QUICK: Mapping[str, Any] = {"order": ("tp", "cp", "dp", "pp")}
 """Fields that are fixed at first, so that a search takes seconds."""
 QUICK_EXPERTS: Mapping[str, Any] = {**QUICK, "etp": 1, "microbatch": 1}
 """The same for models with experts, of which there are ten times as many plans."""
-FREE = 0.05
-"""Share of a rank's memory that the plan leaves free if one does: stacks differ by more."""
-NAMED = 6
-"""Plans whose order is known."""
+FREE = 0.05  # share of a rank's memory that the plan leaves free if one does: stacks differ by more
+NAMED = 6  # plans whose order is known
 COMPARED_CHIPS = 4096
 """Most chips on which a default plan that fits is compared with a searched one: on more, the search
 takes longer than the answer."""
@@ -52,30 +50,13 @@ def usual_or_searched(
     search: When = "needed",
     watch: Watch = unwatched,
 ) -> tuple[ParallelPlan, Choice | None]:
-    """Return the plan of a step without stated degrees, and the search for it if there was one.
-
-    The plan is data parallel over all chips if that fits in memory, and else the best of a search.
-
-    Parameters
-    ----------
-    stated : mapping
-        Fields of a plan, without degrees; None counts as not stated.
-    model : Model
-    cluster : Cluster
-    lnc : int, optional
-        Physical cores of a logical core of Trainium.
-    search : {"needed", "compared", "always"}
-        Whether a plan is searched where the data-parallel one fits as well: never; to compare the
-        two, on up to ``COMPARED_CHIPS`` chips, in which case the search is returned if the best is
-        shorter by ``WORTH_NAMING``; or to take the best.
-    watch : function of (sequence, str)
-        Function that wraps a sequence of plans to show progress, with a word for the work.
-
-    Raises
-    ------
-    InputError
-        If no plan divides model, batch and cluster, or none fits in memory.
-    """
+    """Return the plan of a step without stated degrees, and the search for it if there was one."""
+    # The plan is data parallel over all chips if that fits in memory, and else the best of a
+    # search.
+    # ``stated``: fields of a plan, without degrees; None counts as not stated. ``search``
+    # ("needed", "compared", "always"): whether a plan is searched where the data-parallel one fits
+    # as well: never; to compare the two, on up to ``COMPARED_CHIPS`` chips, in which case the
+    # search is returned if the best is shorter by ``WORTH_NAMING``; or to take the best.
     usual = None if search == "always" else _usual(stated, model, cluster, lnc)
     if usual is None:
         choice = searched_plan(stated, model, cluster, lnc=lnc, watch=watch)
@@ -112,20 +93,11 @@ def searched_plan(
     lnc: int | None = None,
     watch: Watch = unwatched,
 ) -> Choice:
-    """Return the plan with the shortest estimated step among those that fit in memory.
-
-    Stated fields are kept, and those that the framework sets if it is named. No step is simulated
-    for the choice: on half a million chips one simulation takes as long as all estimates, and the
-    answer needs one of its own anyway. Unless stated, a step has a sequence a chip and at most
-    ``BATCH_TOKENS``.
-
-    Parameters are those of :func:`usual_or_searched`.
-
-    Raises
-    ------
-    InputError
-        If no plan divides model, batch and cluster, or none fits in memory.
-    """
+    """Return the plan with the shortest estimated step among those that fit in memory."""
+    # Stated fields are kept, and those that the framework sets if it is named. No step is simulated
+    # for the choice: on half a million chips one simulation takes as long as all estimates, and the
+    # answer needs one of its own anyway. Unless stated, a step has a sequence a chip and at most
+    # ``BATCH_TOKENS``.
     fields = {name: value for name, value in stated.items() if value not in (None, "", ())}
     assumed = tuple(name for name in PLAN_FIELDS if name not in (*fields, *SEARCHED))
     stack = framework(framework_text(fields.get("framework", ""), cluster, fields))
@@ -145,13 +117,7 @@ def searched_plan(
 
 
 def usual_batch(chips: int, seq: int) -> int:
-    """Return the sequences of a step where none are stated: one a chip, halved where too many.
-
-    Examples
-    --------
-    >>> usual_batch(1024, 4096), usual_batch(499_968, 4096)
-    (1024, 15624)
-    """
+    """Return the sequences of a step where none are stated: one a chip, halved where too many."""
     batch = chips
     while batch * seq > BATCH_TOKENS and batch % 2 == 0:
         batch //= 2

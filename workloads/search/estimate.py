@@ -20,8 +20,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from workloads.models.model import Model
 from workloads.search.communication import PLACE_FIELDS, Communication
-from workloads.search.lower_bound import Work, least_s
-from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, orders, walk_s
+from workloads.search.pipeline_model import EACH, NOT, ONCE, Line, Work, least_s, orders, walk_s
 from workloads.search.replicas import Replicas, replicas
 from workloads.search.stage_times import INSIDE, Stage, ends_s, layer_s
 from workloads.training.frameworks.framework import framework_of, framework_text
@@ -31,8 +30,7 @@ from workloads.training.plan.schedules import BACKWARD, WEIGHT
 from workloads.training.plan.stage_layers import chunk_numbers, first_layers, is_moe
 
 Found = TypeVar("Found")
-DENSE = ("tp", "cp")
-"""Axes of communication in a layer without experts."""
+DENSE = ("tp", "cp")  # axes of communication in a layer without experts
 
 
 def estimate(
@@ -41,11 +39,7 @@ def estimate(
     plans: Sequence[ParallelPlan],
     watch: Watch = unwatched,
 ) -> FloatArray:
-    """Estimate the time of one optimizer step of every plan [s], float64 (plans,).
-
-    ``plans``: plans that divide the model. ``watch``: function that wraps a sequence to show
-    progress, with a word for the work.
-    """
+    """Estimate the time of one optimizer step of every plan [s], float64 (plans,)."""
     seconds, rows_of = np.zeros(len(plans)), dict[str, list[int]]()
     for row, plan in enumerate(plans):
         text = framework_text(plan.framework, cluster, vars(plan))
@@ -68,15 +62,9 @@ def best_estimates(
     count: int,
     watch: Watch = unwatched,
 ) -> FloatArray:
-    """Estimate only plans that may be among the ``count`` best [s], float64 (plans,).
-
-    The time of a plan is infinite if a lower bound of its estimate exceeds the estimates of
-    ``count`` other plans. Every other time is that of :func:`estimate`, ties included.
-
-    ``plans``: plans that divide the model, all of one framework. ``count``: number of the best
-    plans whose order is needed, from 1. ``watch``: function that wraps a sequence to show progress,
-    with a word for the work.
-    """
+    """Estimate only plans that may be among the ``count`` best [s], float64 (plans,)."""
+    # The time of a plan is infinite if a lower bound of its estimate exceeds the estimates of
+    # ``count`` other plans. Every other time is that of :func:`estimate`, ties included.
     shared = _Shared(model, framed(model, cluster, plans))
     if count >= len(plans):
         return _all_s(shared, plans, watch)

@@ -20,33 +20,25 @@ from workloads.training.program.shared_parts import SharedParts
 
 Task = tuple[ParallelPlan, int, float]
 """A plan, the place of its estimate among all, and the estimate [s]."""
-LARGE_CHIPS = 1024
-"""Smallest number of chips for which a second process is worth its start."""
-PROCESSES = 2
-"""Processes on large clusters."""
+LARGE_CHIPS = 1024  # smallest number of chips for which a second process is worth its start
+PROCESSES = 2  # processes on large clusters
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A plan that was simulated.
-
-    ``estimate_rank``: place of its estimate among all estimates, from 1.
-    ``estimate_s, iteration_s``: estimated and simulated time of one optimizer step [s].
-    ``breakdown_s``: parts of the simulated step, mean over ranks [s].
-    ``memory``: memory of the rank that needs most.
-    ``cost``: price and energy of the step.
-    """
+    """A plan that was simulated."""
 
     plan: ParallelPlan
-    estimate_rank: int
+    estimate_rank: int  # place of its estimate among all estimates, from 1
+    # estimate_s, iteration_s: estimated and simulated time of one optimizer step [s]
     estimate_s: float
     iteration_s: float
-    breakdown_s: Mapping[str, float]
-    memory: Memory
+    breakdown_s: Mapping[str, float]  # parts of the simulated step, mean over ranks [s]
+    memory: Memory  # memory of the rank that needs most
     tokens_per_s: float
     mfu: float
     hfu: float
-    cost: StepCost
+    cost: StepCost  # price and energy of the step
 
     @property
     def estimate_error(self) -> float:
@@ -61,18 +53,14 @@ class Finalist:
 
 @dataclass(frozen=True)
 class OwnPlan:
-    """Plan of a user's own beside those of a search.
+    """Plan of a user's own beside those of a search."""
 
-    ``finalist``: the plan as simulated; its ``estimate_rank`` is its place among all plans that
-        fit.
-    ``change``: single change of its fields that saves most time, with what follows from it; empty
-        if none saves any.
-    ``changed``: the plan with that change.
-    """
-
+    # The plan as simulated; its ``estimate_rank`` is its place among all plans that fit
     finalist: Finalist
+    # Single change of its fields that saves most time, with what follows from it; empty if none
+    # saves any
     change: Mapping[str, Any] = field(default_factory=dict)
-    changed: Finalist | None = None
+    changed: Finalist | None = None  # the plan with that change
 
     @property
     def rank(self) -> int:
@@ -82,14 +70,11 @@ class OwnPlan:
 
 @dataclass(frozen=True)
 class Runner:
-    """Simulator of plans of one model on one cluster.
-
-    ``engine`` ("fast", "reference").
-    """
+    """Simulator of plans of one model on one cluster."""
 
     model: Model
     cluster: Cluster
-    engine: str
+    engine: str  # ("fast", "reference")
 
     @cached_property
     def shared(self) -> SharedParts:
@@ -120,10 +105,8 @@ class Runner:
         )
 
     def processes(self, plans: int, stated: int) -> int:
-        """Return the number of processes for a number of plans; a stated one goes first.
-
-        Where processes cannot be forked, such as in a notebook, it is one.
-        """
+        """Return the number of processes for a number of plans; a stated one goes first."""
+        # Where processes cannot be forked, such as in a notebook, it is one.
         if not can_fork():
             return 1
         if stated or self.cluster.chips < LARGE_CHIPS:
@@ -138,12 +121,10 @@ def simulated(
     processes: int,
     watch: Watch,
 ) -> list[Finalist]:
-    """Simulate plans in order of their estimates; results do not depend on the processes.
-
-    Processes are forked, so each has the caller's caches; the first plan is simulated before, which
-    fills these. Plans of the same degrees go to the same process: these have the same groups, whose
-    collectives are timed once, and some have the same passes.
-    """
+    """Simulate plans in order of their estimates; results do not depend on the processes."""
+    # Processes are forked, so each has the caller's caches; the first plan is simulated before,
+    # which fills these. Plans of the same degrees go to the same process: these have the same
+    # groups, whose collectives are timed once, and some have the same passes.
     tasks = list(zip(plans, range(1, len(plans) + 1), estimate_s, strict=True))
     count = runner.processes(len(plans), processes)
 

@@ -18,8 +18,7 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.search.candidates import Candidates
-from workloads.search.combinations import RECOMPUTE
+from workloads.search.candidates import RECOMPUTE, Candidates
 from workloads.training.choice import describe
 from workloads.training.layers.adapters import whole
 from workloads.training.layers.data_parallel import sharded
@@ -38,26 +37,20 @@ NEEDLESS = {
     "recompute": "more computed again than memory asks for",
 }
 """Fields that save memory, and the reason why plans that save more than needed are left out."""
-UNKNOWN = -1
-"""Memory of a plan that is left out before its memory is computed."""
-NEARLY = 64
-"""Plans nearest to fitting whose least need is computed where none is likely to fit."""
+UNKNOWN = -1  # memory of a plan that is left out before its memory is computed
+NEARLY = 64  # plans nearest to fitting whose least need is computed where none is likely to fit
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Memory of the candidates on the rank that needs most.
+    """Memory of the candidates on the rank that needs most."""
 
-    ``total_bytes`` (candidates,): memory that each candidate is likely to need [B]; ``UNKNOWN`` for
-        one that is left out. If its parameters alone do not fit, it is their size. Where no
-        candidate is likely to fit, it is the least need of those that a sparing stack fits.
-    ``capacity_bytes``: memory of a rank [B].
-    ``pruned``: number of plans that were left out although they fit, by reason.
-    """
-
+    # (candidates,): memory that each candidate is likely to need [B]; ``UNKNOWN`` for one that is
+    # left out. If its parameters alone do not fit, it is their size. Where no candidate is likely
+    # to fit, it is the least need of those that a sparing stack fits.
     total_bytes: IntArray
-    capacity_bytes: int
-    pruned: Mapping[str, int]
+    capacity_bytes: int  # memory of a rank [B]
+    pruned: Mapping[str, int]  # number of plans that were left out although they fit, by reason
 
     @property
     def fits(self) -> BoolArray:
@@ -77,15 +70,8 @@ def fit(
     watch: Watch = unwatched,
     margin: float = 0.0,
 ) -> Fit:
-    """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`.
-
-    ``settled``: fields whose values leave out no plan. ``watch``: function that wraps a sequence to
-    show progress, with a word for the work. ``margin``: share of a rank's memory that must stay
-    free.
-
-    Raises InputError if no candidate fits. The message has the nearest one and the bytes that it
-    lacks.
-    """
+    """Compute the memory of every candidate, by :mod:`workloads.training.memory.memory`."""
+    # The values of ``settled`` fields leave out no plan; the share ``margin`` of memory stays free.
     catalogue, chip = candidates.cluster.catalogue or shipped_catalogue(), candidates.cluster.chip
     stack = stack_of(catalogue)
     totals: dict[Hashable, int] = {}
@@ -122,11 +108,9 @@ def fit(
 
 
 def least_bytes(model: Model, plan: ParallelPlan, stack: Stack = Stack()) -> int:
-    """Return a lower bound of a plan's memory: parameters and states of an average stage [B].
-
-    It leaves out embedding and output layer. For a plan that trains adapters or a part of the model
-    it has the weights alone.
-    """
+    """Return a lower bound of a plan's memory: parameters and states of an average stage [B]."""
+    # It leaves out embedding and output layer. For a plan that trains adapters or a part of the
+    # model it has the weights alone.
     counts = [model.each_layer.count(kind) for kind in model.kinds]
     pairs = list(zip(counts, kind_shares(model, plan), strict=True))
     held = Share(
@@ -152,10 +136,8 @@ def _savings(plan: ParallelPlan) -> tuple[int, int]:
 def _needless(
     saves: tuple[int, int], enough: Collection[tuple[int, int]], settled: Collection[str]
 ) -> str:
-    """Field by which a plan saves more memory than another plan that fits; empty for none.
-
-    ``enough`` has the savings of plans that fit and are otherwise equal.
-    """
+    """Field by which a plan saves more memory than another plan that fits; empty for none."""
+    # ``enough`` has the savings of plans that fit and are otherwise equal.
     for zero, recompute in enough:
         if zero <= saves[0] and recompute <= saves[1]:
             if recompute < saves[1] and "recompute" not in settled:

@@ -54,10 +54,6 @@ def among(columns: Columns, names: Sequence[str], allowed: Sequence[tuple[Any, .
 
 
 def divisors(size: int) -> list[int]:
-    """Return all divisors of a number, ascending; 0 has none.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
+    """Return all divisors of a number, ascending; 0 has none."""
     low = [part for part in range(1, int(size**0.5) + 1) if size % part == 0]
     return sorted({*low, *(size // part for part in low)})

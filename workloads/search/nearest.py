@@ -16,40 +16,24 @@ from workloads.training.frameworks.framework import framework_of
 from workloads.training.memory.memory import likely
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.expert_exchange import routing_mistake
+from workloads.training.program.groups import routing_mistake
 from workloads.training.usual_plan import complete
 
-RECOMPUTES = 0.9
-"""Distance of changing recomputation, if halving a degree has the distance 1."""
-TOUCH = 0.1
-"""Distance that is added for every field that changes."""
-OF_BATCH = 2
-"""Distance of doubling the batch. It is more, as it changes the result of training."""
+RECOMPUTES = 0.9  # distance of changing recomputation, if halving a degree has the distance 1
+TOUCH = 0.1  # distance that is added for every field that changes
+OF_BATCH = 2  # distance of doubling the batch. It is more, as it changes the result of training.
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "microbatch", "global_batch")
 """Fields that may change to a number near the stated one."""
-FARTHEST = 4
-"""Largest number of times that a degree is doubled or halved."""
-LARGEST = 2**31
-"""Largest stated number for which a nearer one is looked for."""
-Changes = dict[str, Any]
-"""New values of fields that change."""
+FARTHEST = 4  # largest number of times that a degree is doubled or halved
+LARGEST = 2**31  # largest stated number for which a nearer one is looked for
+Changes = dict[str, Any]  # new values of fields that change
 
 
 def nearest_plan(
     stated: Mapping[str, Any], model: Model, cluster: Cluster, *, lnc: int | None = None
 ) -> Changes | None:
-    """Return the fewest changes to the stated fields that give a plan which divides and fits.
-
-    ``stated``: fields of a plan, as :func:`workloads.training.plan.plan_file.complete` takes them.
-    ``lnc``: physical cores of a logical core of Trainium.
-
-    Returns the fields to change, with their values; None if nothing near works.
-
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> nearest_plan({"tp": 3}, named("llama-3.1-8b"), cluster("trn2.48xlarge"))
-    {'tp': 4}
-    """
+    """Return the fewest changes to the stated fields that give a plan which divides and fits."""
+    # Returns the fields to change, with their values; None if nothing near works.
     fixed = {name: value for name, value in stated.items() if value is not None}
     sizes = [fixed.get(name, 1) for name in NUMBERS]
     if any(not isinstance(size, int) or not 1 <= size <= LARGEST for size in sizes):

@@ -25,16 +25,10 @@ GAIN = 0.001
 
 
 def own_plan(search: Search, plan: ParallelPlan, engine: str = "fast") -> OwnPlan:
-    """Return a plan as simulated, its place among the plans that fit, and what helps it most.
-
-    The place is that of its simulated time among the finalists, or of its estimate where all of
-    them are faster.
-
-    ``plan``: plan of the same batch, whose chips are all of the search's cluster. ``engine``
-    ("fast", "reference").
-
-    Raises InputError for a plan that does not suit model, cluster or memory.
-    """
+    """Return a plan as simulated, its place among the plans that fit, and what helps it most."""
+    # The place is that of its simulated time among the finalists, or of its estimate where all of
+    # them are faster.
+    # ``engine`` ("fast", "reference").
     runner = Runner(search.model, search.cluster, engine)
     (estimate_s,) = estimate(search.model, search.cluster, [plan]).tolist()
     mine = runner.finalist(plan, 1, estimate_s)
@@ -61,15 +55,9 @@ def own_plan(search: Search, plan: ParallelPlan, engine: str = "fast") -> OwnPla
 
 
 def single_changes(plan: ParallelPlan, tried: Sequence[ParallelPlan]) -> Iterator[dict[str, Any]]:
-    """Yield changes of one field of a plan to a value that other plans have.
-
-    Each comes with what follows from it: replicas make up for a changed degree, and a pipeline has
-    a schedule and its chunks together. Some changes do not suit model or batch.
-
-    >>> plan = ParallelPlan(tp=2, dp=2, global_batch=4)
-    >>> list(single_changes(plan, [ParallelPlan(tp=4, global_batch=4, microbatch=2)]))
-    [{'tp': 4, 'dp': 1}, {'microbatch': 2}]
-    """
+    """Yield changes of one field of a plan to a value that other plans have."""
+    # Each comes with what follows from it: replicas make up for a changed degree, and a pipeline
+    # has a schedule and its chunks together. Some changes do not suit model or batch.
     for name in ("tp", "pp", "cp"):
         ranks = getattr(plan, name) * plan.dp
         for degree in _values(tried, name):

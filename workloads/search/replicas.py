@@ -27,36 +27,24 @@ from workloads.training.layers.stage_parameters import StageParameters
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.parameters import Share, kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.plan.stage_layers import (
-    end_stages,
-    first_layers,
-    layer_kinds,
-    stage_kinds,
-)
+from workloads.training.plan.stage_layers import end_stages, first_layers, layer_kinds, stage_kinds
 
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """Times of exchanges between replicas, and after the last pass [s].
+    """Times of exchanges between replicas, and after the last pass [s]."""
 
-    ``gather_s`` (layers,): time of gathering the bucket of parameters that begins with a layer; 0
-        if none does.
-    ``reduce_s`` (layers,): time of reducing the bucket of gradients that a layer's backward pass
-        completes; 0 if it completes none.
-    ``gather_rest_s`` (stages,): time of gathering the parameters of a stage that belong to no
-        layer.
-    ``reduce_rest_s`` (chunks,): time of reducing the gradients that are left after the last layer
-        of a chunk.
-    ``after_s`` (stages,): time of communication after the last pass and of the update.
-    ``tie_s``: time of summing the gradients of an embedding that both end stages hold.
-    """
-
+    # (layers,): time of gathering the bucket of parameters that begins with a layer; 0 if none does
     gather_s: FloatArray
+    # (layers,): time of reducing the bucket of gradients that a layer's backward pass completes; 0
+    # if it completes none
     reduce_s: FloatArray
+    # (stages,): time of gathering the parameters of a stage that belong to no layer
     gather_rest_s: FloatArray
+    # (chunks,): time of reducing the gradients that are left after the last layer of a chunk
     reduce_rest_s: FloatArray
-    after_s: FloatArray
-    tie_s: float
+    after_s: FloatArray  # (stages,): time of communication after the last pass and of the update
+    tie_s: float  # time of summing the gradients of an embedding that both end stages hold
 
 
 def replicas(
@@ -66,18 +54,8 @@ def replicas(
     catalogue: Catalogue,
     time_s: CommunicationTime,
 ) -> Replicas:
-    """Estimate the times of a plan's exchanges between replicas.
-
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-    chip : str
-        Catalogue part of the chip.
-    catalogue : Catalogue
-    time_s : function of a step
-        Time of a step's communication [s].
-    """
+    """Estimate the times of a plan's exchanges between replicas."""
+    # ``time_s``: time of a step's communication [s].
     shapes = RankShapes(model, plan, chip, catalogue)
     finished = _finished(shapes, time_s)
     times = _Times(
@@ -111,10 +89,8 @@ class _Times(NamedTuple):
 def _fill(
     exchange: Replicas, shapes: RankShapes, edges: Mapping[int, Share], times: _Times
 ) -> None:
-    """Fill in the times of all chunks' buckets.
-
-    Chunks whose layers are of the same kinds, in the same order, have the same buckets.
-    """
+    """Fill in the times of all chunks' buckets."""
+    # Chunks whose layers are of the same kinds, in the same order, have the same buckets.
     model, plan = shapes.model, shapes.plan
     kinds = layer_kinds(model, np.arange(model.layers))
     alike: dict[bytes, list[int]] = {}
@@ -153,10 +129,8 @@ def _buckets(
 
 
 def _finished(shapes: RankShapes, time_s: CommunicationTime) -> FloatArray:
-    """Times of each stage after its last pass, and of tied embeddings, float64 (stages, 2) [s].
-
-    Stages with equally many layers of each kind, and the same ends of the model, share them.
-    """
+    """Times of each stage after its last pass, and of tied embeddings, float64 (stages, 2) [s]."""
+    # Stages with equally many layers of each kind, and the same ends of the model, share them.
     plan, by_kind = shapes.plan, dict[object, tuple[float, float]]()
     times, ends = [], end_stages(plan)
     for stage in range(plan.pp):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from topologies import display
 from topologies.arguments import check_names
 from topologies.arrays import FloatArray, IntArray
 from topologies.clusters.cluster import Cluster
-from workloads.confidence.rank_correlation import kendall_tau
+from topologies.errors import InputError, suggestion
+from workloads.confidence.ratio import rank_correlation
 from workloads.models.model import Model
-from workloads.search.aim import Aim, AimFields
 from workloads.search.candidates import Candidates, candidates
 from workloads.search.estimate import best_estimates, estimate
 from workloads.search.finalists import Finalist, OwnPlan, Runner, simulated
@@ -28,18 +28,68 @@ from workloads.training.plan.without_effect import idle_fields_in_all
 if TYPE_CHECKING:
     import pandas as pd
 
+# ``Aim``: the measure that a search for plans optimises, and the extent of the search.
+
+TOP = 10  # plans that the list of results shows
+SIMULATED = 2  # plans that are simulated for each plan that the list shows
+OBJECTIVES = ("time", "cost", "energy")
+MOST_MARGIN = 0.9
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Measure that a search for plans optimises, and the extent of the search."""
+
+    # ("time", "cost", "energy"): measure by which the simulated plans are ranked. On one cluster at
+    # one price the cost is proportional to time; energy also depends on whether chips compute or
+    # wait.
+    objective: str = "time"
+    finalists: int = SIMULATED * TOP  # number of the best estimates that are simulated in full
+    # Fields of a plan. Of plans that agree in all of these fields only the one with the best
+    # estimate is simulated; ``("tp", "pp")`` gives a plan for each way to divide the model.
+    # ``overlap`` is varied only if it is among them.
+    each: Sequence[str] = ()
+    memory_margin: float = 0.0  # share of a rank's memory that a plan must leave free
+    # Processes that simulate finalists in parallel; 0 for two on large clusters, else one
+    processes: int = 0
+    lnc: int | None = None  # physical cores of a logical core of Trainium
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            near = suggestion(str(self.objective), OBJECTIVES)
+            raise InputError(
+                f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}.{near}"
+            )
+        if isinstance(self.finalists, bool) or self.finalists < 1:
+            raise InputError(
+                f"finalists is {self.finalists}; at least one plan must be simulated. Use 20."
+            )
+        if not 0 <= self.memory_margin <= MOST_MARGIN:
+            raise InputError(
+                f"memory margin {self.memory_margin:g} is outside 0 to {MOST_MARGIN}: a share of a "
+                "rank's memory, such as 0.1."
+            )
+
+
+class AimFields(TypedDict, total=False):
+    """Fields of :class:`Aim` as keyword arguments, for type checkers."""
+
+    objective: str
+    finalists: int
+    each: Sequence[str]
+    memory_margin: float
+    processes: int
+    lnc: int | None
+
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of the finalists' estimates with their simulations.
+    """Agreement of the finalists' estimates with their simulations."""
 
-    ``plans``: number of finalists.
-    ``kendall_tau``: rank correlation, 1 for the same order; None for fewer than two plans.
-    ``median_abs_error, worst_abs_error``: relative errors of estimated times.
-    """
-
-    plans: int
+    plans: int  # number of finalists
+    # Rank correlation, 1 for the same order; None for fewer than two plans.
     kendall_tau: float | None
+    # median_abs_error, worst_abs_error: relative errors of estimated times
     median_abs_error: float
     worst_abs_error: float
 
@@ -115,10 +165,8 @@ class Search:
 
     @cached_property
     def estimate_s(self) -> FloatArray:
-        """Estimated time of one optimizer step of every plan, float64 (plans,) [s].
-
-        Estimates that the search did without are computed when this is first read.
-        """
+        """Estimated time of one optimizer step of every plan, float64 (plans,) [s]."""
+        # Estimates that the search did without are computed when this is first read.
         if self.estimated == len(self.plans):
             return self.best_estimate_s
         return estimate(self.model, self.cluster, self.plans)
@@ -162,25 +210,8 @@ def search(
     watch: Watch = unwatched,
     **changes: Unpack[AimFields],
 ) -> Search:
-    """Find the best plans that fit in memory.
-
-    ``cluster``: cluster whose chips all plans use. ``global_batch``: sequences of one optimizer
-    step. ``aim``: measure that is optimised, and the extent of the search. ``stated``: fields of
-    :class:`~workloads.training.plan.plan.ParallelPlan` that are not to be varied. ``engine``
-    ("fast", "reference"). ``watch``: function that wraps a sequence of plans to show progress, with
-    a word for the work. ``**changes``: fields of the aim, such as ``finalists=5`` or
-    ``objective="energy"``.
-
-    Raises InputError if no plan divides model, batch and cluster, or none fits in memory. The
-    message has the nearest plan.
-
-    >>> from topologies.clusters.names import cluster
-    >>> from workloads.models.huggingface import named
-    >>> result = search(named("gpt2"), cluster("trn2.48xlarge"), 64, finalists=2)
-    >>> best = result.finalists[0]
-    >>> best.plan.dp, result.agreement.plans
-    (16, 2)
-    """
+    """Find the best plans that fit in memory."""
+    # ``changes`` are fields of the aim, such as ``finalists=5`` or ``objective="energy"``.
     aim = replace(aim or Aim(), **changes)
     start = time.perf_counter()
     settled = _settled(stated or {}, aim.each)
@@ -284,19 +315,12 @@ def _first_of_each(order: IntArray, plans: Sequence[ParallelPlan], each: Sequenc
 
 
 def agreement(pairs: Sequence[tuple[float, float]]) -> Agreement:
-    """Return the agreement of pairs of an estimated and a simulated time.
-
-    Examples
-    --------
-    >>> agreement([(1.0, 1.0), (2.2, 2.0), (3.0, 4.0)]).kendall_tau
-    1.0
-    """
+    """Return the agreement of pairs of an estimated and a simulated time."""
     estimated, simulated = np.array(pairs, float).T
     errors = np.abs(estimated / simulated - 1)
-    tau = kendall_tau(estimated, simulated)
     return Agreement(
         plans=len(pairs),
-        kendall_tau=tau if np.isfinite(tau) else None,
+        kendall_tau=rank_correlation(estimated, simulated),
         median_abs_error=float(np.median(errors)),
         worst_abs_error=float(errors.max()),
     )

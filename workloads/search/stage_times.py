@@ -26,8 +26,7 @@ CommunicationTime = Callable[[LayerOp], float]
 """Function that returns the time of a step's communication [s]."""
 FIRST, MIDDLE, DOUBLE, LAST = 0, 1, 2, -1
 """Chunks that are timed: with one layer at the ends of a model and in between, and with two."""
-STAGES = 4
-"""Stages of the model that is timed."""
+STAGES = 4  # stages of the model that is timed
 INSIDE = ("tp", "cp", "ep", "etp")
 """Axes of communication within a pass. Transfers between stages are timed by the pipeline model,
 and exchanges of replicas apart."""
@@ -35,16 +34,13 @@ and exchanges of replicas apart."""
 
 @dataclass(frozen=True)
 class Stage:
-    """Plan whose passes are timed; its numbers of stages and replicas do not matter.
-
-    ``chip``: catalogue part of the chip.
-    ``time_s``: time of a step's communication [s]; it is called only for axes of ``INSIDE``.
-    """
+    """Plan whose passes are timed; its numbers of stages and replicas do not matter."""
 
     model: Model
     plan: ParallelPlan
-    chip: str
+    chip: str  # catalogue part of the chip
     catalogue: Catalogue
+    # Time of a step's communication [s]; it is called only for axes of ``INSIDE``
     time_s: CommunicationTime
 
     @cached_property
@@ -59,10 +55,8 @@ class Stage:
 
 
 def layer_s(stage: Stage, *, moe: bool) -> FloatArray:
-    """Return the time of one layer, dense or with experts, by phase, float64 (3,) [s].
-
-    Of layers that differ otherwise, such as by their windows, it is the mean.
-    """
+    """Return the time of one layer, dense or with experts, by phase, float64 (3,) [s]."""
+    # Of layers that differ otherwise, such as by their windows, it is the mean.
     kinds = [kind for kind in stage.model.kinds if kind.experts == moe]
     counts = np.array([stage.model.each_layer.count(kind) for kind in kinds], np.float64)
     if not kinds:
@@ -120,10 +114,8 @@ def _timed(stage: Stage, number: int, kind: Layer) -> FloatArray:
 
 
 def span(ops: Ops, steps: list[LayerOp], time_s: CommunicationTime) -> float:
-    """Return the time from the start of the first op to the end of the last [s].
-
-    An op starts when its stream is free and the op that it waits for has ended.
-    """
+    """Return the time from the start of the first op to the end of the last [s]."""
+    # An op starts when its stream is free and the op that it waits for has ended.
     free: dict[int, float] = {}
     ends: list[float] = []
     numbers = ops.step.tolist()

@@ -1,14 +1,11 @@
 """Serving: one replica at token level, and what a unit of the fleet can serve."""
 
-from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching
-from workloads.serving.capacity import Capacity, Slo, SloMissed, fixed_rate
-from workloads.serving.capacity_runs import TableRuns, capacity_table, saturated_rate
+from workloads.serving.batching import BUCKETS, CHUNK_TOKENS, Batching, batching_from
+from workloads.serving.capacity import Capacity, Slo, SloMissed, fixed_rate, parse_share, parse_slo
 from workloads.serving.deployment import Deployed, Deployment, parse_pools
 from workloads.serving.disaggregated import Pools, pools, serve_apart
 from workloads.serving.highest_rate import FILLS, Highest, at_highest_rate
-from workloads.serving.metrics import attained, parse_share, parse_slo, serving_summary
 from workloads.serving.options import ServingOptions
-from workloads.serving.parsing import batching_from, requests_from
 from workloads.serving.predict import Steady, steady
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
@@ -21,10 +18,17 @@ from workloads.serving.requests import (
     fixed_lengths,
     poisson,
     read_requests,
+    requests_from,
 )
-from workloads.serving.served import Served
+from workloads.serving.served import Served, attained, serving_summary
 from workloads.serving.speculation import Speculation, parse_speculation
-from workloads.serving.ways import Ranking, rank_ways
+from workloads.serving.tables import (
+    Ranking,
+    TableRuns,
+    capacity_table,
+    rank_ways,
+    saturated_rate,
+)
 
 __all__ = [
     "BUCKETS",

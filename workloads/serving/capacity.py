@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from topologies.units import format_seconds
+from topologies.errors import InputError, suggestion
+from topologies.units import format_seconds, parse_seconds
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,57 @@ class Slo:
         limits = (("ttft", self.ttft_s), ("tpot", self.tpot_s))
         limited = [f"{name} {format_seconds(value)}" for name, value in limits if value < math.inf]
         return " and ".join(limited) or "no limit"
+
+
+LIMITS = ("ttft", "tpot")
+
+
+def parse_slo(text: str, *, share: float = 0.99) -> Slo:
+    """Read ``ttft=2s,tpot=50ms,share=99.9%``; a limit that is left out is infinite.
+
+    A percentage alone is the share of requests: ``99.9%``.
+
+    >>> parse_slo("ttft=2s,tpot=50ms")
+    Slo(ttft_s=2.0, tpot_s=0.05, share=0.99)
+    >>> parse_slo("tpot=50ms,share=99.9%").share
+    0.999
+    """
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        name = name.strip().lower()
+        if name == "share" or (not equals and name.endswith("%")):
+            share = parse_share(value if equals else name, "slo share")
+            continue
+        if not equals or name not in LIMITS:
+            raise InputError(
+                f"slo {part.strip()!r} is not of the form ttft=2s,tpot=50ms."
+                + suggestion(name, LIMITS)
+            )
+        if name in limits:
+            raise InputError(f"slo {text!r} names {name} twice; keep one limit.")
+        limits[name] = parse_seconds(value, f"slo {name}")
+        if not limits[name] > 0:
+            raise InputError(f"slo {name} is {value}; it must be above 0.")
+    return Slo(limits.get("ttft", math.inf), limits.get("tpot", math.inf), share)
+
+
+def parse_share(text: str, where: str) -> float:
+    """Read a share below 1, as ``99.9%`` or ``0.999``.
+
+    Raises InputError for anything else.
+
+    >>> parse_share("99.9%", "slo share"), parse_share("0.95", "slo share")
+    (0.999, 0.95)
+    """
+    plain = text.strip()
+    try:
+        value = float(plain.removesuffix("%")) / (100.0 if plain.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise InputError(f"{where} is {text!r}; write a share such as 99.9% or 0.999.")
+    return round(value, 12)
 
 
 class SloMissed(InputError):  # noqa: N818 - a property of the replica, not a fault of the program

@@ -146,6 +146,11 @@ def serve_apart(
     )
 
 
+def decoding(batching: Batching) -> Batching:
+    """Return the batching of a replica to which prompts come with their keys and values."""
+    return replace(batching, chunk_tokens=0, prompts=BESIDE, gather_passes=0, arrived=True)
+
+
 def _prefilled(
     profile: Profile, requests: Requests, pools: Pools, batching: Batching
 ) -> tuple[FloatArray, FloatArray, float]:
@@ -171,10 +176,10 @@ def _decoded(
     requests: Requests,
     arrived: FloatArray,
     pools: Pools,
-    how: tuple[Batching, Speculation | None, int],
+    settings: tuple[Batching, Speculation | None, int],
 ) -> Served:
     """Run the decode replicas, which take turns in the order in which caches arrive."""
-    batching, speculation, seed = how
+    batching, speculation, seed = settings
     order = np.argsort(arrived, kind="stable")
     runs: list[Served] = []
     places: list[npt.NDArray[np.int64]] = []
@@ -183,8 +188,8 @@ def _decoded(
         if not len(mine):
             continue
         part = Requests(arrived[mine], requests.prompt[mine], requests.output[mine])
-        whole = replace(batching, chunk_tokens=0, prompts=BESIDE, gather_passes=0, arrived=True)
-        runs.append(serve(profile, part, whole, speculation=speculation, seed=seed + replica))
+        how = decoding(batching)
+        runs.append(serve(profile, part, how, speculation=speculation, seed=seed + replica))
         places.append(mine)
     return _joined(requests, runs, places)
 

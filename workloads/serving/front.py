@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from cluster_sim.progress import Watch, unwatched
 from topologies import display
 from topologies.arguments import Seed, checked
 from topologies.clusters.cluster import Cluster
@@ -17,16 +19,15 @@ from workloads.confidence.interval import Interval
 from workloads.economics import Economics
 from workloads.models.huggingface import MODEL_REMEDY, as_model
 from workloads.models.model import Model
-from workloads.serving.capacity import Slo
-from workloads.serving.deployment import Deployed, Deployment
+from workloads.serving.batching import batching_from
+from workloads.serving.capacity import Slo, parse_slo
+from workloads.serving.deployment import Deployed, with_intervals
+from workloads.serving.deployment_search import DeploymentQuestion, search_deployments
 from workloads.serving.highest_rate import Highest, at_highest_rate
-from workloads.serving.metrics import parse_slo
 from workloads.serving.options import USUAL_REQUESTS, ServeKeywords, ServingOptions
-from workloads.serving.parsing import batching_from, requests_from
 from workloads.serving.profile import Profile
-from workloads.serving.requests import Requests, drawn_rate
+from workloads.serving.requests import Requests, drawn_rate, requests_from
 from workloads.serving.served import Served
-from workloads.serving.sureness import with_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,8 @@ DRAWING = ("count", "rate", "prompt", "output", "service")
 """Keywords about requests that are drawn or read."""
 BATCHING = ("prefill", "chunk", "slots", "scheduler", "poll", "gather")
 """Keywords about the batching of a replica."""
+EXCLUDED = {"batching": ("search", *BATCHING), "concurrency": ("search", "max_rate", "rate")}
+"""Keywords that exclude each other."""
 
 
 @display.by_facts("Serving")
@@ -206,43 +209,73 @@ def serve(
     True
     """
     decoder, machine = as_model(model), as_cluster(cluster)
-    options = _options(keywords, machine)
-    deployment = options.deployment(decoder, machine, tp=tp, precision=precision)
     limits = parse_slo(slo) if isinstance(slo, str) else slo
-    highest = _answered(deployment, options, requests, keywords, limits, seed)
-    return ServingResult(decoder, machine, highest, limits)
+    stated = {name: value for name, value in keywords.items() if value not in (None, False)}
+    stated |= {"requests": requests, "tp": tp, "precision": precision, "seed": seed}
+    return ServingResult(decoder, machine, answered(decoder, machine, limits, stated), limits)
 
 
-def _answered(
-    replicas: Deployment,
-    options: ServingOptions,
-    requests: Requests | str,
-    keywords: ServeKeywords,
+def answered(
+    model: Model,
+    cluster: Cluster,
     slo: Slo,
-    seed: int,
+    stated: Mapping[str, Any],
+    *,
+    watch: Watch = unwatched,
 ) -> Highest:
-    """Serve requests that are passed, drawn or read, or drawn ones at the highest rate."""
-    drawing: dict[str, Any] = {name: value for name, value in keywords.items() if name in DRAWING}
-    if keywords.get("max_rate"):
-        return at_highest_rate(options.offered(replicas, requests, seed=seed, **drawing), slo)
-    log = None
+    """Serve as stated: requests as they arrive, a closed loop, or the highest rate.
+
+    ``stated``: parameters and keywords of :func:`serve` by name. ``watch``: wraps the sequence of
+    deployments of a search, to show progress.
+    """
+    _check_together(stated)
+    size = {name: stated.get(name) for name in ("tp", "precision")}
+    batching = {name: stated[name] for name in BATCHING if name in stated}
+    drawing = {name: stated[name] for name in ("requests", "seed", *DRAWING) if name in stated}
+    ways = {each.name: stated[each.name] for each in fields(ServingOptions) if each.name in stated}
+    options = ServingOptions(**ways)
+    if "search" in stated:
+        question = DeploymentQuestion(model, cluster, slo, options, batching, drawing, **size)
+        return search_deployments(question, watch).best()
+    if batching:
+        options = replace(options, batching=batching_from(cluster, **batching))
+    replicas = options.deployment(model, cluster, **size)
+    if "max_rate" in stated:
+        return at_highest_rate(options.offered(replicas, **drawing), slo)
+    users = stated.get("concurrency")
+    source = drawing["requests"]
+    stated_rate = isinstance(source, str) and source != USUAL_REQUESTS and drawn_rate(source)
+    if users is not None and stated_rate:
+        raise InputError(
+            f"--requests {source} states when requests arrive, and the {users} users of "
+            "--concurrency send them. Leave one out."
+        )
+    requests, log = _requests(**drawing)
+    cached = options.cached(requests, replicas.profile, log)
+    seed = stated.get("seed", 0)
+    if users is None:
+        return Highest(replicas.run(cached, seed))
+    return Highest(replicas.run_closed(cached, users, seed))
+
+
+def _check_together(stated: Mapping[str, Any]) -> None:
+    """Refuse options that exclude each other."""
+    for one, others in EXCLUDED.items():
+        for other in others:
+            if one in stated and other in stated:
+                names = (f"--{name.replace('_', '-')}" for name in (one, other))
+                raise InputError(f"{' and '.join(names)} exclude each other; give one of them.")
+
+
+def _requests(
+    requests: Requests | str, seed: int = 0, **drawing: Any
+) -> tuple[Requests, Path | None]:
+    """Draw or read requests, unless they are passed; return the path of a log as well."""
     if isinstance(requests, str):
         log = None if drawn_rate(requests) is not None else Path(requests)
-        requests = requests_from(requests, seed=seed, **drawing)
-    elif drawing:
+        return requests_from(requests, seed=seed, **drawing), log
+    if drawing:
         raise InputError(
             f"{', '.join(drawing)} for requests as they are; give a log or poisson:RATE."
         )
-    return Highest(replicas.run(options.cached(requests, replicas.profile, log), seed))
-
-
-def _options(keywords: ServeKeywords, cluster: Cluster) -> ServingOptions:
-    """Options that keywords state."""
-    stated = {name: value for name, value in keywords.items() if value is not None}
-    batching = {name: stated[name] for name in BATCHING if name in stated}
-    if batching and stated.get("batching") is not None:
-        raise InputError(f"batching and {', '.join(batching)}; give one or the other.")
-    if batching:
-        stated["batching"] = batching_from(cluster, **batching)  # type: ignore[arg-type]
-    ways = {each.name: stated[each.name] for each in fields(ServingOptions) if each.name in stated}
-    return ServingOptions(**ways)  # type: ignore[arg-type]
+    return requests, None

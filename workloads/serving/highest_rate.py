@@ -12,8 +12,8 @@ import numpy as np
 from workloads.economics import TOKENS, Economics
 from workloads.serving.capacity import Slo, SloMissed
 from workloads.serving.deployment import Deployed, Deployment
-from workloads.serving.metrics import attained
 from workloads.serving.requests import Lengths, Requests, poisson
+from workloads.serving.served import attained
 
 LEAST, MOST = 0.05, 0.99
 """Rates between which the search goes, over the saturated rate."""
@@ -50,11 +50,14 @@ class Offered:
     seed: int = 0
     cached: Callable[[Requests], Requests] = field(default=lambda requests: requests)
 
+    def requests(self, rate_per_s: float) -> Requests:
+        """Draw the requests at a rate; all arrive at once where it is infinite."""
+        rng = np.random.default_rng(self.seed)
+        return self.cached(poisson(rate_per_s, self.count, self.lengths, rng))
+
     def run(self, rate_per_s: float) -> Deployed:
         """Serve the requests at a rate."""
-        rng = np.random.default_rng(self.seed)
-        requests = poisson(rate_per_s, self.count, self.lengths, rng)
-        return self.deployment.run(self.cached(requests), self.seed)
+        return self.deployment.run(self.requests(rate_per_s), self.seed)
 
     def share(self, rate_per_s: float, slo: Slo) -> float:
         """Return the share of the requests that keep the SLO at a rate."""
@@ -136,7 +139,7 @@ def narrowed(offered: Offered, slo: Slo, kept: float, missed: float) -> tuple[fl
 
 @dataclass(frozen=True, eq=False)
 class Highest:
-    """Replicas at a stated rate, or at the highest one within an SLO.
+    """Replicas at a stated rate, in a closed loop, or at the highest rate within an SLO.
 
     Attributes
     ----------

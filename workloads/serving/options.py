@@ -11,15 +11,13 @@ from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import as_model
 from workloads.models.model import Model
-from workloads.serving.batching import Batching
+from workloads.serving.batching import Batching, batching_from, engine_numbers
 from workloads.serving.deployment import Deployment, parse_pools
 from workloads.serving.disaggregated import pools
-from workloads.serving.engines import engine_numbers
 from workloads.serving.highest_rate import FILLS, Offered
-from workloads.serving.parsing import DRAWN, batching_from, drawn_lengths
 from workloads.serving.prefix_cache import with_prefix_cache
 from workloads.serving.profile import Profile, profile
-from workloads.serving.requests import Requests
+from workloads.serving.requests import DRAWN, Requests, drawn_lengths
 from workloads.serving.speculation import Speculation, parse_speculation
 
 USUAL_REQUESTS = "poisson:0.1"
@@ -48,6 +46,8 @@ class ServeKeywords(TypedDict, total=False):
     poll: int
     gather: str | None
     max_rate: bool
+    search: bool
+    concurrency: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class ServingOptions:
     ----------
     batching : Batching, optional
         By default the batching of the chip's serving library, see
-        :func:`~workloads.serving.parsing.batching_from`.
+        :func:`~workloads.serving.batching.batching_from`.
     ep : int, default 1
         Groups of ranks that divide the experts, see :func:`workloads.serving.profile.profile`.
     cache_precision : str, optional
@@ -134,7 +134,7 @@ class ServingOptions:
         count : int, optional
             By default 2,000, or more where slots need more to be full.
         rate, seed
-            As of :func:`workloads.serving.parsing.requests_from`.
+            As of :func:`workloads.serving.requests.requests_from`.
         **lengths
             ``prompt``, ``output`` and ``service`` of :func:`drawn_lengths`.
 
@@ -147,8 +147,8 @@ class ServingOptions:
         stated = f"--rate {rate:g}" if rate is not None else f"--requests {source}"
         if rate is not None or source != USUAL_REQUESTS:
             raise InputError(
-                f"{stated} states when requests arrive, and --max-rate searches for their rate. "
-                "Leave it out; --service, --prompt and --output state lengths."
+                f"{stated} states when requests arrive, and the highest rate is searched. Leave it "
+                "out; --service, --prompt and --output state lengths."
             )
         decoding = deployment.batching.slots * (deployment.pools.decode if deployment.pools else 1)
         enough = min(max(DRAWN, FILLS * decoding), MOST_OFFERED)

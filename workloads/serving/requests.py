@@ -324,3 +324,56 @@ def _tokens(table: pd.DataFrame, name: str, file: Path) -> IntArray:
         )
     tokens: IntArray = np.maximum(1, np.rint(values)).astype(np.int64)
     return tokens
+
+
+DRAWN = 2000
+"""Default number of requests of a Poisson process."""
+
+
+def requests_from(
+    text: str,
+    *,
+    count: int | None = None,
+    rate: float | None = None,
+    prompt: int | None = None,
+    output: int | None = None,
+    service: str | None = None,
+    seed: int = 0,
+) -> Requests:
+    """Return the requests that a text names, drawn or read from a log.
+
+    ``text``: ``poisson:RATE``, or the path of a log. ``count``: number of requests that are drawn,
+    or read from the beginning of a log. ``rate``: rate of arrivals for a log without times [1/s].
+    ``prompt, output``: tokens of drawn requests; ``output`` also for requests of a log that state
+    none. ``service``: service of a log of several, or service whose lengths are drawn.
+
+    Raises InputError for a word that does not apply to this source of requests, and for a log that
+    cannot be read.
+    """
+    per_s = drawn_rate(text)
+    if per_s is None:
+        if prompt is not None:
+            raise InputError(
+                f"--prompt {prompt} is for poisson:RATE; {text} states its prompts. Leave it out."
+            )
+        logged = read_requests(
+            text, service=service, rate_per_s=rate, output_tokens=output, seed=seed
+        )
+        return logged if count is None else logged.first(count)
+    if rate is not None:
+        raise InputError(f"--rate {rate:g} is for a log without times; write poisson:RATE.")
+    lengths = drawn_lengths(prompt, output, service)
+    return poisson(per_s, count or DRAWN, lengths, np.random.default_rng(seed))
+
+
+def drawn_lengths(
+    prompt: int | None = None, output: int | None = None, service: str | None = None
+) -> Lengths:
+    """Return the lengths of drawn requests: those of a trace, or stated ones."""
+    lengths = azure_lengths(service or "conv")
+    if prompt is None and output is None:
+        return lengths
+    return fixed_lengths(
+        round(lengths.prompt.mean()) if prompt is None else prompt,
+        round(lengths.output.mean()) if output is None else output,
+    )

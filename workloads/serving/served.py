@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from topologies.arrays import FloatArray
+from workloads.serving.capacity import Slo
+from workloads.serving.profile import Profile
 from workloads.serving.requests import Requests
 
 
@@ -45,3 +49,49 @@ class Served:
         later = self.requests.output - 1
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(later > 0, (self.end_s - self.first_token_s) / later, np.nan)
+
+
+def attained(served: Served, slo: Slo) -> npt.NDArray[np.bool_]:
+    """Return which requests kept both limits; a single token has no TPOT to miss."""
+    tpot = np.nan_to_num(served.tpot_s, nan=0.0)
+    return np.asarray((served.ttft_s <= slo.ttft_s) & (tpot <= slo.tpot_s))
+
+
+def latency(values: FloatArray, weights: FloatArray | None = None) -> dict[str, Any]:
+    """Percentiles, mean and count, NaN left out; null where nothing is left."""
+    kept = np.isfinite(values)
+    if not kept.any():
+        return {"p50": None, "p90": None, "p99": None, "mean": None, "n": 0}
+    seen = values[kept]
+    counts = np.ones(len(seen)) if weights is None else weights[kept]
+    order = np.argsort(seen)
+    reached = np.cumsum(counts[order]) / counts.sum()
+    levels = {
+        f"p{level}": float(seen[order][np.searchsorted(reached, level / 100 - 1e-12)])
+        for level in (50, 90, 99)
+    }
+    return {**levels, "mean": float(np.average(seen, weights=counts)), "n": int(counts.sum())}
+
+
+def serving_summary(served: Served, profile: Profile, slo: Slo) -> dict[str, Any]:
+    """Every headline number of a replica run, by its key in the command line's JSON."""
+    span = served.end_of_run_s - float(served.requests.arrival_s[0])
+    output = int(served.requests.output.sum())
+    good = int(attained(served, slo).sum())
+    return {
+        "requests": len(served.requests),
+        "ttft_s": latency(served.ttft_s),
+        "tpot_s": latency(served.tpot_s),
+        "itl_s": latency(served.gap_s, served.gap_count),
+        "tokens_per_s": output / span,
+        "prompt_tokens_per_s": int(served.requests.prompt.sum()) / span,
+        "requests_per_s": len(served.requests) / span,
+        "request_goodput_per_s": good / span,
+        "slo_attainment": good / len(served.requests),
+        "utilisation": served.busy_s / span,
+        "kv_peak_bytes": served.kv_peak_tokens * profile.kv_bytes_per_token,
+        "kv_budget_bytes": profile.kv_budget_bytes,
+        "weights_bytes": profile.weights_bytes,
+        "batch_mean": served.batch_mean,
+        "iterations": served.iterations,
+    }

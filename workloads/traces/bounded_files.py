@@ -10,17 +10,13 @@ from pathlib import Path
 from topologies.errors import InputError, file_fault
 from topologies.files.reading import open_regular
 
-LARGEST_BYTES = 2**28
-"""Largest trace that is read, after decompression [B]."""
+LARGEST_BYTES = 2**28  # largest trace that is read, after decompression [B]
 GZIP = b"\x1f\x8b"
 
 
 def read_bounded(path: Path, most_bytes: int = LARGEST_BYTES) -> bytes:
-    """Return the bytes of a file, decompressed if it is gzip.
-
-    Raises InputError for a file that cannot be read, is truncated or corrupt, or is larger than the
-    bound. No more than the bound is decompressed, so that a decompression bomb is refused too.
-    """
+    """Return the bytes of a file, decompressed if it is gzip."""
+    # No more than the bound is decompressed, so that a decompression bomb is refused too.
     try:
         with open(path, "rb", opener=open_regular) as raw:
             zipped = raw.read(2) == GZIP

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -14,7 +16,6 @@ from topologies.errors import InputError
 from topologies.units import PS_PER_US
 from workloads.traces import chakra_schema as schema
 from workloads.traces.bounded_files import read_bounded
-from workloads.traces.chakra_groups import groups_beside, groups_made
 from workloads.traces.cycles import in_order
 from workloads.traces.recording import (
     COLLECTIVE,
@@ -38,10 +39,8 @@ from workloads.traces.recording import (
 MOST_RANKS = 10**7
 LONGEST_US = 2**61 // PS_PER_US
 NUMBERED = re.compile(r"(?:^|[^0-9])(\d+)\.et(?:\.gz)?$")
-MOST_VARINT_SHIFT = 35
-"""Bits of the length of a message, beyond which a file is not protobuf."""
-DEVICE, HOST_LANE, NETWORK = 0, 1, 2
-"""Lanes of a rank: its chip, its host, its network."""
+MOST_VARINT_SHIFT = 35  # bits of the length of a message, beyond which a file is not protobuf
+DEVICE, HOST_LANE, NETWORK = 0, 1, 2  # lanes of a rank: its chip, its host, its network
 KIND = {
     schema.METADATA: NOTHING, schema.MEMORY_LOAD: MEMORY, schema.MEMORY_STORE: MEMORY,
     schema.COMPUTE: COMPUTE, schema.SEND: SEND, schema.RECEIVE: RECEIVE,
@@ -55,14 +54,7 @@ STANDS_FOR = {
 
 
 def read_chakra(paths: Sequence[Path]) -> Recording:
-    """Read the traces of all ranks.
-
-    ``paths``: one file for each rank, with its number before ``.et``; a single file needs no
-    number.
-
-    Raises InputError for broken protobuf, a missing rank, an unknown or repeated node, and an
-    impossible time. The message names file and node.
-    """
+    """Read the traces of all ranks: one file, or one each with its number before ``.et``."""
     by_rank = _ranks(paths)
     groups = groups_beside(paths)
     columns, versions = Columns(), set()
@@ -126,11 +118,9 @@ def _check_count(by_rank: Mapping[int, Path]) -> None:
 
 
 def _message_spans(content: bytes, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the first byte of each message and the byte after it.
-
-    Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
-    high bit in every byte but the last.
-    """
+    """Yield the first byte of each message and the byte after it."""
+    # Each message stands behind its length as a varint: seven bits a byte, the lowest first, and a
+    # high bit in every byte but the last.
     at, number = 0, 0
     while at < len(content):
         size = shift = 0
@@ -187,10 +177,8 @@ def _read(
 
 
 def _link(columns: Columns, first: int, path: Path, waits: Mapping[int, Sequence[int]]) -> None:
-    """Add the dependencies of the nodes from row ``first`` on, sorted so that each follows them.
-
-    ``waits`` has the numbers of the nodes that each node waits for.
-    """
+    """Add the dependencies of the nodes from row ``first`` on, sorted so that each follows them."""
+    # ``waits`` has the numbers of the nodes that each node waits for.
     place = {number: row for row, number in enumerate(waits)}
     for number, dependencies in waits.items():
         unknown = next((dependency for dependency in dependencies if dependency not in place), None)
@@ -278,10 +266,8 @@ def _peer(kind: int) -> str:
 
 
 def _lacks(stated: Mapping[str, Any], kind: int, duration_ps: int, where: str) -> bool:
-    """Return whether communication lacks an attribute that it is timed by, and keeps its time.
-
-    PyTorch's traces do not say which rank a message goes to.
-    """
+    """Return whether communication lacks an attribute that it is timed by, and keeps its time."""
+    # PyTorch's traces do not say which rank a message goes to.
     if kind == COLLECTIVE:
         barrier = stated.get("comm_type") == schema.COLLECTIVES.index("barrier")
         needed = "comm_type" if barrier else "comm_size"
@@ -322,3 +308,66 @@ def _collective(
     operation = OPERATIONS.index(timed) if timed in OPERATIONS else UNKNOWN
     group = str(stated.get("pg_name", "") or "")
     return {"operation": operation, "group": Group(group, groups.get(group, ()))}
+
+
+# Process groups of Chakra traces, from a file beside them or from the node that lists them.
+
+MADE = "process_group:init"
+"""Part of the name of the node in which PyTorch lists its process groups."""
+LONGEST_LIST = 2**22  # largest number of characters of a list of groups that is read
+Groups = dict[str, tuple[int, ...]]
+
+
+def groups_beside(paths: Sequence[Path]) -> Groups:
+    """Return the members of process groups from JSON files beside the traces, as ASTRA-sim does."""
+    groups: Groups = {}
+    for folder in sorted({path.parent for path in paths}):
+        for file in sorted(folder.glob("*.json"))[:8]:
+            try:
+                document = json.loads(read_bounded(file, 2**24))
+            except (ValueError, RecursionError, InputError) as mistake:
+                if "group" in file.name:
+                    why = " ".join(str(mistake).split())[:80]
+                    raise InputError(
+                        f"{file} is no JSON of process groups ({why}). Correct it, or take it "
+                        "out of the directory of the traces."
+                    ) from None
+                continue
+            if isinstance(document, dict):
+                groups |= _members(document.items())
+    return groups
+
+
+def groups_made(node: Any) -> Groups:
+    """Return the members of the process groups that a node lists, if it is PyTorch's list."""
+    text = node.inputs.values
+    if MADE not in node.name or not text or len(text) > LONGEST_LIST:
+        return {}
+    try:
+        stated = ast.literal_eval(text)
+        listed = json.loads(stated[0] if isinstance(stated, list | tuple) else stated)
+    except (ValueError, SyntaxError, TypeError, IndexError, MemoryError, RecursionError):
+        return {}
+    entries = (
+        [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    )
+    return _members((entry.get("pg_name", ""), _stated_ranks(entry)) for entry in entries)
+
+
+def _stated_ranks(group: Mapping[str, Any]) -> Any:
+    """Ranks of a group, which PyTorch leaves out of the group of all ranks."""
+    size = group.get("group_size", group.get("pg_size"))
+    stated = group.get("ranks")
+    if stated == [] and isinstance(size, int) and 0 < size <= 2**20:
+        return list(range(size))
+    return stated
+
+
+def _members(named: Any) -> Groups:
+    """Members by name of the groups whose list of ranks is sound."""
+    return {
+        str(name): tuple(ranks)
+        for name, ranks in named
+        if isinstance(ranks, list)
+        and all(type(rank) is int and 0 <= rank < 2**31 for rank in ranks)
+    }

@@ -49,13 +49,9 @@ def in_order(waits: Mapping[int, Sequence[int]]) -> list[int]:
 def check_acyclic(
     recording: Recording, src: IntArray, dst: IntArray, meets: Sequence[Sequence[int]]
 ) -> None:
-    """Refuse nodes that wait for each other, within a rank or across collectives.
-
-    ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
-    of joins. ``meets``: nodes of each join, in which the members of a collective meet.
-
-    Raises InputError with the nodes of one cycle.
-    """
+    """Refuse nodes that wait for each other, within a rank or across collectives."""
+    # ``src, dst`` (edges,): node ``dst`` waits for node ``src``. Numbers beyond the nodes are those
+    # of joins.
     size = len(recording) + len(meets)
     graph = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(size, size))
     count, part = connected_components(graph, connection="strong")

@@ -35,16 +35,12 @@ TALK = re.compile(
     r"(\w+):\s*(send|recv)\s+(\d+)b\s+(?:to|from)\s+(\d+)(?:\s+tag\s+(\d+))?(?:\s+(?:cpu|nic)\s+\d+)*"
 )
 OPERATION = re.compile(r":\s*(?:calc|send|recv)\b")
-NUMBER = re.compile(r"\b\d{18,}")
-"""Numbers of 18 digits and more, which no time, size or rank has."""
+NUMBER = re.compile(r"\b\d{18,}")  # numbers of 18 digits and more, which no time, size or rank has
 NEEDS = re.compile(r"(\w+)\s+i?requires\s+(\w+)")
 
 
 def read_goal(paths: Sequence[Path]) -> Recording:
-    """Read a GOAL schedule.
-
-    Raises InputError for a file that is no GOAL schedule. The message names file and line.
-    """
+    """Read a GOAL schedule."""
     if len(paths) != 1:
         raise InputError(f"{paths[0]}: a GOAL file holds all ranks. Give one file.")
     path = paths[0]

@@ -6,16 +6,25 @@ import json
 import re
 import zlib
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from topologies.errors import InputError
 from topologies.units import PS_PER_US
-from workloads.traces.kineto_hosts import HostCall, thread_of
-from workloads.traces.recording import COLLECTIVE, OPERATIONS, RECEIVE, SEND, UNKNOWN, Group
+from workloads.traces.recording import (
+    COLLECTIVE,
+    HOST,
+    OPERATIONS,
+    RECEIVE,
+    SEND,
+    UNKNOWN,
+    Columns,
+    Group,
+    Node,
+)
 
 KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
 KERNEL_NAME = re.compile(r"(?:nccl|rccl)\w*?kernel_(\w+)", re.IGNORECASE)
@@ -28,10 +37,8 @@ ELEMENT_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
     "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
-MOST_RANKS = 2**20
-"""Largest group; a larger number in a profile is not taken for a number of ranks."""
-LATEST_US = 10**18
-"""Latest time that is read [µs]."""
+MOST_RANKS = 2**20  # largest group; a larger number in a profile is not taken for a number of ranks
+LATEST_US = 10**18  # latest time that is read [µs]
 ROUNDED_US = 1
 """Time by which a profile in whole microseconds may end a call before a launch within it [µs]."""
 NAMES = (
@@ -40,29 +47,21 @@ NAMES = (
     ("scatter", "all-gather"), ("barrier", "all-reduce"), ("reduce", "broadcast"),
 )  # fmt: skip
 """Beginnings of names without separators, and the collective that is timed for each."""
-Facts = Mapping[str, Any]
-"""Arguments that the profiler recorded beside a call or a kernel."""
+Facts = Mapping[str, Any]  # arguments that the profiler recorded beside a call or a kernel
 
 
 @dataclass(frozen=True)
 class Communication:
-    """A collective or a message that a kernel carries.
+    """A collective or a message that a kernel carries."""
 
-    ``kind``: ``COLLECTIVE``, ``SEND`` or ``RECEIVE``.
-    ``size_bytes``: size as nccl-tests count it [B]; 0 if the profile states none.
-    ``operation``: number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded
-        time.
-    ``group``: ranks that take part in a collective; None if the profile does not say.
-    ``peer``: other rank of a message.
-    ``tag``: number of a message that differs between process groups.
-    """
-
-    kind: int
-    size_bytes: int
+    kind: int  # ``COLLECTIVE``, ``SEND`` or ``RECEIVE``
+    size_bytes: int  # size as nccl-tests count it [B]; 0 if the profile states none
+    # Number of a collective in ``OPERATIONS``; with ``UNKNOWN`` it keeps the recorded time
     operation: int = UNKNOWN
+    # Ranks that take part in a collective; None if the profile does not say.
     group: Group | None = None
-    peer: int = -1
-    tag: int = 0
+    peer: int = -1  # other rank of a message
+    tag: int = 0  # number of a message that differs between process groups
 
 
 @dataclass(frozen=True)
@@ -81,16 +80,10 @@ def communications(
     document: Mapping[str, Any],
     path: Path,
 ) -> dict[int, tuple[Communication, ...]]:
-    """Return the communications of each NCCL kernel, by its place in ``device``.
-
-    Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A kernel
-    that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel without any of
-    this keeps its recorded time.
-
-    ``complete``: all events of the profile that have a duration. ``device``: events of the device
-    among them. ``launches``: launches by correlation. ``document``: the whole profile, which may
-    list ranks and process groups. ``path``: file of the profile, for messages.
-    """
+    """Return the communications of each NCCL kernel, by its place in ``device``."""
+    # Sizes stand beside the kernel (PyTorch 2.2 and later) or in the call that launched it. A
+    # kernel that ends a group of calls (``batch_isend_irecv``) carries all of them. A kernel
+    # without any of this keeps its recorded time.
     groups, world = _groups(document), _world(document)
     kernels = {
         place: event
@@ -153,10 +146,8 @@ def _ranks(listed: Any) -> tuple[int, ...]:
 def _stated_calls(
     complete: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], list[StatedCall]]:
-    """Calls of each host thread that state communication, sorted by their start.
-
-    A call within another one adds its facts to the outer call's.
-    """
+    """Calls of each host thread that state communication, sorted by their start."""
+    # A call within another one adds its facts to the outer call's.
     calls: dict[tuple[str, str], list[StatedCall]] = defaultdict(list)
     for event in complete:
         name = str(event.get("name", ""))
@@ -190,11 +181,9 @@ def _calls_of_kernels(
     kernels: Mapping[int, Mapping[str, Any]],
     launches: Mapping[int, HostCall],
 ) -> dict[int, list[Facts]]:
-    """Facts of the calls that each kernel carries out, by the kernel's place.
-
-    They are those of the call that launched the kernel, or else of all calls on its thread since
-    the last launch, as NCCL launches a group of calls at the end of the group.
-    """
+    """Facts of the calls that each kernel carries out, by the kernel's place."""
+    # They are those of the call that launched the kernel, or else of all calls on its thread since
+    # the last launch, as NCCL launches a group of calls at the end of the group.
     launched: dict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for place, event in kernels.items():
         correlation = _args(event).get("correlation")
@@ -274,11 +263,9 @@ def _operation(name: str) -> str | None:
 
 
 def _size_bytes(facts: Facts, operation: str | None, ranks: int) -> int | None:
-    """Size as nccl-tests count it, the larger of input and output [B]; None if not stated.
-
-    Older calls state the shape of their input only. The output of an all-gather has one such input
-    from each rank.
-    """
+    """Size as nccl-tests count it, the larger of input and output [B]; None if not stated."""
+    # Older calls state the shape of their input only. The output of an all-gather has one such
+    # input from each rank.
     counts = [facts.get("In msg nelems"), facts.get("Out msg nelems")]
     stated = [count for count in counts if isinstance(count, int) and 0 <= count < 2**48]
     width = ELEMENT_BYTES.get(str(facts.get("dtype", "")).lower())
@@ -320,3 +307,149 @@ def _group(
         stride = max(1, stride) if isinstance(stride, int) else 1
         return Group(name, tuple(first + stride * place for place in range(size)))
     return Group(name or operation, tuple(range(world)))
+
+
+# Host threads in a PyTorch profile: chains of launches, and calls that wait for the chip.
+
+CALLS = ("cuda_runtime", "cuda_driver", "hip_runtime", "runtime")
+"""Categories of calls with which the host drives a chip."""
+WAITS = re.compile(r"(Device|Stream|Event)Synchronize|hipMemcpyWithStream|cudaMemcpy$|hipMemcpy$")
+"""Names of calls that return only after the chip has finished its work."""
+Event = Mapping[str, Any]
+Thread = tuple[str, str]  # process and thread of a call
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call of a host thread that drives the chip, from its start to its end [ps]."""
+
+    thread: Thread
+    start_ps: int
+    end_ps: int
+
+
+class LaunchedWork(Protocol):
+    """Work of the chip with its launch by a host thread."""
+
+    @property
+    def thread(self) -> Thread | None:
+        """Thread that launched the work; None if the profile has no launch."""
+
+    @property
+    def launched_ps(self) -> int:
+        """Time at which the work was launched [ps]."""
+
+    @property
+    def end_ps(self) -> int:
+        """End of the work [ps]."""
+
+
+def thread_of(event: Event) -> Thread:
+    """Return the process and thread of an event."""
+    return str(event.get("pid")), str(event.get("tid"))
+
+
+def host_calls(
+    complete: Sequence[Event], time_ps: Callable[[Event, str], int]
+) -> tuple[dict[int, HostCall], dict[Thread, list[HostCall]]]:
+    """Return launches by their correlation, and each thread's calls that wait for the chip."""
+    # ``time_ps``: function that returns an event's ``ts`` or ``dur`` [ps].
+    launches: dict[int, HostCall] = {}
+    waits: dict[Thread, list[HostCall]] = defaultdict(list)
+    for event in complete:
+        if str(event.get("cat", "")).lower() not in CALLS:
+            continue
+        args = event.get("args")
+        correlation = args.get("correlation") if isinstance(args, dict) else None
+        waiting = WAITS.search(str(event.get("name", "")))
+        if not waiting and not isinstance(correlation, int):
+            continue
+        start = time_ps(event, "ts")
+        call = HostCall(thread_of(event), start, start + time_ps(event, "dur"))
+        if isinstance(correlation, int):
+            launches[correlation] = call
+        if waiting:
+            waits[call.thread].append(call)
+    return launches, waits
+
+
+def add_launches(
+    columns: Columns,
+    rank: int,
+    works: Sequence[LaunchedWork],
+    blocked: Mapping[Thread, Sequence[Blocked]],
+    begin_ps: int,
+    start: int,
+) -> dict[int, int]:
+    """Add a node for each launch, and return the row of each work's launch."""
+    # The launches of a thread form a chain with the recorded time between them. The time for which
+    # the thread waited for the chip is left out, as it may be another one on another cluster.
+    by_thread: dict[Thread, list[int]] = defaultdict(list)
+    for number, work in enumerate(works):
+        if work.thread is not None:
+            by_thread[work.thread].append(number)
+    rows = {}
+    for lane, (thread, numbers) in enumerate(sorted(by_thread.items())):
+        numbers.sort(key=lambda number: works[number].launched_ps)
+        source, at = start, begin_ps
+        spans = deque(blocked.get(thread, ()))
+        for number in numbers:
+            launched = max(at, works[number].launched_ps)
+            waited = 0
+            while spans and spans[0].over_ps <= launched:
+                waited += max(0, spans[0].awaited_ps - max(at, spans.popleft().begun_ps))
+            row = columns.add(rank, lane, Node(HOST, "launch", number))
+            columns.link(source, row, max(0, launched - at - waited))
+            rows[number], source, at = row, row, launched
+    return rows
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A host call that waited for the chip."""
+
+    # begun_ps, over_ps: start and end of the call [ps]
+    begun_ps: int
+    over_ps: int
+    work: int  # number of the work that the call waited for
+    awaited_ps: int  # end of that work [ps]
+
+
+def blocked_calls(
+    works: Sequence[LaunchedWork], waits: Mapping[Thread, Sequence[HostCall]]
+) -> dict[Thread, list[Blocked]]:
+    """Return each thread's calls that waited, with the last work that ended during the call."""
+    ends = sorted(range(len(works)), key=lambda number: works[number].end_ps)
+    blocked: dict[Thread, list[Blocked]] = {}
+    for thread, calls in waits.items():
+        at, awaited = 0, -1
+        for call in sorted(calls, key=lambda call: (call.start_ps, call.end_ps)):
+            while at < len(ends) and works[ends[at]].end_ps <= call.end_ps:
+                awaited, at = ends[at], at + 1
+            if awaited >= 0 and works[awaited].end_ps > call.start_ps:
+                end = works[awaited].end_ps
+                waited = Blocked(call.start_ps, call.end_ps, awaited, end)
+                blocked.setdefault(thread, []).append(waited)
+    return blocked
+
+
+def resume_threads(
+    columns: Columns,
+    works: Sequence[LaunchedWork],
+    rows: Sequence[int],
+    blocked: Mapping[Thread, Sequence[Blocked]],
+    launch_rows: Mapping[int, int],
+) -> None:
+    """Let the first launch after a call that waited depend on the work that the call waited for."""
+    launches: dict[Thread | None, list[int]] = defaultdict(list)
+    for number in launch_rows:
+        launches[works[number].thread].append(number)
+    for thread, spans in blocked.items():
+        queue = sorted(launches.get(thread, ()), key=lambda number: works[number].launched_ps)
+        place = 0
+        for span in spans:
+            while place < len(queue) and works[queue[place]].launched_ps < span.over_ps:
+                place += 1
+            if place < len(queue):
+                lag = works[queue[place]].launched_ps - span.awaited_ps
+                columns.link(rows[span.work], launch_rows[queue[place]], max(0, lag))

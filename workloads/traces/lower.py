@@ -44,14 +44,11 @@ LANE_KINDS = {COMPUTE: "engine", MEMORY: "engine", HOST: "host", NOTHING: "engin
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A recording as a schedule.
+    """A recording as a schedule."""
 
-    ``schedule``: ops in the order of the nodes, then the joins in which collectives meet.
-    ``kept``: names of communications that keep their recorded time, as they state no size, with the
-        number of each.
-    """
-
-    schedule: Schedule
+    schedule: Schedule  # ops in the order of the nodes, then the joins in which collectives meet
+    # Names of communications that keep their recorded time, as they state no size, with the number
+    # of each
     kept: dict[str, int]
 
 
@@ -62,16 +59,9 @@ def lower(
     communication: str = "simulated",
     stretch: float = 1.0,
 ) -> Lowered:
-    """Return the schedule of a recording on a cluster.
-
-    ``recording``: recording with durations on the cluster's chips, see
-    :mod:`workloads.traces.scaling`. ``communication`` ("simulated", "recorded"): whether
-    communication takes its simulated time on the cluster, or the recorded one. ``stretch``: factor
-    on the simulated times of communication.
-
-    Raises InputError for fewer chips than ranks, collectives that do not match, messages without a
-    partner, and nodes that wait for each other.
-    """
+    """Return the schedule of a recording on a cluster."""
+    # ``communication`` ("simulated", "recorded"): whether communication takes its simulated time on
+    # the cluster, or the recorded one.
     _check_ranks(recording, cluster)
     check_acyclic(recording, recording.src, recording.dst, ())
     members = _members(recording, cluster)
@@ -111,10 +101,8 @@ def _check_ranks(recording: Recording, cluster: Cluster) -> None:
 
 
 def _members(recording: Recording, cluster: Cluster) -> list[IntArray]:
-    """Ranks of each group: those that it lists, else those that call it, else all ranks.
-
-    In the trace of a single rank, a group without a list has all chips of the cluster.
-    """
+    """Ranks of each group: those that it lists, else those that call it, else all ranks."""
+    # In the trace of a single rank, a group without a list has all chips of the cluster.
     ranks = recording.ranks
     all_ranks = ranks if len(ranks) > 1 else np.arange(cluster.chips)
     members = []
@@ -133,11 +121,9 @@ def _durations(
     communication: str,
     stretch: float,
 ) -> tuple[IntArray, dict[str, int]]:
-    """Time of every node [ps], and the names of communications that keep their recorded time.
-
-    A receive whose sender has no trace keeps its recorded time, which includes the wait for the
-    sender. Without a recorded time it takes as long as its message.
-    """
+    """Time of every node [ps], and the names of communications that keep their recorded time."""
+    # A receive whose sender has no trace keeps its recorded time, which includes the wait for the
+    # sender. Without a recorded time it takes as long as its message.
     duration = recording.duration_ps.copy()
     kept: dict[str, int] = defaultdict(int)
     receives = recording.kind == RECEIVE
@@ -236,11 +222,9 @@ def _labels(recording: Recording, meets: Sequence[Sequence[int]]) -> dict[str, I
 
 
 def collective_calls(recording: Recording) -> list[tuple[int, ...]]:
-    """Return the nodes of each call of a collective: the k-th of a group on each of its ranks.
-
-    A collective without a group is left to its rank alone, as its other members are unknown. Raises
-    InputError for members that call different collectives, or not equally often.
-    """
+    """Return the nodes of each call of a collective: the k-th of a group on each of its ranks."""
+    # A collective without a group is left to its rank alone, as its other members are unknown.
+    # Raises InputError for members that call different collectives, or not equally often.
     ranks = recording.ranks
     calls: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     grouped = (recording.kind == COLLECTIVE) & (recording.group >= 0)
@@ -303,11 +287,9 @@ def _check_alike(recording: Recording, nodes: Sequence[int]) -> None:
 
 
 def matched_messages(recording: Recording) -> tuple[IntArray, IntArray]:
-    """Return each send with its receive, int64 (messages,) both.
-
-    Messages between two ranks with the same tag are matched in order. Raises InputError for a send
-    or receive without a partner.
-    """
+    """Return each send with its receive, int64 (messages,) both."""
+    # Messages between two ranks with the same tag are matched in order. Raises InputError for a
+    # send or receive without a partner.
     waiting: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     present = set(recording.ranks.tolist())
     world = max(int(recording.facts.get("world", 0)), len(present))

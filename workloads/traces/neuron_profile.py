@@ -63,11 +63,7 @@ def _summaries(document: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def read_neuron_profile(paths: Sequence[Path]) -> Recording:
-    """Read summaries, one file for each rank.
-
-    Raises InputError for a file that is no summary, and for impossible times. The message names the
-    file.
-    """
+    """Read summaries, one file for each rank."""
     columns, files, recorded_s = Columns(), dict[int, str](), 0.0
     for rank, path in enumerate(paths):
         try:

@@ -13,71 +13,50 @@ from cluster_sim.schedule.table import Codes
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
-NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)
-"""Kinds of nodes."""
+NOTHING, COMPUTE, MEMORY, SEND, RECEIVE, COLLECTIVE, HOST = range(7)  # kinds of nodes
 KINDS = ("nothing", "compute", "memory", "send", "receive", "collective", "host")
 OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "unknown")
 """Collectives that can be timed; an unknown one keeps its recorded time."""
 UNKNOWN = OPERATIONS.index("unknown")
-MOST_NODES = 2_000_000
-"""Largest number of nodes that are read, of all ranks together."""
-LARGEST = 2**62
-"""Bound of every number of a node; no time, size or rank is as large."""
+MOST_NODES = 2_000_000  # largest number of nodes that are read, of all ranks together
+LARGEST = 2**62  # bound of every number of a node; no time, size or rank is as large
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate.
+    """Ranks that communicate."""
 
-    ``name``: name of the group in the trace.
-    ``ranks``: global ranks of the members; empty if the trace does not list them.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
+    name: str  # name of the group in the trace
+    ranks: tuple[int, ...]  # global ranks of the members; empty if the trace does not list them
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Work of all ranks as nodes, with the nodes that each of them waits for.
+    """Work of all ranks as nodes, with the nodes that each of them waits for."""
 
-    ``rank`` (nodes,): global rank of each node, ascending.
-    ``lane`` (nodes,): stream within the rank; nodes of a lane run one at a time.
-    ``kind`` (nodes,): kind of each node, as a number in ``KINDS``.
-    ``duration_ps`` (nodes,): recorded duration [ps]; 0 if the trace states none.
-    ``size_bytes`` (nodes,): bytes that a node communicates or moves [B]; 0 if not stated.
-    ``flops`` (nodes,): floating-point operations; 0 if not stated.
-    ``name``: name of each node.
-    ``operation`` (nodes,): number of a collective in ``OPERATIONS``.
-    ``group`` (nodes,): number of a collective's group in ``groups``; -1 for other nodes.
-    ``peer, tag`` (nodes,): other rank of a send or receive, and the tag that distinguishes
-        messages.
-    ``number`` (nodes,): number of the node in its file.
-    ``src, dst, lag_ps`` (edges,): node ``dst`` starts no sooner than ``lag_ps`` after the end of
-        node ``src``.
-    ``files``: file of each rank.
-    ``facts``: facts on the whole trace: ``format``, ``version``, ``world`` (ranks of the job; 0 if
-        not stated), ``chip`` (on which it was recorded; empty if not stated), ``iterations``,
-        ``recorded_s``.
-    """
-
-    rank: IntArray
-    lane: IntArray
-    kind: IntArray
-    duration_ps: IntArray
-    size_bytes: IntArray
-    flops: IntArray
-    name: Codes
-    operation: IntArray
-    group: IntArray
+    rank: IntArray  # (nodes,): global rank of each node, ascending
+    lane: IntArray  # (nodes,): stream within the rank; nodes of a lane run one at a time
+    kind: IntArray  # (nodes,): kind of each node, as a number in ``KINDS``
+    duration_ps: IntArray  # (nodes,): recorded duration [ps]; 0 if the trace states none
+    size_bytes: IntArray  # (nodes,): bytes that a node communicates or moves [B]; 0 if not stated
+    flops: IntArray  # (nodes,): floating-point operations; 0 if not stated
+    name: Codes  # name of each node
+    operation: IntArray  # (nodes,): number of a collective in ``OPERATIONS``
+    group: IntArray  # (nodes,): number of a collective's group in ``groups``; -1 for other nodes
+    # peer, tag: (nodes,): other rank of a send or receive, and the tag that distinguishes messages
     peer: IntArray
     tag: IntArray
-    number: IntArray
+    number: IntArray  # (nodes,): number of the node in its file
+    # src, dst, lag_ps: (edges,): node ``dst`` starts no sooner than ``lag_ps`` after the end of
+    # node ``src``
     src: IntArray
     dst: IntArray
     lag_ps: IntArray
     groups: tuple[Group, ...] = ()
-    files: Mapping[int, str] = field(default_factory=dict)
+    files: Mapping[int, str] = field(default_factory=dict)  # file of each rank
+    # Facts on the whole trace: ``format``, ``version``, ``world`` (ranks of the job; 0 if not
+    # stated), ``chip`` (on which it was recorded; empty if not stated), ``iterations``,
+    # ``recorded_s``
     facts: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -105,25 +84,17 @@ class Node(NamedTuple):
     """One entry of a trace.
 
     It is a tuple, as traces have millions of entries.
-
-    ``kind``: number of its kind in ``KINDS``.
-    ``number``: number of the node in its file.
-    ``duration_ps``: recorded duration [ps]; 0 if the trace states none.
-    ``size_bytes``: bytes that it communicates or moves [B]; 0 if not stated.
-    ``flops``: floating-point operations; 0 if not stated.
-    ``operation``: number of a collective in ``OPERATIONS``.
-    ``group``: ranks that take part in a collective.
-    ``peer, tag``: other rank of a send or receive, and the tag that distinguishes messages.
     """
 
-    kind: int
+    kind: int  # number of its kind in ``KINDS``
     name: str
-    number: int
-    duration_ps: int = 0
-    size_bytes: int = 0
-    flops: int = 0
-    operation: int = UNKNOWN
-    group: Group | None = None
+    number: int  # number of the node in its file
+    duration_ps: int = 0  # recorded duration [ps]; 0 if the trace states none
+    size_bytes: int = 0  # bytes that it communicates or moves [B]; 0 if not stated
+    flops: int = 0  # floating-point operations; 0 if not stated
+    operation: int = UNKNOWN  # number of a collective in ``OPERATIONS``
+    group: Group | None = None  # ranks that take part in a collective
+    # peer, tag: other rank of a send or receive, and the tag that distinguishes messages
     peer: int = -1
     tag: int = 0
 
@@ -147,10 +118,7 @@ class Columns:
         return len(self.cells) // self.WIDTH
 
     def add(self, rank: int, lane: int, node: Node) -> int:
-        """Add a node to a lane of a rank, and return its row.
-
-        Raises InputError for more nodes than are read, and for a number that does not fit a column.
-        """
+        """Add a node to a lane of a rank, and return its row."""
         row = len(self)
         if row >= MOST_NODES:
             raise InputError(too_many_nodes("the traces", MOST_NODES))

@@ -44,8 +44,7 @@ MOST_FILES = 100_000
 PARTS = ("compute", "memory", "exposed_communication", "host")
 PART_OF = {COMPUTE: 0, NOTHING: 0, MEMORY: 1, COLLECTIVE: 2, SEND: 2, RECEIVE: 2, HOST: 3}
 """Part of an iteration, as a number in ``PARTS``, that nodes of each kind count to."""
-LEVEL = 0.8
-"""Probability with which the interval should hold the measured time."""
+LEVEL = 0.8  # probability with which the interval should hold the measured time
 COMMUNICATION_SPREAD = 0.2
 """Relative error of simulated communication that the interval allows for (assumed)."""
 STEP_SPREAD = 0.02
@@ -110,11 +109,9 @@ class Replay:
 
     @property
     def breakdown_s(self) -> dict[str, float]:
-        """Time of each part of an iteration, mean over ranks [s]; sums to ``iteration_s``.
-
-        Each instant of a rank counts to the first part that is active, in the order compute,
-        memory, communication, host; an instant without any counts as waiting.
-        """
+        """Time of each part of an iteration, mean over ranks [s]; sums to ``iteration_s``."""
+        # Each instant of a rank counts to the first part that is active, in the order compute,
+        # memory, communication, host; an instant without any counts as waiting.
         ranks, group = np.unique(self.recording.rank, return_inverse=True)
         nodes = len(self.recording)
         part = np.array([PART_OF[kind] for kind in range(len(KINDS))])[self.recording.kind]
@@ -129,11 +126,7 @@ class Replay:
 
 
 def read_traces(paths: str | Path | Sequence[str | Path]) -> Recording:
-    """Read the traces of one job, from files or directories.
-
-    Raises InputError for files that are no traces, or that contradict themselves. The message names
-    file and node.
-    """
+    """Read the traces of one job, from files or directories."""
     several = [paths] if isinstance(paths, str | Path) else paths
     if not several:
         raise InputError("no trace is given. Pass a file, several files, or a directory.")

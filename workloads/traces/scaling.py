@@ -35,32 +35,22 @@ NODES = (COMPUTE, MEMORY)
 
 @dataclass(frozen=True)
 class Scaled:
-    """A recording with compute times on a cluster's chips, and their likely range.
+    """A recording with compute times on a cluster's chips, and their likely range."""
 
-    ``recording``: the recording with likely times.
-    ``fast, slow``: the recording with the more, and with the less favourable ratio for all kernels.
-    ``how`` ("recorded", "scaled").
-    ``source``: chip that it was recorded on; empty if unknown.
-    """
-
-    recording: Recording
+    recording: Recording  # the recording with likely times
+    # fast, slow: the recording with the more, and with the less favourable ratio for all kernels
     fast: Recording
     slow: Recording
-    how: str
-    source: str
+    how: str  # ("recorded", "scaled")
+    source: str  # chip that it was recorded on; empty if unknown
 
 
 def scaled(
     recording: Recording, cluster: Cluster, *, recorded_on: str = "", compute: str = "auto"
 ) -> Scaled:
-    """Return the compute times of a recording on the chips of a cluster.
-
-    ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
-    ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
-
-    Raises InputError for an unknown chip, and for times that cannot be computed without knowing a
-    chip.
-    """
+    """Return the compute times of a recording on the chips of a cluster."""
+    # ``recorded_on``: chip of the catalogue; by default the chip that the trace names. ``compute``
+    # ("auto", "recorded", "scaled"): ``auto`` scales if both chips are known and differ.
     catalogue = cluster.catalogue or shipped_catalogue()
     source = _source(recorded_on or _named(str(recording.facts.get("chip", ""))), catalogue)
     target = cluster.chip or ""

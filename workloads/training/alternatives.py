@@ -20,41 +20,25 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.registry import DEFAULT, schedule_of_chunks
 from workloads.training.usual_plan import fits
 
-Times = Callable[[ParallelPlan], float]
-"""Function that returns the time of a step of a plan [s]."""
+Times = Callable[[ParallelPlan], float]  # function that returns the time of a step of a plan [s]
 
 
 class Alternative(NamedTuple):
-    """Another value of a field that nobody stated.
+    """Another value of a field that nobody stated."""
 
-    ``field``: field of the plan.
-    ``value``: its other value.
-    ``ratio``: time of a step with it, over that of the plan as completed.
-    """
-
-    field: str
-    value: Any
-    ratio: float
+    field: str  # field of the plan
+    value: Any  # its other value
+    ratio: float  # time of a step with it, over that of the plan as completed
 
 
 def alternatives(
     plan: ParallelPlan, model: Model, cluster: Cluster, times: Times
 ) -> tuple[Alternative, ...]:
-    """Return the plausible values of each field that nobody stated, with their times.
-
-    One field is changed at a time. A value that the plan refuses, or with which it does not fit in
-    memory, is not plausible.
-
-    Parameters
-    ----------
-    plan : ParallelPlan
-        Its ``assumed`` fields are varied.
-    model : Model
-    cluster : Cluster
-        Cluster without the numbers of the plan's framework, as other frameworks have their own.
-    times : function of a plan
-        Called for the plan itself as well, so that all ratios are of one level of detail.
-    """
+    """Return the plausible values of each field that nobody stated, with their times."""
+    # One field is changed at a time. A value that the plan refuses, or with which it does not fit
+    # in memory, is not plausible. The cluster is that without the numbers of the plan's framework,
+    # as others have their own. ``times`` is called for the plan itself too, so that all are of one
+    # level of detail.
     if not plan.assumed:
         return ()
     others, seconds = [], times(plan)
@@ -74,14 +58,8 @@ def alternatives(
 
 
 def hull(others: Sequence[Alternative]) -> tuple[float, float]:
-    """Return the least and the greatest ratio that all fields together leave open.
-
-    Effects of different fields multiply: a recomputed layer is longer under either framework.
-
-    >>> both = [Alternative("recompute", "full", 1.3), Alternative("framework", "fsdp", 1.1)]
-    >>> [round(end, 2) for end in hull([*both, Alternative("overlap", "all", 0.9)])]
-    [0.9, 1.43]
-    """
+    """Return the least and the greatest ratio that all fields together leave open."""
+    # Effects of different fields multiply: a recomputed layer is longer under either framework.
     least = most = 1.0
     for name in {other.field for other in others}:
         ratios = [1.0, *(other.ratio for other in others if other.field == name)]

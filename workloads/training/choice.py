@@ -22,33 +22,24 @@ BATCH_TOKENS = 64_000_000
 
 
 class RunnerUp(NamedTuple):
-    """Plan that comes after the best one.
-
-    ``ratio``: its estimated time over that of the best plan.
-    ``tied``: whether the ratio is within the error of a ratio of two predictions.
-    """
+    """Plan that comes after the best one."""
 
     plan: ParallelPlan
-    ratio: float
-    tied: bool
+    ratio: float  # its estimated time over that of the best plan
+    tied: bool  # whether the ratio is within the error of a ratio of two predictions
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Outcome of a search for a plan.
+    """Outcome of a search for a plan."""
 
-    ``considered``: plans that divide model, batch and cluster.
-    ``best``: plan with the shortest estimated step among those that fit in memory.
-    ``others``: the next best plans.
-    ``stated``: fields of a plan that were stated, and so are the same in all plans.
-    ``default_ratio``: estimated time of the data-parallel plan that the step has, over that of the
-        best; None where the step has the best plan.
-    """
-
-    considered: int
-    best: ParallelPlan
-    others: tuple[RunnerUp, ...]
+    considered: int  # plans that divide model, batch and cluster
+    best: ParallelPlan  # plan with the shortest estimated step among those that fit in memory
+    others: tuple[RunnerUp, ...]  # the next best plans
+    # Fields of a plan that were stated, and so are the same in all plans
     stated: Collection[str] = ()
+    # Estimated time of the data-parallel plan that the step has, over that of the best; None where
+    # the step has the best plan.
     default_ratio: float | None = None
 
 
@@ -60,11 +51,9 @@ def is_open(stated: Mapping[str, Any]) -> bool:
 def tied(
     model: Model, cluster: Cluster, best: ParallelPlan, other: ParallelPlan, ratio: float
 ) -> bool:
-    """Return whether a plan's time over that of the best is within the error of a ratio.
-
-    Plans of one search share the errors of machine, model and kernels, so their ratio is more
-    certain than either time.
-    """
+    """Return whether a plan's time over that of the best is within the error of a ratio."""
+    # Plans of one search share the errors of machine, model and kernels, so their ratio is more
+    # certain than either time.
     one, two = (
         training_features(model, plan, cluster, framework_of(plan, cluster).name)
         for plan in (best, other)
@@ -73,11 +62,7 @@ def tied(
 
 
 def describe(plan: ParallelPlan) -> str:
-    """Describe a plan in one line, without fields that have no influence on it.
-
-    >>> describe(ParallelPlan(tp=8, dp=2, global_batch=4, recompute="full"))
-    'tp 8, pp 1, dp 2, microbatch 1, zero 1, sequence parallel, recompute full'
-    """
+    """Describe a plan in one line, without fields that have no influence on it."""
     words = [f"tp {plan.tp}", f"pp {plan.pp}", f"dp {plan.dp}"]
     words += [f"{name} {getattr(plan, name)}" for name in ("cp", "ep", "vpp") if _above(plan, name)]
     words.append(f"microbatch {plan.microbatch}")

@@ -18,37 +18,30 @@ LEVELS = ("auto", "chunk", "flow", "collective", "rank-vector")
 
 @dataclass(frozen=True, eq=False)
 class Detail:
-    """Detail of a simulated step, and what disturbs it.
+    """Detail of a simulated step, and what disturbs it."""
 
-    ``level`` ("auto", "chunk", "flow", "collective", "rank-vector"): unit in which communication is
-        simulated. ``collective`` runs each collective as one op; ``chunk`` writes out its messages
-        for all ranks; ``flow`` does so and lets messages share the bandwidth of links;
-        ``rank-vector`` keeps no trace, only the times of all ranks. ``auto`` takes the rank vector
-        when more than 1,024 different ranks are run and no fault strikes, else ``collective``.
-    ``engine`` ("fast", "reference"): the compiled engine, or the one in SimPy, which is slower and
-        equal to the picosecond.
-    ``folded``: simulate ranks that do the same once. The times are the same either way.
-    ``iterations``: optimizer steps in a row, which overlap where the plan lets them.
-    ``faults``: resources that slow down or die; the ranks that they strike are not folded.
-    ``disturbed``: jitter and stragglers. With jitter every rank is simulated; stragglers are not
-        folded.
-    ``chips`` (chips of the plan,): chip that holds the first ranks, the chip that holds the next,
-        and so on; ascending by default.
-    ``allow_oversized``: run a plan that does not fit in memory.
-    ``partial``: allow a plan that leaves chips of the cluster idle.
-    ``trace``: keep the start and end of every op. Without them, ``auto`` takes the rank vector
-        wherever it gives the times of the compiled engine sooner.
-    """
-
+    # ("auto", "chunk", "flow", "collective", "rank-vector"): unit in which communication is
+    # simulated. ``collective`` runs each collective as one op; ``chunk`` writes out its messages
+    # for all ranks; ``flow`` does so and lets messages share the bandwidth of links;
+    # ``rank-vector`` keeps no trace, only the times of all ranks. ``auto`` takes the rank vector
+    # when more than 1,024 different ranks are run and no fault strikes, else ``collective``
     level: str = "auto"
+    # ("fast", "reference"): the compiled engine, or the one in SimPy, which is slower and equal to
+    # the picosecond
     engine: str = "fast"
-    folded: bool = True
-    iterations: int = 1
+    folded: bool = True  # simulate ranks that do the same once. The times are the same either way.
+    iterations: int = 1  # optimizer steps in a row, which overlap where the plan lets them
+    # Resources that slow down or die; the ranks that they strike are not folded
     faults: Sequence[Fault] = ()
+    # Jitter and stragglers. With jitter every rank is simulated; stragglers are not folded.
     disturbed: Disturbance | None = None
+    # (chips of the plan,): chip that holds the first ranks, the chip that holds the next, and so
+    # on; ascending by default
     chips: npt.ArrayLike | None = None
-    allow_oversized: bool = False
-    partial: bool = False
+    allow_oversized: bool = False  # run a plan that does not fit in memory
+    partial: bool = False  # allow a plan that leaves chips of the cluster idle
+    # Keep the start and end of every op. Without them, ``auto`` takes the rank vector wherever it
+    # gives the times of the compiled engine sooner.
     trace: bool = True
 
     def __post_init__(self) -> None:
@@ -65,8 +58,7 @@ class Detail:
             )
 
 
-MOST_ITERATIONS = 1000
-"""Largest number of optimizer steps in a row."""
+MOST_ITERATIONS = 1000  # largest number of optimizer steps in a row
 
 
 class DetailFields(TypedDict, total=False):

@@ -94,10 +94,7 @@ def inputs(run: Iteration) -> pd.DataFrame:
 
 
 def input_table(run: Iteration) -> Table:
-    """Return the catalogue's numbers behind the times, each with its value, grade and source.
-
-    Returns ``part``, ``quantity``, ``value`` as written, ``grade``, ``source``, ``note``.
-    """
+    """Return the catalogue's numbers behind the times, each with its value, grade and source."""
     catalogue: Catalogue = run.cluster.catalogue or shipped_catalogue()
     chip = run.cluster.chip
     wanted = [(chip, name) for name in catalogue.quantities(chip) if name in _CHIP]
@@ -121,11 +118,9 @@ def input_table(run: Iteration) -> Table:
 
 
 def _read_for(chip: str, catalogue: Catalogue, part: str) -> list[str]:
-    """Quantities of a part that hold for a chip.
-
-    A quantity whose name ends with a chip, such as ``scheduling_trn2``, is read for that chip alone
-    and replaces the general one, ``scheduling``.
-    """
+    """Quantities of a part that hold for a chip."""
+    # A quantity whose name ends with a chip, such as ``scheduling_trn2``, is read for that chip
+    # alone and replaces the general one, ``scheduling``.
     names = catalogue.quantities(part)
     chips = [other for other in catalogue.parts() if catalogue.has(other, "family")]
     other_chips = tuple(f"_{other}" for other in chips if other != chip)

@@ -44,16 +44,15 @@ from workloads.training.program.breakdown import (
     hidden_and_exposed,
     overlapped_s,
 )
-from workloads.training.program.by_value import ByValue
 from workloads.training.program.fold import affected_ranks, equal_ranks, fold, keep
 from workloads.training.program.program import Program, program
 from workloads.training.program.provenance import provenance
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.shared_parts import ByValue, SharedParts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from cluster_sim.analysis.category_times import CategoryTimes
+    from cluster_sim.analysis.stretches import CategoryTimes
     from workloads.confidence.interval import Interval
     from workloads.training.choice import Choice
 
@@ -373,21 +372,17 @@ def _build(
 
 
 def _folded(whole: Program, apart: IntArray, detail: Detail, structures: ByValue | None) -> Program:
-    """Return the folded program, or the whole one where the rank vector is to follow stragglers.
-
-    The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
-    """
+    """Return the folded program, or the whole one where the rank vector is to follow stragglers."""
+    # The rank vector follows disturbed ranks one by one, and ``auto`` hands it what stays large.
     folded = fold(whole, apart, structures)
     large = detail.level == "auto" and automatic(folded, detail.faults) == "rank-vector"
     return whole if detail.disturbed and large else folded
 
 
 def recomputed_flops(model: Model, plan: ParallelPlan) -> float:
-    """Recomputed FLOPs of the backward pass for one token.
-
-    Scores that the fused attention kernel computes again are part of that kernel's time whatever
-    the plan says, so they are not counted.
-    """
+    """Recomputed FLOPs of the backward pass for one token."""
+    # Scores that the fused attention kernel computes again are part of that kernel's time whatever
+    # the plan says, so they are not counted.
     if plan.recompute == "full":
         layers = forward_flops(model, plan.seq) - 2 * model.vocab * model.hidden
         return layers * -(-model.layers // plan.recompute_every) / model.layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,12 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.frameworks.framework import Framework, framework, framework_text
+from workloads.training.frameworks.framework import (
+    Framework,
+    framework,
+    framework_of,
+    framework_text,
+)
 from workloads.training.memory.memory import worst
 from workloads.training.plan.checks import check_ranks, filling_dp
 from workloads.training.plan.fields import check_field
@@ -26,8 +31,7 @@ from workloads.training.plan.schedules.registry import (
 
 DEFAULT_SEQ = 4096
 """Tokens of a sequence where none are stated; less for a model with fewer positions."""
-DEFAULT_MICROBATCHES = 16
-"""Microbatches of a replica where no global batch is stated."""
+DEFAULT_MICROBATCHES = 16  # microbatches of a replica where no global batch is stated
 
 
 def complete(
@@ -38,15 +42,8 @@ def complete(
     lnc: int | None = None,
     chips: int | None = None,
 ) -> ParallelPlan:
-    """Return a plan with the framework's usual values for the fields that are not stated.
-
-    ``stated``: fields of :class:`ParallelPlan`; None counts as not stated. ``cluster``: cluster
-    that the data-parallel degree fills. ``lnc``: physical cores of a logical core of Trainium,
-    which says how many ranks a chip has. ``chips``: chips that the data-parallel degree fills,
-    where that is not the whole cluster.
-
-    Raises InputError.
-    """
+    """Return a plan with the framework's usual values for the fields that are not stated."""
+    # ``stated``: fields of :class:`ParallelPlan`; None counts as not stated.
     named = {name: value for name, value in stated.items() if value not in (None, "")}
     plan_fields = {name: field_value(name, value) for name, value in named.items()}
     text = framework_text(plan_fields.get("framework", ""), cluster, plan_fields)
@@ -79,14 +76,44 @@ def complete(
     plan = ParallelPlan(**plan_fields, assumed=assumed)
     if framework_text(plan.framework, cluster, vars(plan)) != text:
         plan = replace(plan, framework=text)  # it followed from what was left open
-    return _with_room(plan, model, stack.on(cluster, model))
+    on_stack = stack.on(cluster, model)
+    plan = _with_room(plan, model, on_stack)
+    if model.experts is None and DIVIDING & set(named) and not fits(model, plan, on_stack):
+        for savings in _savings(plan):
+            try:
+                roomy = complete({**named, **savings}, model, cluster, lnc=lnc, chips=chips)
+            except InputError:
+                continue
+            if fits(model, roomy, framework_of(roomy, cluster).on(cluster, model)):
+                return replace(roomy, assumed=(*roomy.assumed, *savings))
+    return plan
+
+
+DIVIDING = frozenset({"tp", "pp", "dp", "cp", "zero"})
+"""Fields that divide a model. Who states none of them leaves the plan to a search."""
+
+
+def _savings(plan: ParallelPlan) -> Iterator[dict[str, Any]]:
+    """Yield values, of fields that nobody stated, that need less memory, ascending by their cost.
+
+    A published plan did fit. Models with experts are left out, as their frameworks compute single
+    modules again, which costs far less than whole layers.
+    """
+    open_fields, sharding = set(plan.assumed), {}
+    if "zero" in open_fields and plan.tp == plan.pp == 1 and plan.zero < SHARDED and plan.dp > 1:
+        sharding = {"zero": SHARDED}
+        yield sharding
+    if "recompute" in open_fields and not plan.lora_rank:
+        yield from ({**sharding, "recompute": name} for name in ("selective", "full"))
+
+
+SHARDED = 3
+"""ZeRO stage under which parameters are sharded."""
 
 
 def _with_room(plan: ParallelPlan, model: Model, cluster: Cluster) -> ParallelPlan:
-    """Return a plan with one chunk a stage where only the chunks that nobody stated do not fit.
-
-    Chunks hold more microbatches at once; who lacks the memory for them does without.
-    """
+    """Return a plan with one chunk a stage where only the chunks that nobody stated do not fit."""
+    # Chunks hold more microbatches at once; who lacks the memory for them does without.
     if plan.vpp == 1 or not {"vpp", "schedule"} <= set(plan.assumed):
         return plan
     whole = replace(plan, vpp=1, schedule=DEFAULT)
@@ -110,11 +137,9 @@ plans of plain 1F1B stay below (GPT-NeoX 9 %, BLOOM 9 %, MT-NLG 14 to 21 %, Falc
 def usual_chunks(
     plan_fields: Mapping[str, Any], model: Model, chips: int, stack: Framework
 ) -> dict[str, Any]:
-    """Return ``vpp`` and ``schedule`` of a pipeline where one or both are not stated.
-
-    A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
-    where the bubble of one chunk a stage would be long on many chips.
-    """
+    """Return ``vpp`` and ``schedule`` of a pipeline where one or both are not stated."""
+    # A framework that interleaves does so with experts, for which Megatron-Core's guide asks, and
+    # where the bubble of one chunk a stage would be long on many chips.
     pp, vpp, schedule = (plan_fields.get(name) for name in ("pp", "vpp", "schedule"))
     if (pp or 1) == 1 or (vpp and schedule):
         return {}
@@ -166,10 +191,8 @@ def _size(plan_fields: Mapping[str, Any], name: str) -> int:
 def _set_ranks_per_chip(
     plan_fields: dict[str, Any], cluster: Cluster, lnc: int | None, room: int
 ) -> None:
-    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes.
-
-    Stated degrees of more ranks than chips are taken to run one rank on each logical core.
-    """
+    """Set the ranks of a chip where they are not stated, and refuse others than ``lnc`` makes."""
+    # Stated degrees of more ranks than chips are taken to run one rank on each logical core.
     default_ranks = ranks_per_chip(cluster, lnc)
     if lnc is None and "ranks_per_chip" not in plan_fields and cluster.catalogue:
         stated = math.prod(_size(plan_fields, name) for name in ("tp", "pp", "cp", "dp"))
@@ -191,20 +214,9 @@ def _set_ranks_per_chip(
 
 
 def ranks_per_chip(cluster: Cluster, lnc: int | None = None) -> int:
-    """Ranks of a chip.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    lnc : int, optional
-        Physical cores of a logical core. Without it a chip has one rank, or as many as its
-        catalogue's only row says: two on Trainium1, whose cores cannot be joined.
-
-    Raises
-    ------
-    InputError
-        For another chip than Trainium, or cores that ``lnc`` does not divide.
-    """
+    """Ranks of a chip, of whose logical cores each has ``lnc`` physical ones."""
+    # Without ``lnc`` it is one, or as many as the catalogue's only row of the chip says: two on
+    # Trainium1, whose cores cannot be joined.
     catalogue, chip = cluster.catalogue, cluster.chip
     if catalogue is None or not chip:
         return 1

@@ -105,10 +105,9 @@ def suits_every_group(call: CollectiveCall) -> bool:
 def each_byte_arrives_once(call: CollectiveCall, costs: CommunicationCosts) -> Fraction:
     """Count the accesses if every rank receives each byte that it lacks once, and nothing else.
 
-    The vendor states the accesses for a chunk between two ranks, in rings and in pairs of ranks
-    that share what one of them received (:mod:`cluster_sim.hardware.communication_costs`).
-    This holds for rings, halving and doubling, meshes, stages along axes, chains and trees of a
-    broadcast, and direct all-to-alls. A permute moves a whole buffer to each rank.
+    The vendor states the accesses for a chunk between two ranks
+    (:mod:`cluster_sim.hardware.communication_costs`). This holds for rings, halving and doubling,
+    meshes, stages along axes, chains and trees of a broadcast, and direct all-to-alls.
     """
     ranks = call.ranks
     if ranks == 1:
@@ -145,10 +144,8 @@ def fewest_accesses(call: CollectiveCall, costs: CommunicationCosts) -> Fraction
     return each_byte_arrives_once(call, costs)
 
 
-MOST_SLICES = 16
-"""Most slices of a collective in stages; the ops of its schedule grow with them."""
-MOST_BROADCAST_SLICES = 1024
-"""Most slices of a broadcast along a chain."""
+MOST_SLICES = 16  # most slices of a collective in stages; the ops of its schedule grow with them
+MOST_BROADCAST_SLICES = 1024  # most slices of a broadcast along a chain
 
 
 def stage_slices(call: CollectiveCall, costs: CommunicationCosts) -> int:

@@ -33,9 +33,8 @@ from topologies.shapes.links import coordinates
 def direct(group: Group, size_bytes: int | IntArray) -> Messages:
     """Write one message from each rank to each other, in rounds (see :func:`_pairs`).
 
-    ``size_bytes`` (ranks, ranks): whole buffer of one rank, its own part included, as in
-    nccl-tests; or the bytes that each rank has for each other, where pairs with 0 send no message
-    [B].
+    ``size_bytes``: whole buffer of one rank, its own part included, as in nccl-tests; or the bytes
+    that each rank has for each other, (ranks, ranks), where pairs with 0 send no message [B].
     """
     src, dst, step, size = _sized_pairs(group, size_bytes)
     chunks = Chunks.table(size, src, dst)
@@ -54,11 +53,7 @@ def direct(group: Group, size_bytes: int | IntArray) -> Messages:
 
 
 def dimension_ordered(group: Group, box: Box, size_bytes: int | IntArray) -> Messages:
-    """Write messages that travel axis by axis, hop by hop, without a barrier between the axes.
-
-    ``group``: group of one rank a chip. ``box``: box that the group fills. ``size_bytes`` (ranks,
-    ranks): as in :func:`direct` [B].
-    """
+    """Write messages that travel axis by axis, hop by hop, on a box of one rank a chip."""
     src, dst, step, whole = _sized_pairs(group, size_bytes)
     if not len(src):
         return no_messages(Chunks.table([], src, dst), group.ranks)
@@ -95,8 +90,7 @@ def _routed(
 ) -> Messages:
     """Write messages over routes of their own, those with the most hops first.
 
-    ``src, dst, step`` (pairs,): source, destination and round of each pair of ranks. ``pair, size``
-    (messages,): pair and bytes of each message, in the order of the routes in ``legs``.
+    ``src, dst, step`` (pairs,); ``pair, size`` (messages,), in the order of the routes in ``legs``.
     """
     hops = np.concatenate([leg.hops for leg in legs])
     begin = np.cumsum(hops) - hops
@@ -133,9 +127,9 @@ def _tied(group: Group, src: IntArray, dst: IntArray) -> BoolArray:
 def _pairs(group: Group) -> tuple[IntArray, IntArray, IntArray]:
     """Return source, destination and round of all pairs of different ranks, round by round.
 
-    In a round all ranks send the same number of domains on and, inside the domain, the same number
-    of places on. So no two ranks send to the same rank, even where messages within domains do not
-    wait for those between domains.
+    In a round all ranks send the same number of domains and of places inside the domain on. So no
+    two send to the same rank, even where messages within domains do not wait for those between
+    domains.
     """
     ranks, table = group.ranks, rank_table(group)
     places = np.arange(ranks)[None, :] if table is None else table

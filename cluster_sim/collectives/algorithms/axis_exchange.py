@@ -25,11 +25,9 @@ exchange can be proven; beyond, a message is a single chunk."""
 def axis_exchange(
     group: Group, filled: Box, size_bytes: int, orders: Sequence[list[int]] | None = None
 ) -> Messages:
-    """Write an all-to-all axis by axis on the box that a group fills.
+    """Write an all-to-all axis by axis on the box that a group of one rank a chip fills.
 
-    ``group``: group of one rank a chip. ``filled``: box that the group fills. ``size_bytes``: whole
-    buffer of one rank [B]. ``orders``: orders of the axes among which the payload is divided; by
-    default all cyclic ones.
+    ``orders``: orders of the axes among which the payload is divided; by default all cyclic ones.
     """
     ranks, axes = group.ranks, len(filled.sizes)
     if ranks == 1:
@@ -45,18 +43,12 @@ def axis_exchange(
 
 @dataclass(frozen=True, eq=False)
 class _Stage:
-    """A stage of one order of axes: the messages along an axis, or the joins before them.
+    """A stage of one order of axes: the messages along an axis, or the joins before them."""
 
-    ``order``: axes in the order in which data travels along them.
-    ``done``: number of axes of that order along which the data has travelled before.
-    ``share`` (ranks,): bytes that each rank has for each other rank in this order [B].
-    ``join``: whether the stage is of joins, which wait and move nothing.
-    """
-
-    order: list[int]
-    done: int
-    share: IntArray
-    join: bool = False
+    order: list[int]  # axes in the order in which data travels along them
+    done: int  # axes of that order along which the data has travelled before
+    share: IntArray  # (ranks,): bytes that each rank has for each other rank in this order [B]
+    join: bool = False  # joins wait and move nothing
 
     @property
     def axes_before(self) -> list[int]:
@@ -132,11 +124,7 @@ class _Plan:
         channel: IntArray,
         ends: tuple[IntArray, IntArray],
     ) -> None:
-        """Add the messages of a stage.
-
-        ``edges`` (messages, edges of each): messages that wait for each. ``channel`` (messages,).
-        ``ends`` (messages, axes): coordinates of the sending and of the receiving rank.
-        """
+        """Add messages between ``ends`` (coordinates), with the rows that wait for each."""
         if self.listed:
             ids = self._pairs(*ends, stage)
             self.content.append(np.ravel(ids + self.orders * self.ranks**2))
@@ -160,7 +148,7 @@ class _Plan:
         """Return the chunks in each message, numbered ``origin * ranks + destination``, ascending.
 
         The origin may be anywhere along the axes travelled before, the destination along those
-        after; on the other axes they agree with sender and receiver.
+        after.
         """
         origins = self._along(src, stage.axes_before)[:, :, None]
         destinations = self._along(dst, stage.axes_after)[:, None, :]

@@ -23,8 +23,7 @@ Colours = list[list[int]]
 """Permutations of the chips, each as the list of the next chip of every chip. Together they colour
 the arcs of the box, so that no arc is in two of them more often than its capacity allows."""
 
-BLOCK = 1000
-"""Random moves drawn at once."""
+BLOCK = 1000  # random moves drawn at once
 COURAGE = 0.02
 """Probability of a move without gain in cycles; it halves with each cycle that a move adds."""
 
@@ -47,10 +46,7 @@ class Grid:
 
 
 def steps(grid: Grid) -> Colours:
-    """Return all arcs of a box as permutations, one for each axis, direction and unit of capacity.
-
-    An axis that does not wrap must be a line of two chips.
-    """
+    """Return all arcs as permutations, one for each axis, direction and unit of capacity."""
     chips = np.arange(grid.chips).reshape(grid.sizes)
     colours: Colours = []
     for axis, (size, wrap, units) in enumerate(
@@ -155,10 +151,7 @@ Factor = list[list[int]]
 
 
 def _factors(grid: Grid) -> list[Factor] | None:
-    """Return the cables of a box as factors, one for each axis and pair of directions; or None.
-
-    There are none where a line has an odd number of units, since a ring along it takes two.
-    """
+    """Return the cables as factors; None where a line has an odd number: a ring takes two."""
     chips = np.arange(grid.chips).reshape(grid.sizes)
     factors: list[Factor] = []
     for axis, (size, wrap, units) in enumerate(
@@ -204,10 +197,7 @@ def _directed(factor: Factor) -> list[int]:
 def _square(
     first: Factor, second: Factor, p: int, side: int, way: int
 ) -> tuple[int, int, int, int] | None:
-    """Find chips p, q, s, r whose cables p-q and s-r are in one factor, q-s and r-p in the other.
-
-    ``side`` chooses q among the neighbours of p in the first factor, ``way`` r in the second.
-    """
+    """Find chips whose cables p-q and s-r are in one factor, q-s and r-p in the other."""
     q = first[p][side]
     r = second[p][way]
     if q == r:

@@ -24,8 +24,7 @@ from topologies.files import kept_files
 from topologies.files.reading import csv_rows
 from topologies.shapes.basic import FullMesh
 
-LARGEST_UNIT = 4
-"""Largest ratio of the rates of two axes; larger ones are treated as this one."""
+LARGEST_UNIT = 4  # largest ratio of the rates of two axes; larger ones are treated as this one
 THREE_CABLES = 3
 """Cables of a chip of which a cycle uses two, and no second cycle can use the third."""
 SEARCH_LIMIT = 4096
@@ -34,14 +33,10 @@ SEARCH_LIMIT = 4096
 
 @dataclass(frozen=True, eq=False)
 class Cycles:
-    """Directed cycles through the same ranks.
+    """Directed cycles through the same ranks."""
 
-    ``order`` (cycles, ranks): ranks in the order of visiting.
-    ``weight`` (cycles,): weight by which the payload is divided among the cycles.
-    """
-
-    order: IntArray
-    weight: IntArray
+    order: IntArray  # (cycles, ranks): ranks in the order of visiting
+    weight: IntArray  # (cycles,): by which the payload is divided among the cycles
 
     @property
     def both_ways(self) -> Cycles:
@@ -61,10 +56,7 @@ def cycles(order: IntArray, weight: IntArray | int = 1) -> Cycles:
 
 
 def one_ring(group: Group) -> Cycles:
-    """Return the ring of a group, fitted to the fabric if its order allows, else in this order.
-
-    Of the cycles that fit a box it takes the one with the fewest steps along slow axes.
-    """
+    """Return the ring of a group: of the cycles of its box, that with fewest steps on slow axes."""
     filled = ordered_box(group)
     if filled is None or len(filled.sizes) <= 1:  # on a line its own order is the ring
         return _with_cores(np.arange(len(group.chips))[None, :], group)
@@ -101,10 +93,7 @@ def _with_cores(order: IntArray, group: Group) -> Cycles:
 
 
 def _has_one_cycle(filled: Box) -> bool:
-    """Return whether each chip of a box has three equal cables to others of it.
-
-    It has one along a side of two chips, and two along a longer side.
-    """
+    """Return whether each chip has three equal cables: one along a side of two chips, else two."""
     cables = sum(1 if size == 2 else 2 for size in filled.sizes)
     return cables == THREE_CABLES and len(set(filled.rates)) == 1
 
@@ -173,10 +162,7 @@ def _searched(grid: Grid) -> BoxCycles:
 
 
 def snake(sizes: tuple[int, ...]) -> IntArray:
-    """Return a cycle through a box that goes along its rows back and forth.
-
-    Every step but the last is to a neighbour; so is the last if the first side is even.
-    """
+    """Return a cycle back and forth along rows, of neighbours if the first side is even."""
     order = np.arange(1)
     for side in sizes[::-1]:
         # The order inside a layer, forwards in even layers and backwards in odd ones.

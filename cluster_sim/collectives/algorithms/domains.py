@@ -52,8 +52,7 @@ def prime_factors(number: int) -> list[int]:
     return [*factors, number] if number > 1 else factors
 
 
-LARGEST_RING = 64
-"""Domains of a stage above which a time is that of fewer domains in more stages."""
+LARGEST_RING = 64  # domains of a stage above which a time is that of fewer domains in more stages
 
 
 def timed_radices(group: Group) -> list[int]:
@@ -103,9 +102,8 @@ def evened(group: Group) -> tuple[Group, int] | None:
 def is_symmetric(group: Group) -> bool:
     """Return whether the group has the same chips in each of several domains, and several stages.
 
-    The Neuron runtime asks for the same number of ranks on every node, with the same local
-    indices. A group with one rank in each domain has no stage inside domains, so it needs more
-    than one stage between them; with one, it is a ring.
+    The Neuron runtime asks for the same local ranks on every node. One rank in each domain and a
+    single stage between them is a ring.
     """
     table = rank_table(group)
     if table is None or len(table) == 1:
@@ -114,10 +112,7 @@ def is_symmetric(group: Group) -> bool:
 
 
 def rank_table(group: Group) -> IntArray | None:
-    """Return the ranks by domain and place in the domain, int64 (domains, ranks of each).
-
-    None where the domains do not have the same chips.
-    """
+    """Return the ranks (domains, places in each); None where the domains differ in their chips."""
     domains, counts = np.unique(group.domain, return_counts=True)
     if counts.min() != counts.max():
         return None
@@ -138,9 +133,8 @@ def inside_first(group: Group) -> Group:
 def inner_parts(call: CollectiveCall) -> list[Part]:
     """Return the parts of the payload with their stages inside a domain, for the first domain.
 
-    With one rank a chip, stages go along the axes of a torus. With several, they are those that
-    the runtime runs inside one domain: halving and doubling, for longer buffers KangaRing, or a
-    ring where it does not drive pairs.
+    With one rank a chip they go along the axes of a torus; with several, they are what the runtime
+    runs inside one domain: halving and doubling, for longer buffers KangaRing, or a ring.
     """
     inside = inside_first(call.group)
     if inside.ranks == 1:

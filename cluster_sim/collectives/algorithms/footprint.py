@@ -21,17 +21,13 @@ from topologies.units import format_bytes
 BYTES_AN_OP = 115
 """Peak memory of building and running a schedule for each op [B]: measured as 113 B for the 154 M
 ops of a ring of 4,096 chips of Trn2, and 102 B on plain wire."""
-SAMPLED_PAIRS = 1024
-"""Pairs of chips from whose mean distance that of all pairs is estimated."""
+SAMPLED_PAIRS = 1024  # pairs of chips from whose mean distance that of all pairs is estimated
 
 
 def check_op_count(
     kind: str, algorithm: str, ranks: int, ops: int, others: Sequence[str] = ()
 ) -> None:
-    """Refuse a collective whose schedule would take more memory than this machine has.
-
-    ``others``: algorithms whose schedules would fit, which the message names.
-    """
+    """Refuse a schedule larger than this machine's memory, and name ``others`` that would fit."""
     remedy = f"--algorithm {' or '.join(others)}" if others else "another algorithm"
     if not fits(ops):
         raise InputError(
@@ -83,10 +79,7 @@ def hop_counts(shape: Shape, src: IntArray, dst: IntArray) -> IntArray:
 
 
 def _hops(group: Group) -> float:
-    """Estimate the mean number of ops that a message of a group needs to cross links.
-
-    A message inside a chip takes one op; between domains it takes two, one for each adapter.
-    """
+    """Estimate the ops that a message crosses links by: one inside a chip, two between domains."""
     step = max(1, len(group.chips) ** 2 // SAMPLED_PAIRS)
     pair = np.arange(0, len(group.chips) ** 2, step)
     src, dst = group.chips[pair // len(group.chips)], group.chips[pair % len(group.chips)]

@@ -61,8 +61,7 @@ from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.routing.domain import routes
 
-HOPS = 3
-"""Ops of a message between domains: its issue, and the two adapters."""
+HOPS = 3  # ops of a message between domains: its issue, and the two adapters
 
 Legs = list[tuple[list[Leg], int]]
 """Stages inside a domain, and weight, of each part of the payload."""
@@ -106,21 +105,16 @@ class _Alike(NamedTuple):
     """Values that the time of a hierarchical collective on many domains follows from.
 
     Groups on other domains share them, as long as hops between their domains take as long.
-
-    ``local``: chips of each domain, counted from its first.
-    ``radices``: domains in a ring of each stage between domains.
-    ``cluster``: cluster with one latency for all hops between domains.
-    ``costs``: costs with the rate of adapters that shared uplinks leave.
     """
 
     kind: str
     size_bytes: int
     slices: int
     ranks_per_chip: int
-    local: tuple[int, ...]
-    radices: tuple[int, ...]
-    cluster: Cluster
-    costs: CommunicationCosts
+    local: tuple[int, ...]  # chips of each domain, counted from its first
+    radices: tuple[int, ...]  # domains in a ring of each stage between domains
+    cluster: Cluster  # with one latency for all hops between domains
+    costs: CommunicationCosts  # with the rate of adapters that shared uplinks leave
 
     def chips(self, domains: int) -> IntArray:
         """Return chips of the first domains, int64 (domains, chips of each)."""
@@ -172,10 +166,7 @@ def _leg(lines: IntArray) -> Leg:
 
 
 def _legs_of_one_chip(group: Group) -> Legs:
-    """Return the stages inside domains for one chip of each, if it may stand for all; else none.
-
-    It may where the chips of a domain fill a torus, which is the same from each of its chips.
-    """
+    """Return stages for one chip of each domain where all fill a torus and are alike; else none."""
     first = Group(group.cluster, group.chips[group.domain == group.domain[0]])
     filled = box(first)
     if group.ranks_per_chip > 1 or filled is None or not all(filled.wraps) or not filled.sizes:
@@ -192,8 +183,7 @@ def _legs_of_one_chip(group: Group) -> Legs:
 def _leg_to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
     """Return the link from the first chip to the next of its line, and a stage over that link.
 
-    The chip stands for the whole line, so it sends to itself: what the next chip receives is what
-    it receives from the chip before.
+    The chip stands for the whole line: it sends to itself what the next chip would receive.
     """
     line, place = (int(axis[0]) for axis in np.nonzero(lines == 0))
     local = group.chips % group.cluster.chips_per_domain
@@ -204,11 +194,7 @@ def _leg_to_itself(group: Group, lines: IntArray) -> tuple[int, Leg]:
 
 
 def hierarchical(call: CollectiveCall, slices: int) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter of a group symmetric over its domains.
-
-    Between domains each chip exchanges the shard that it owns inside its domain, in the stages
-    that :func:`radices` gives.
-    """
+    """Write a collective of a group symmetric over its domains, between them in :func:`radices`."""
     ranks = rank_table(call.group)
     if ranks is None:
         raise ValueError("the group is not symmetric over its domains")
@@ -224,8 +210,7 @@ def hierarchical(call: CollectiveCall, slices: int) -> Messages:
 def _lines_across(ranks: IntArray, sizes: Sequence[int]) -> list[IntArray]:
     """Return the lines of each stage between domains, int32 (lines, domains of a line) each.
 
-    Domains are numbered with digits in the radices ``sizes``, the first the least significant. A
-    line of a stage joins the ranks whose domains differ in the digit of that stage alone.
+    A line joins ranks whose domains differ in one digit alone, in the radices ``sizes``.
     """
     digits = ranks.reshape(*sizes[::-1], -1)
     return [

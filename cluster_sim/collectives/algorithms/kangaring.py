@@ -36,10 +36,7 @@ def kangaring(call: CollectiveCall, slices: int) -> Messages:
 
 
 def kangaring_parts(group: Group) -> list[Part]:
-    """Return the parts of KangaRing, each with two stages: the pairs, then rings of one rank each.
-
-    The first rank of every pair is in one ring, the second rank in another.
-    """
+    """Return parts of two stages: the pairs, then a ring of first ranks and one of second."""
     ranks_per_chip = group.ranks_per_chip
     pairs = np.arange(group.ranks, dtype=np.int32).reshape(-1, 2)
     chips = all_rings(Group(group.cluster, group.chips))

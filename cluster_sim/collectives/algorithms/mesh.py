@@ -23,9 +23,8 @@ from topologies.arrays import IntArray
 def mesh(call: CollectiveCall) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter by direct exchange of shards.
 
-    A reduce-scatter sends each rank's part of a shard straight to the shard's owner; an all-gather
-    sends each shard from its owner to all ranks; an all-reduce does both, with a join on every
-    rank between them.
+    An all-reduce sends each part of a shard to its owner, and the sums to all ranks, with a join on
+    every rank between them.
     """
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     rank = np.arange(ranks, dtype=np.int32)
@@ -77,11 +76,7 @@ def single_step_mesh(ranks: int, size_bytes: int) -> Messages:
 
 
 def _pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
-    """Return source, destination and channels of all pairs of different ranks.
-
-    Nearest numbers come first. The channels are those of ranks to themselves, for joins, and then
-    those of the pairs.
-    """
+    """Return source, destination and channels of all pairs; first come the channels for joins."""
     rank = np.arange(ranks, dtype=np.int32)
     dst = (rank + np.arange(1, ranks, dtype=np.int32)[:, None]) % np.int32(ranks)
     src = np.broadcast_to(rank, dst.shape).ravel()
@@ -90,11 +85,7 @@ def _pairs(ranks: int) -> tuple[IntArray, IntArray, Channels]:
 
 
 def _two_phases(ranks: int, dst: IntArray) -> Edges:
-    """Return edges from each message of the first phase to its receiver's join, and on from there.
-
-    Rows are the messages of the first phase, the joins, and the messages of the second phase; a
-    join leads to all messages that its rank sends in the second phase.
-    """
+    """Return edges from the first phase to the receivers' joins, and from these to the second."""
     pairs = len(dst)
     second = pairs + ranks + np.arange(pairs, dtype=np.int32).reshape(ranks - 1, ranks)
     ptr = np.concatenate(

@@ -35,8 +35,8 @@ def halves_and_doubles(group: Group, size_bytes: int) -> bool:
 def drives_pairs(group: Group) -> bool:
     """Return whether the runtime runs large buffers by KangaRing.
 
-    It does on a torus if all ranks of each chip take part. This is documented for the four ranks
-    of a Trn2 chip; the two ranks of a Trn1 chip run rings.
+    It is documented for the four ranks of a Trn2 chip, all of which take part; the two ranks of a
+    Trn1 chip run rings.
     """
     return (
         isinstance(group.cluster.shape, Torus) and group.ranks_per_chip == _logical_cores(group) > 2
@@ -62,10 +62,7 @@ def is_short(group: Group, size_bytes: int) -> bool:
 
 
 def goes_from_mesh_to_rings(group: Group) -> bool:
-    """Return whether rings follow a mesh at once as buffers grow, as inside a server of Trn1.
-
-    It was measured with all ranks of each chip, and other groups keep the documented limits.
-    """
+    """Return whether rings follow a mesh at once, as was measured inside servers of Trn1."""
     catalogue, chip = group.cluster.catalogue, group.cluster.chip
     measured = catalogue is not None and bool(chip) and catalogue.has(chip, MESH_LIMIT)
     return measured and len(group.domains) == 1 and group.ranks_per_chip == _logical_cores(group)
@@ -85,10 +82,7 @@ def waits_for_receivers(group: Group, size_bytes: int) -> bool:
 
 
 def one_step_wins(group: Group, size_bytes: int) -> bool:
-    """Return whether sending the whole buffer to all ranks costs less than the step that it saves.
-
-    The extra bytes leave through the links of one chip to the other chips of the group.
-    """
+    """Return whether whole buffers to all, through one chip's links, cost less than a step."""
     catalogue = group.cluster.catalogue
     if catalogue is None:
         return False
@@ -98,11 +92,7 @@ def one_step_wins(group: Group, size_bytes: int) -> bool:
 
 
 def tree_wins(group: Group, size_bytes: int) -> bool:
-    """Return whether a tree of whole buffers costs less than the steps of a ring of slices.
-
-    A tree sends the whole buffer over one link in each of its levels; slices that follow each other
-    along a ring take a step to reach each further rank.
-    """
+    """Return whether whole buffers, once a level, cost less than the steps of a ring of slices."""
     catalogue = group.cluster.catalogue
     if catalogue is None:
         return False

@@ -58,10 +58,7 @@ def mesh_broadcast(ranks: int, size_bytes: int) -> Messages:
 
 
 def tree_broadcast(rank_at: IntArray, size_bytes: int) -> Messages:
-    """Write a broadcast from rank 0 by recursive doubling over the corners of a hypercube.
-
-    ``rank_at`` (ranks,): rank at each corner. ``size_bytes``: buffer [B].
-    """
+    """Write a broadcast by recursive doubling; ``rank_at`` is at each corner of a hypercube."""
     ranks = len(rank_at)
     # Number the corners from that of rank 0 by exclusive or, which leaves neighbours neighbours.
     rank_at = rank_at[np.arange(ranks) ^ int(np.argmax(rank_at == 0))]

@@ -35,19 +35,15 @@ from topologies.arrays import IntArray
 def halving_doubling(call: CollectiveCall, slices: int) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter on a power of two of ranks.
 
-    A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and 4x4x4 a 6-cube, and every exchange is
-    between neighbours. The payload is divided into as many parts as there are dimensions. Each part
-    begins with another dimension, so that all are busy at once.
+    A ring of four is a 2-cube, so a 4x4 torus is a 4-cube and every exchange is between neighbours.
+    There are as many parts as dimensions, each of which begins with another one.
     """
     messages = staged(call, cube_parts(call.group), slices)
     return replace(messages, handshakes=waits_for_receivers(call.group, call.size_bytes))
 
 
 def cube_parts(group: Group) -> list[Part]:
-    """Return parts with a stage of pairs for each dimension, first those between ranks of a chip.
-
-    Each part begins with another of the dimensions that lead over links.
-    """
+    """Return parts with a stage of pairs for each dimension, first those inside chips."""
     rank_at = cube(group)
     dimensions = group.ranks.bit_length() - 1
     inside = (group.ranks_per_chip & -group.ranks_per_chip).bit_length() - 1  # factors of 2
@@ -62,11 +58,7 @@ def is_cube(group: Group) -> bool:
 
 
 def cube(group: Group) -> IntArray:
-    """Return the rank at each corner of the hypercube, int64 (ranks,), neighbours side by side.
-
-    Along each axis of a box the places are numbered by the Gray code; the ranks of a chip are the
-    lowest dimensions.
-    """
+    """Return the rank at each corner of the hypercube, neighbours side by side by the Gray code."""
     filled = box(group)
     powers = filled is not None and all(size & (size - 1) == 0 for size in filled.sizes)
     if filled is None or not powers:
@@ -107,10 +99,7 @@ def _rounds(call: CollectiveCall, costs: CommunicationCosts) -> int:
 
 
 def _one_rank_a_domain_ps(call: CollectiveCall, costs: CommunicationCosts) -> int | None:
-    """Simulate a call with one rank in each of many domains on one pair that stands for all [ps].
-
-    None for other groups, and where pairs share thin uplinks and so do not all take as long.
-    """
+    """Simulate one pair for one rank in each of many domains [ps]; None for others."""
     group = call.group
     if not spans_many_domains(call) or len(group.domains) != group.ranks:
         return None

@@ -53,11 +53,9 @@ RANKS_OF_FEW = 3
 def ring(call: CollectiveCall, rings: Cycles, slices: int = 1) -> Messages:
     """Write an all-reduce, all-gather or reduce-scatter over weighted cycles of the same ranks.
 
-    ``rings``: cycles that run at once, each with its share of the payload. ``slices``: slices of
-    each cycle's share, which follow one another.
-
-    One cycle of n ranks takes 2 (n - 1) rounds for an all-reduce and n - 1 for the others, of
-    size / n bytes each (Patarasuk & Yuan, 2009).
+    Each cycle's share is cut into ``slices`` that follow one another. One cycle of n ranks takes
+    2 (n - 1) rounds for an all-reduce and n - 1 for the others, of size / n bytes each (Patarasuk &
+    Yuan, 2009).
     """
     rounds, reducing = (call.ranks - 1) * call.ways, (call.ranks - 1) * call.reduces
     messages = ring_rounds(
@@ -83,9 +81,7 @@ def ring_rounds(
 ) -> Messages:
     """Write the rounds of rings whose chunks are numbered by cycle, slice and position.
 
-    ``slices``: slices of each cycle, one after the other. ``chunks``: a chunk for each cycle, slice
-    and position (cycles * slices * ranks,). ``reducing``: number of rounds at the beginning whose
-    messages are added to what the receiver holds.
+    ``reducing``: rounds at the beginning whose messages are added to what the receiver holds.
     """
     count, ranks = rings.order.shape
     parts = count * slices
@@ -116,10 +112,7 @@ def _blocks(rounds: int, parts: int, ranks: int, reduces: bool) -> IntArray:
 
 
 def _next_round(rounds: int, parts: int, ranks: int) -> Edges:
-    """Return the edges from position p in round t to position p + 1 in round t + 1, in every part.
-
-    All messages but those of the last round have one edge, so the table is written directly.
-    """
+    """Return the edges from position p in round t to p + 1 in round t + 1, in every part."""
     per_round = parts * ranks
     messages, edges = rounds * per_round, (rounds - 1) * per_round
     position = np.arange(per_round, dtype=np.int32).reshape(parts, ranks)
@@ -133,7 +126,7 @@ def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) ->
     """Write a call over rings as rounds, of which nearly all are alike.
 
     None for too few rounds to repeat any; and for several domains, of which a few may stand for
-    all. Blocks of a ring differ by a byte where the buffer does not divide among the ranks.
+    all.
     """
     ranks = call.ranks
     if call.kind not in RING_KINDS or len(call.group.domains) > 1 or ranks <= RANKS_OF_FEW:
@@ -168,10 +161,7 @@ def in_rounds(call: CollectiveCall, costs: CommunicationCosts, rings: Cycles) ->
 def _round_by_round_ps(
     call: CollectiveCall, costs: CommunicationCosts, rings_of: Callable[[Group], Cycles]
 ) -> int | None:
-    """Return the time of all messages, some rounds of which are held at a time [ps].
-
-    None where a schedule of all messages is as fast.
-    """
+    """Return the time of all messages, some rounds at a time [ps]; None where all fit at once."""
     if call.kind not in RING_KINDS:
         return None
     rings = rings_of(call.group)
@@ -215,8 +205,8 @@ def _few_rounds_ps(call: CollectiveCall, costs: CommunicationCosts) -> int:
 def _with_all_hops(group: Group) -> IntArray:
     """Return the chips of the shortest ring whose hops are those of a group's ring, in their order.
 
-    A ring whose chips repeat after whole periods of the fabric does the same in each of them, and
-    two periods have the hop from one to the next in both directions. Of other rings it is all.
+    Chips that repeat after whole periods of the fabric do the same in each, and two periods have
+    the hop from one to the next in both directions. Of other rings it is all.
     """
     chips, each = group.chip_of_rank, group.cluster.chips_per_domain
     for count in np.flatnonzero((chips - chips[0]) % period(group.cluster) == 0)[1:].tolist():

@@ -27,8 +27,7 @@ from topologies.arrays import IntArray, distinct
 from topologies.clusters.cluster import Cluster
 from topologies.shapes.basic import Torus
 
-REMEMBERED = 16
-"""Groups whose links are remembered: a step calls each with many sizes."""
+REMEMBERED = 16  # groups whose links are remembered: a step calls each with many sizes
 
 
 class Steps(NamedTuple):
@@ -43,8 +42,7 @@ def rings_alone_ps(
 ) -> int | None:
     """Time of an all-reduce, all-gather or reduce-scatter over the rings of a group [ps].
 
-    None where rings share links or anything else, where links differ, and where the run might pass
-    the horizon of the engine, which says so.
+    None where rings share anything, links differ, or the run might pass the engine's horizon.
     """
     group = call.group
     if call.kind not in RING_KINDS or group.ranks == 1 or _shares_more_than_links(group, costs):
@@ -85,12 +83,10 @@ def _steps(cluster: Cluster, costs: CommunicationCosts, chips: bytes, order: byt
 
 
 def last_end_ps(wire_ps: IntArray, latency_ps: int, rounds: int) -> int | None:
-    """Time at which the last message of the last round has arrived [ps].
+    """Time at which the last message of the last round has arrived [ps]; None past the horizon.
 
-    None where that might be past the horizon of the engine.
-
-    ``wire_ps`` (rings, slices, blocks): time of each block on a link [ps]; a link meets the blocks
-    in falling order. An empty one takes none and waits for nobody.
+    ``wire_ps`` (rings, slices, blocks): time of each block on a link, which meets the blocks in
+    falling order [ps]. An empty one takes none and waits for nobody.
     """
     slices = wire_ps.shape[1]
     if rounds * (slices * int(wire_ps.max()) + latency_ps) > HORIZON_PS:

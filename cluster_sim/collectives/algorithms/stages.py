@@ -22,12 +22,11 @@ from topologies.arrays import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of the payload, and the stages along which it is reduced, in order.
+    """A part of the payload, with its weight, and the stages along which it is reduced, in order.
 
     ``lines`` (lines, ranks of a line): for each stage the rings, as ranks in order. The rings of a
-        stage hold every rank once, and the ranks of a ring have the same places in the rings of all
-        earlier stages.
-    ``weight``: weight by which the payload is divided among parts.
+    stage hold every rank once, and the ranks of a ring have the same places in those of earlier
+    stages.
     """
 
     lines: tuple[IntArray, ...]
@@ -36,27 +35,16 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Leg:
-    """A stage that is run on a few ranks, in place of many that do the same at the same time.
+    """A stage that is run on a few ranks, in place of many that do the same at the same time."""
 
-    ``lines`` (lines, ranks of a line): the few ranks, each in one line.
-    ``length``: number of ranks of a line that they stand for: the buffer is cut into as many
-        blocks.
-    ``rounds``: rounds that are run; all of them are ``length - 1``.
-    ``link``: link of the domain over which a rank that stands for a whole line sends to itself.
-    """
-
-    lines: IntArray
-    length: int
-    rounds: int
-    link: int | None = None
+    lines: IntArray  # (lines, ranks of a line): the few ranks, each in one line
+    length: int  # ranks of a line that they stand for: the buffer is cut into as many blocks
+    rounds: int  # that are run; all of them are length - 1
+    link: int | None = None  # over which a rank that stands for a whole line sends to itself
 
 
 def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages:
-    """Write an all-reduce, all-gather or reduce-scatter in stages.
-
-    ``slices``: slices of each part; a slice is the priority of its messages, so that early ones go
-    ahead.
-    """
+    """Write an all-reduce, all-gather or reduce-scatter in stages; early slices go ahead."""
     ranks, reduces, gathers = call.ranks, call.reduces, call.gathers
     places = [_places(part, ranks) for part in parts]
     weights = np.repeat([part.weight for part in parts], slices)
@@ -81,11 +69,9 @@ def staged(call: CollectiveCall, parts: Sequence[Part], slices: int) -> Messages
 def staged_by_few(
     call: CollectiveCall, ranks: int, parts: Sequence[tuple[Sequence[Leg], int]], slices: int
 ) -> Messages:
-    """Write the stages of many ranks, all of which do the same, as messages of a few of them.
+    """Write the stages of many ranks, all of which do the same, as messages of ``ranks`` of them.
 
-    ``call``: call of all ranks; blocks that differ by a byte all get the larger size. ``ranks``:
-    number of ranks that are run. ``parts``: parts of the payload, as :class:`Part` with legs in
-    place of lines. ``slices``: slices of each part.
+    Blocks that differ by a byte all get the larger size. ``parts``: legs and weight of each.
     """
     pieces = share(call.size_bytes, np.repeat([weight for _, weight in parts], slices))
     table, channels = Table.empty(), StageChannels(ranks)
@@ -104,10 +90,7 @@ def staged_by_few(
 
 
 def staged_count(call: CollectiveCall, parts: Sequence[Sequence[int]], slices: int) -> int:
-    """Count the rows of :func:`staged` without building them.
-
-    ``parts``: for each part, the ranks in a line of each stage. ``slices``: slices of each part.
-    """
+    """Count the rows of :func:`staged` from the ranks in a line of each stage of each part."""
     rows = 0
     for lengths in parts:
         stages = [length for length in lengths if length > 1]
@@ -127,38 +110,8 @@ def lengths_of(parts: Sequence[Part]) -> list[list[int]]:
     return [[lines.shape[1] for lines in part.lines] for part in parts]
 
 
-def ring_stage(lines: IntArray, chunks: Chunks, *, reduces: bool) -> Messages:
-    """Write a single stage: a reduce-scatter or all-gather in every ring at once.
-
-    ``lines`` (ways, lines, ranks of a line): rings, as ranks in order; the rings of each way hold
-    every rank once. ``chunks``: a chunk for each way, line and place in the line. ``reduces``:
-    whether the stage is a reduce-scatter; otherwise it is an all-gather.
-    """
-    ways, count, size = lines.shape
-    ranks = count * size
-    if size == 1:
-        return no_messages(chunks, ranks)
-    rows = np.ascontiguousarray(lines).reshape(ways * count, size)
-    stage = Stage(rows, np.arange(ways * count) * size, 1, reduces, size - 1)
-    table, channels = Table.empty(), StageChannels(ranks)
-    add_stage(
-        table,
-        channels.of(rows),
-        stage,
-        ranks=ranks,
-        slices=1,
-        step=0,
-        following=None,
-        onward=False,
-    )
-    return table.messages(channels.table(), chunks, ranks)
-
-
 def _places(part: Part, ranks: int) -> IntArray:
-    """Number each rank by its places in the stages, the first the most significant digit.
-
-    After a reduce-scatter the rank owns the shard of this number.
-    """
+    """Number each rank by its places in the stages: that of the shard which it owns after them."""
     number = np.zeros(ranks, np.int64)
     for lines in part.lines:
         place = np.empty(ranks, np.int64)
@@ -170,8 +123,7 @@ def _places(part: Part, ranks: int) -> IntArray:
 def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]]:
     """Return the stages of the reduce-scatter, and of the all-gather, in the order of running.
 
-    A stage divides the interval of chunks that its line works on into a block for each rank; the
-    next stage works on one of these blocks.
+    A stage divides its line's interval of chunks into blocks, on one of which the next stage works.
     """
     down, up, width = [], [], ranks
     number = _places(part, ranks)
@@ -185,31 +137,20 @@ def _stages(part: Part, ranks: int, base: int) -> tuple[list[Stage], list[Stage]
     return down, up[::-1]
 
 
-NO_LINK = -1
-"""Link of a channel whose route the fabric chooses."""
+NO_LINK = -1  # link of a channel whose route the fabric chooses
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One stage of one part of the payload, in all slices.
+    """One stage of one part of the payload, in all slices."""
 
-    ``lines`` (lines, ranks of a line): rings, as ranks in order; each rank is in one.
-    ``low`` (lines,): first chunk of the interval that each line works on, counted within the part.
-    ``width``: chunks of a block; a line's interval has one block for each of its ranks.
-    ``reduces``: whether the stage is of a reduce-scatter; otherwise it is of an all-gather.
-    ``rounds``: rounds that are run.
-    ``base``: first chunk of the part.
-    ``link``: link of the domain that all messages cross; by default the fabric chooses their
-        routes.
-    """
-
-    lines: IntArray
-    low: IntArray
-    width: int
-    reduces: bool
-    rounds: int
-    base: int = 0
-    link: int | None = None
+    lines: IntArray  # (lines, ranks of a line): rings, as ranks in order; each rank is in one
+    low: IntArray  # (lines,): first chunk of each line's interval, counted within the part
+    width: int  # chunks of a block; a line's interval has one block for each of its ranks
+    reduces: bool  # of a reduce-scatter; otherwise of an all-gather
+    rounds: int  # that are run
+    base: int = 0  # first chunk of the part
+    link: int | None = None  # that all messages cross; by default the fabric chooses their routes
 
 
 class StageChannels:
@@ -275,13 +216,10 @@ def add_stage(
     following: Stage | None,
     onward: bool,
 ) -> None:
-    """Add the rounds of a stage, and the joins after it if another stage follows.
+    """Add the rounds of a stage, and the joins after it if another stage is ``following``.
 
     Rows are in order of round, slice, line and place in the line; joins of slice and rank.
-
-    ``channel`` (lines, ranks of a line): channel from each rank to the next of its line. ``step``:
-    number of the stage's first round in the collective. ``following``: the next stage. ``onward``:
-    whether a stage follows the next one.
+    ``step``: number of the stage's first round. ``onward``: whether a stage follows the next one.
     """
     count, size = stage.lines.shape
     rounds = stage.rounds
@@ -317,14 +255,11 @@ def add_stage(
 def _stage_edges(
     stage: Stage, slices: int, ranks: int, start: int, exits: int | None
 ) -> list[IntArray]:
-    """Return the rows that wait for each message of a stage.
+    """Return the rows that wait for each message of a stage, whose first row is ``start``.
 
-    They are the next round's message of the rank that receives it, and that rank's join. The join
-    of a reduce-scatter waits for the last arrival alone, which is the finished block; the join of
-    an all-gather waits for every arrival, each of which is a part of what the rank then holds.
-
-    ``start``: row of the stage's first message. ``exits``: row of the first join after the stage,
-    None where no stage follows.
+    They are the next round's message of the rank that receives it, and that rank's join, from row
+    ``exits`` on. The join of a reduce-scatter waits for the last arrival alone, the finished block;
+    that of an all-gather for every arrival, each a part of what the rank then holds.
     """
     count, size = stage.lines.shape
     rounds = stage.rounds
@@ -357,8 +292,8 @@ def _add_joins(
 
     Its chunks are what the rank then holds: its block after a reduce-scatter, all blocks of its
     line after an all-gather. It leads to the messages of the next stage that need them, all rounds
-    of a reduce-scatter and the first round of an all-gather, and, where a further stage follows
-    (``onward``), to the rank's join after the next stage.
+    of a reduce-scatter and the first of an all-gather, and if ``onward`` to the join after that
+    stage.
     """
     shape = (slices, ranks)
     size = stage.lines.shape[1]

@@ -12,30 +12,66 @@ import importlib.util
 import itertools
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cluster_sim.collectives.algorithms import along_axes
-from cluster_sim.collectives.algorithms.algorithm import Algorithm, stage_slices
+from cluster_sim.collectives.algorithms.algorithm import (
+    Algorithm,
+    each_byte_arrives_once,
+    stage_slices,
+)
 from cluster_sim.collectives.algorithms.axis_exchange import axis_exchange
 from cluster_sim.collectives.algorithms.stages import (
     Part,
     staged,
     staged_count,
+    staged_rounds,
 )
 from cluster_sim.collectives.call import RING_KINDS, CollectiveCall
-from cluster_sim.collectives.group import Box
+from cluster_sim.collectives.group import Box, box
 from cluster_sim.collectives.messages import Messages
 from cluster_sim.hardware.communication_costs import CommunicationCosts
 from topologies.arrays import IntArray
+from topologies.errors import InputError
 from topologies.files import kept_files
 
-WHOLE = 1000
-"""Sum of the integer weights of the orders, but for rounding."""
-MOST_PERMUTED = 4
-"""Axes up to which all orders are considered; with more, only the cyclic ones."""
+
+def filled_box(call: CollectiveCall, algorithm: str) -> Box:
+    """Return the box of a torus that a group fills, or refuse the algorithm that needs one."""
+    filled = box(call.group)
+    if filled is None:
+        raise InputError(f"{algorithm} needs a group that fills a box of a torus")
+    return filled
+
+
+def has_axes(call: CollectiveCall) -> bool:
+    """Return whether the group has one rank a chip and fills a box of several axes."""
+    filled = box(call.group) if call.group.ranks_per_chip == 1 else None
+    return filled is not None and len(filled.sizes) > 1
+
+
+def rounds_along_axes(call: CollectiveCall, algorithm: str) -> int:
+    """Count the rounds of a collective along all axes; an all-to-all takes one for each axis."""
+    sizes = filled_box(call, algorithm).sizes
+    return len(sizes) if call.kind == "all-to-all" else staged_rounds(call, [sizes])
+
+
+def accesses_along_axes(
+    call: CollectiveCall, costs: CommunicationCosts, algorithm: str
+) -> Fraction:
+    """Count accesses for each byte; an all-to-all stores what it forwards at every axis."""
+    if call.kind != "all-to-all":
+        return each_byte_arrives_once(call, costs)
+    sizes = filled_box(call, algorithm).sizes
+    moved = sum((Fraction(size - 1, size) for size in sizes), Fraction(0))
+    return call.ranks * moved * costs.copy_accesses
+
+
+WHOLE = 1000  # sum of the integer weights of the orders, but for rounding
+MOST_PERMUTED = 4  # axes up to which all orders are considered; with more, only the cyclic ones
 
 
 def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
@@ -44,10 +80,7 @@ def torus(call: CollectiveCall, filled: Box, slices: int) -> Messages:
 
 
 def parts(box: Box) -> list[Part]:
-    """Return the parts of the payload, one for each order of the axes that carries a share.
-
-    On axes that wrap around there is a second part, which runs the other way round.
-    """
+    """Return a part for each order of axes with a share, and one the other way where axes wrap."""
     wraps = tuple(box.wraps)
     lines = [axis_lines(box, axis) for axis in range(len(box.sizes))]
     shapes = []
@@ -104,10 +137,7 @@ def _stated(document: list[list[Any]]) -> tuple[tuple[tuple[int, ...], int], ...
 
 
 def _solver() -> bytes:
-    """Return the file that states the release of scipy, without importing it.
-
-    Another release may choose other shares, where several are equally good.
-    """
+    """Return the file that states the release of scipy, which chooses among equally good shares."""
     package = importlib.util.find_spec("scipy")
     origin = package.origin if package else None
     return Path(origin).with_name("version.py").read_bytes() if origin else b""
@@ -150,7 +180,7 @@ def _load(order: tuple[int, ...], sizes: tuple[int, ...], axis: int) -> float:
 
 
 def _box(call: CollectiveCall) -> Box:
-    return along_axes.filled_box(call, "torus")
+    return filled_box(call, "torus")
 
 
 def _messages(call: CollectiveCall, costs: CommunicationCosts) -> Messages:
@@ -173,9 +203,9 @@ TORUS = Algorithm(
     name="torus",
     summary="ring stages, or an exchange, along the axes or tiers, all of them busy at once",
     kinds=(*RING_KINDS, "all-to-all"),
-    suits=along_axes.has_axes,
+    suits=has_axes,
     messages=_messages,
     message_count=_message_count,
-    rounds=lambda call, costs: along_axes.rounds(call, "torus"),
-    memory_accesses=lambda call, costs: along_axes.memory_accesses(call, costs, "torus"),
+    rounds=lambda call, costs: rounds_along_axes(call, "torus"),
+    memory_accesses=lambda call, costs: accesses_along_axes(call, costs, "torus"),
 )

@@ -31,10 +31,6 @@ def traffic(
 ) -> Schedule:
     """Schedule messages between chips of different domains, each as a flow and its arrival.
 
-    ``cluster``: cluster with a scale-out fabric. ``src, dst`` (messages,): sending and receiving
-    chip of each message, numbered through the cluster. ``size_bytes`` (messages,): size of each
-    message, at least 1 [B].
-
     Eight senders to one receiver take eight times as long as one:
 
     >>> from topologies.clusters.names import cluster
@@ -53,11 +49,7 @@ def exchange(call: CollectiveCall) -> Schedule:
 
     All chips below one top-of-rack switch send equally much to the chips below another and share
     the same links, so one flow that carries all their bytes over all their adapters stands for
-    them.
-
-    ``call``: all-to-all whose part for each rank is rounded up to whole bytes.
-
-    Raises InputError if there are more flows than this machine has memory for.
+    them. The part for each rank is rounded up to whole bytes.
     """
     group, cluster = call.group, call.group.cluster
     _, layers = clos(cluster)
@@ -84,10 +76,7 @@ def exchange_ps(call: CollectiveCall) -> int:
 
 
 def _pairs_inside(group: Group, rack_of_chip: IntArray) -> IntArray:
-    """Count for each rack the ordered pairs of chips of one domain; a chip pairs with itself too.
-
-    Returns an array (racks of the group,).
-    """
+    """Count for each rack the ordered pairs of chips of one domain, also of a chip with itself."""
     _, domain, counts = np.unique(group.domain, return_inverse=True, return_counts=True)
     _, rack = np.unique(rack_of_chip, return_inverse=True)
     return np.bincount(rack, counts[domain]).astype(np.int64)

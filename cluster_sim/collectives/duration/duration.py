@@ -137,8 +137,6 @@ def duration_ps(
 ) -> int:
     """Time that a call takes on an otherwise idle fabric [ps]; see :func:`collective_time`.
 
-    Examples
-    --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
     >>> eight = whole(cluster("ring:8", bandwidth="100GB/s", latency="1us"))
@@ -172,8 +170,7 @@ def _evened_ps(kind: str, geometry: Geometry, size_bytes: int, ideal: bool) -> i
     """Time of a group over many domains of which some are less full [ps]; None for others.
 
     A rank of a short domain takes the places of several, one after the other, and all wait for it:
-    between domains every rank has that share of its adapters' rate. A ring over all ranks would
-    take as many rounds as there are ranks.
+    every rank has that share of its adapters' rate. A ring would take a round for each rank.
     """
     group = geometry.group
     even = evened(group) if len(group.domains) >= FOLD_FROM else None
@@ -203,8 +200,7 @@ def _timed(
 def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     """Time of an all-to-all inside and between domains, the longer of which counts [ps].
 
-    Between domains the messages are flows that share links, but take at least the time in which
-    the CC-Cores of a chip issue them, one after the other.
+    Between domains messages are flows, but take at least the time in which CC-Cores issue them.
     """
     group = call.group
     domain, chips = np.unique(group.domain, return_counts=True)
@@ -217,3 +213,29 @@ def _exchange_ps(call: CollectiveCall, *, ideal: bool) -> int:
     start = costs.launch_ps + costs.handshake_ps + costs.step_ps
     within = duration_ps(CollectiveCall("all-to-all", inside, part), ideal=ideal)
     return max(start + across, within)
+
+
+def hbm_bytes(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
+    """Bytes read and written in the memories of all chips of a group [B]; 0 where not known.
+
+    A byte of an all-gather is read and written once at each of the other ranks:
+
+    >>> from cluster_sim.collectives import whole
+    >>> from topologies.clusters.names import cluster
+    >>> call = CollectiveCall("all-gather", whole(cluster("trn2.48xlarge")), 2**20)
+    >>> hbm_bytes(call, "ring") == 2 * 15 * 2**20
+    True
+    """
+    cluster = call.group.cluster
+    costs = communication_costs(cluster)
+    if not costs.hbm_bytes_per_s or (algorithm == AUTO and covers(cluster)):
+        return 0
+    return int(choose_algorithm(call, algorithm).memory_accesses(call, costs) * call.size_bytes)
+
+
+def hbm_bytes_per_s(call: CollectiveCall, algorithm: str | Algorithm = AUTO) -> int:
+    """Mean rate at which a collective draws on the memory of each chip while it runs [B/s]."""
+    moved = hbm_bytes(call, algorithm)
+    if not moved:
+        return 0
+    return moved * PS_PER_S // (duration_ps(call, algorithm) * len(call.group.chips))

@@ -17,8 +17,7 @@ from topologies.catalogue.catalogue import Catalogue
 
 EXPERTS = "experts"
 LIBRARIES = ("deepep", "deepep-low-latency", "trtllm")
-WAYS = ("dispatch", "combine")
-"""Directions of an exchange: to the experts, and back."""
+WAYS = ("dispatch", "combine")  # directions of an exchange: to the experts, and back
 MERGING = "deepep"
 """Library that sends a token only once to each server, and once to each rank there."""
 
@@ -44,11 +43,8 @@ def library_s(
 ) -> float:
     """Time of an exchange by a library's kernel [s].
 
-    ``catalogue``: catalogue that has the library's constants for the chip. ``library``: name of the
-    library, one of ``LIBRARIES``. ``way``: direction of the exchange, one of ``WAYS``. ``group``:
-    ranks among which the experts are divided, equally many on each server. ``sent_bytes``: size of
-    all tokens of a rank, each counted once [B]. ``experts``: number of experts to which each token
-    goes.
+    ``sent_bytes``: size of all tokens of a rank, each counted once [B]. ``experts``: number of
+    experts to which each token goes, which are divided among the ranks of ``group``.
     """
     part = _part(library, group.cluster.chip, way)
     servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))

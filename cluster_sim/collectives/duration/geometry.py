@@ -54,12 +54,9 @@ class Geometry:
 
 
 def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
-    """Number groups of chips so that groups of one geometry share a number.
+    """Number groups of chips (groups, members) so that groups of one geometry share a number.
 
-    ``chips`` (groups, members).
-
-    Returns ``first`` (geometries,): first group of each geometry. ``geometry`` (groups,): geometry
-    of each group.
+    Returns the first group of each geometry, and the geometry of each group.
     """
     offsets = chips - chips[:, :1]
     if not (offsets == offsets[:1]).all():
@@ -75,12 +72,7 @@ def geometries(cluster: Cluster, chips: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def places(cluster: Cluster, chips: IntArray) -> IntArray:
-    """Describe groups in rows that are equal for groups of one geometry.
-
-    ``chips`` (groups, members).
-
-    Returns an array (groups, columns).
-    """
+    """Describe groups (groups, members) in rows that are equal for groups of one geometry."""
     domain, local = np.divmod(chips, cluster.chips_per_domain)
     in_one_domain: BoolArray = np.all(domain == domain[:, :1], axis=1)
     ascends: BoolArray = np.all(chips[:, 1:] > chips[:, :-1], axis=1)
@@ -94,10 +86,7 @@ def places(cluster: Cluster, chips: IntArray) -> IntArray:
 
 
 def _each_alone(domain: IntArray) -> BoolArray:
-    """Return which groups have a single chip in each of their domains, bool (groups,).
-
-    ``domain`` numbers the domains of each group from 0, int64 (groups, members).
-    """
+    """Return which groups have a single chip in each of their domains, numbered from 0."""
     members = domain.shape[1]
     return np.asarray((domain.max(axis=1) == members - 1) & (members > 1))
 
@@ -125,8 +114,6 @@ def _shift(shape: Torus, first: IntArray) -> IntArray:
     Between opposite chips of a ring both ways are as short, and routes go up from chips whose
     coordinates have an even sum. So the sum of the steps is even, and nothing is shifted along
     rings of an odd length, on which a step over the end changes the sum by an odd number.
-
-    ``first`` (axes, groups): coordinates of the first chip of each group.
     """
     wraps = np.array([axis.wrap for axis in shape.axes])
     even = wraps & (np.array(shape.sizes) % 2 == 0)

@@ -16,31 +16,21 @@ from topologies.arrays import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Collective:
-    """A collective as a schedule, with the result that it must achieve.
-
-    ``chunks``: chunks of all groups; ranks are numbered from group to group.
-    ``chip_of_rank, group_of_rank`` (ranks,): global chip, and number of the group, of each rank.
-    ``steps``: rounds that follow one another.
-    """
+    """A collective as a schedule, with the result that it must achieve."""
 
     kind: str
     algorithm: str
     schedule: Schedule
-    chunks: Chunks
+    chunks: Chunks  # of all groups; ranks are numbered from group to group
     chip_of_rank: IntArray
     group_of_rank: IntArray
-    steps: int
+    steps: int  # rounds that follow one another
 
 
 def one_op_a_rank(
     calls: Sequence[CollectiveCall], times_ps: Sequence[int], algorithm: str
 ) -> Schedule:
-    """Build a schedule of known times: a join, one op on each rank of each group, and a join.
-
-    ``calls``: calls of one kind and size that run at once; ranks are numbered from group to group.
-    ``times_ps``: time of each call [ps]. ``algorithm``: name of the algorithm for the facts of the
-    schedule.
-    """
+    """Build a schedule of calls at once: a join, one op on each rank of each, and a join."""
     lasts = np.repeat(np.array(times_ps, np.int64), [call.ranks for call in calls])
     ranks, kind_of_all, size_bytes = len(lasts), calls[0].kind, calls[0].size_bytes
     duration = np.concatenate([[0], lasts, [0]])

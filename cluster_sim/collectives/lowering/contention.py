@@ -25,18 +25,13 @@ Rows = tuple[IntArray, IntArray, IntArray, IntArray]
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """Shared resources that messages use, grouped by channel.
+    """Shared resources that messages use, grouped by channel."""
 
-    ``ptr`` (channels + 1,): messages of channel c use ``resource[ptr[c]:ptr[c + 1]]``.
-    ``resource`` (shares,).
-    ``copy, added`` (shares,): rate of the resource that 1 B/s of a message takes [B/s]: of a
-        message that replaces what the receiver holds, and of one that is added to it.
-    """
-
-    ptr: IntArray
-    resource: IntArray
-    copy: IntArray
-    added: IntArray
+    ptr: IntArray  # (channels + 1,): messages of channel c use resource[ptr[c]:ptr[c + 1]]
+    resource: IntArray  # (shares,)
+    # Rate of the resource that 1 B/s of a message takes [B/s] …
+    copy: IntArray  # … that replaces what the receiver holds
+    added: IntArray  # … that is added to it
 
     @classmethod
     def grouped(cls, channels: int, tables: list[Rows]) -> Shares:
@@ -48,12 +43,7 @@ class Shares:
         return cls(ptr, *(column[order].astype(np.int32) for column in columns))
 
     def flows(self, op: IntArray, channel: IntArray, reduces: BoolArray, cap: IntArray) -> Flows:
-        """Return the flows of ops, with the shares of their channels.
-
-        ``op, channel`` (flows,): number of each op, and the channel of its message. ``reduces``
-        (flows,): whether the message is added to what the receiver holds. ``cap`` (flows,): rate of
-        the link that each flow holds [B/s].
-        """
+        """Return the flows of ops, no faster than ``cap``, with the shares of their channels."""
         count = np.diff(self.ptr)[channel]
         ptr = np.zeros(len(op) + 1, np.int64)
         np.cumsum(count, out=ptr[1:])
@@ -67,7 +57,6 @@ def shares(
 ) -> Shares | None:
     """Return the shared resources of each channel, or None if none can limit a flow.
 
-    ``chip_of_rank`` (ranks,): global chip of each rank. ``paths``: links that each channel crosses.
     ``contended``: whether others may access the same memories, so that every memory can limit a
     flow.
     """
@@ -139,10 +128,7 @@ def _memory(
 
 
 def _arriving(chips: _Ends, fabric: Fabric, paths: Paths, shares: int) -> IntArray:
-    """Return the highest rate at which data can arrive at each memory's chip, by resource [B/s].
-
-    ``shares``: shares of the DMA engines that a byte copied inside a chip takes.
-    """
+    """Return the highest rate at which data can arrive at each memory's chip, by resource [B/s]."""
     last = paths.resource[paths.ptr[1:] - 1]
     links = distinct(last[chips.sends & (last >= 0)])
     peer, owner = fabric.resources.peer[links], fabric.resources.owner[links]

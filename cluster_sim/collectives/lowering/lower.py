@@ -44,8 +44,7 @@ from cluster_sim.schedule.table import (
 )
 from topologies.arrays import IntArray, distinct
 
-NO_RATE = 10**12
-"""Rate in tables of times where no op crosses a link; it is never looked up [B/s]."""
+NO_RATE = 10**12  # rate in tables of times where no op crosses a link; it is never looked up [B/s]
 NARROW = 1024
 """Span of sizes up to which times are tabulated for every size; for a wider span, for each run of
 consecutive messages of the same size [B]."""
@@ -62,10 +61,7 @@ def lower(
     *,
     contended: bool = False,
 ) -> Schedule:
-    """Turn messages into a schedule on a fabric.
-
-    ``chip_of_rank`` (ranks,): global chip of each rank. ``facts``: facts of the schedule.
-    ``contended``: whether others may access the same memories, so that these may limit any message.
+    """Turn messages between ranks on chips into a schedule on a fabric.
 
     Returns the ops in the order of the messages, then a join ``done`` for each rank. Labels are
     ``rank`` and ``peer`` (from, to), ``chunk`` and ``chunks`` (first and number), ``step``,
@@ -226,10 +222,7 @@ def _routes(
 
 
 def _distinct_sizes(size: IntArray) -> tuple[IntArray, IntArray]:
-    """Return sizes of which a time is needed [B], and the index of each message's size, int32.
-
-    Sizes may occur twice: to find the distinct ones exactly would take a sort of all messages.
-    """
+    """Return sizes of which a time is needed [B], and the index of each message's size, int32."""
     least, most = (int(size.min()), int(size.max())) if len(size) else (0, 0)
     if most - least < NARROW:
         return np.arange(least, most + 1), (size - least).astype(np.int32)
@@ -277,11 +270,7 @@ def _flows(
     resource: IntArray,
     fabric: Fabric,
 ) -> Flows:
-    """Return the flows among the last hops, no faster than the links that they hold.
-
-    ``last`` (messages,): op of each message's last hop. ``size`` (messages,): bytes of each message
-    [B]. ``resource`` (ops,): link that each op holds.
-    """
+    """Return the flows among the last hops, no faster than the links that they hold."""
     if shared is None:
         return Flows.none()
     message = np.flatnonzero((np.diff(shared.ptr) > 0)[messages.channel] & (size > 0))

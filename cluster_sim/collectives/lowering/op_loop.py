@@ -20,70 +20,36 @@ ISSUE, PASS, COPY, REDUCE, JOINED, DONE = range(6)
 
 
 class MessageColumns(NamedTuple):
-    """Columns of the messages, one element a message.
+    """Columns of the messages, one element a message."""
 
-    ``first`` (messages + 1,): first op of each message; the last value is the number of ops.
-    ``channel, priority`` (messages,).
-    ``size`` (messages,): bytes of each message [B].
-    ``alike`` (messages,): column of ``Routes.duration_ps`` with the times of a message of this
-        size.
-    ``before_wire_ps`` (messages,), (0,): time from the end of the issue until the message is on the
-        wire [ps].
-    ``arrives`` (messages,): label of the last hop.
-    ``edge`` (messages + 1,): messages that wait for message k are ``waiting[edge[k]:edge[k + 1]]``.
-    ``waiting`` (edges,): numbers of the waiting messages.
-    """
-
-    first: IntArray
+    first: IntArray  # (messages + 1,): first op of each message; the last is the number of ops
     channel: IntArray
     priority: IntArray
-    size: IntArray
-    alike: IntArray
-    before_wire_ps: IntArray
-    arrives: IntArray
-    edge: IntArray
-    waiting: IntArray
+    size: IntArray  # bytes
+    alike: IntArray  # column of Routes.duration_ps with the times of a message of this size
+    before_wire_ps: IntArray  # or (0,): from the end of the issue until the message is on the wire
+    arrives: IntArray  # label of the last hop
+    edge: IntArray  # (messages + 1,): waiting[edge[k]:edge[k + 1]] wait for message k
+    waiting: IntArray  # (edges,): numbers of the waiting messages
 
 
 class Routes(NamedTuple):
-    """Hops of the channels, and times on their links.
+    """Hops of the channels, and times on their links."""
 
-    ``ptr`` (channels + 1,): hops of channel c are ``ptr[c]:ptr[c + 1]``.
-    ``resource, latency_ps`` (hops,): link of the hop, ``NO_RESOURCE`` for none; time from the end
-        of the hop to arrival [ps].
-    ``join`` (channels,): whether messages of a channel are joins of a rank with itself.
-    ``receiver`` (channels,): final join of the rank that each channel leads to.
-    ``core`` (channels,), (0,): CC-Core that issues the messages of each channel.
-    ``issue_ps``: time to issue a message [ps]; 0 where messages are not issued.
-    ``speed`` (resources,): row of ``duration_ps`` that holds for each link.
-    ``duration_ps`` (rates, sizes): time of a message of each size on a link of each rate [ps].
-    ``forwards`` (resources,): whether the node that a link leads to forwards a message while it
-        receives it.
-    """
-
-    ptr: IntArray
-    resource: IntArray
-    latency_ps: IntArray
-    join: BoolArray
-    receiver: IntArray
-    core: IntArray
-    issue_ps: int
-    speed: IntArray
-    duration_ps: IntArray
-    forwards: BoolArray
+    ptr: IntArray  # (channels + 1,): hops of channel c are ptr[c]:ptr[c + 1]
+    resource: IntArray  # (hops,): link, NO_RESOURCE for none
+    latency_ps: IntArray  # (hops,): from the end of the hop to arrival
+    join: BoolArray  # (channels,): whether its messages are joins of a rank with itself
+    receiver: IntArray  # (channels,): final join of the rank that each channel leads to
+    core: IntArray  # (channels,) or (0,): CC-Core that issues the messages of each channel
+    issue_ps: int  # to issue a message; 0 where messages are not issued
+    speed: IntArray  # (resources,): row of duration_ps that holds for each link
+    duration_ps: IntArray  # (rates, sizes): time of a message of each size at each rate
+    forwards: BoolArray  # (resources,): the node behind a link forwards what it still receives
 
 
 class OpsAndEdges(NamedTuple):
-    """Columns of the ops, and of the edges that lead from them; see :class:`Schedule`.
-
-    ``kind, what`` (ops,).
-    ``resource, priority`` (ops,).
-    ``duration_ps, size`` (ops,).
-    ``edge`` (ops + 1,).
-    ``dst`` (edges,).
-    ``lag_ps`` (edges,).
-    ``from_start`` (edges,).
-    """
+    """Columns of the ops, and of the edges that lead from them; see :class:`Schedule`."""
 
     kind: IntArray
     what: IntArray
@@ -91,8 +57,8 @@ class OpsAndEdges(NamedTuple):
     priority: IntArray
     duration_ps: IntArray
     size: IntArray
-    edge: IntArray
-    dst: IntArray
+    edge: IntArray  # (ops + 1,)
+    dst: IntArray  # (edges,), as the next two
     lag_ps: IntArray
     from_start: BoolArray
 

@@ -31,8 +31,7 @@ chip are compared."""
 MOST_PLACES = 1 << 25
 """Chips times cuts across one axis that are examined; of a larger domain fewer cuts are, which give
 the same bound where the axis is a ring."""
-LINKS_AT_ONCE = 1 << 17
-"""Links that are summed at a time, so that no array of all of them is made."""
+LINKS_AT_ONCE = 1 << 17  # links that are summed at a time, so that no array of all of them is made
 MOST_STACKED_CUTS = 16
 """Cuts along an axis that are examined where switches lead to switches: each is a flow problem."""
 
@@ -43,28 +42,15 @@ AROUND = "cut around a domain"
 
 @dataclass(frozen=True)
 class Bound:
-    """One reason why a collective cannot be faster.
-
-    ``what``: ``"distance"``, ``"injection"``, ``"hbm"``, or a cut such as ``"cut across Z"``.
-    ``time_ps``: shortest time that the collective can take for this reason [ps].
-    """
+    """One reason why a collective cannot be faster: ``what``, such as ``"cut across Z"``."""
 
     what: str
     time_ps: int
 
 
 def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False) -> Bound:
-    """Return the tightest of all bounds of a call.
+    """Return the tightest of all bounds of a call; if ``ideal`` or in ``sbuf``, memory is none.
 
-    Parameters
-    ----------
-    call : CollectiveCall
-    ideal, sbuf : bool
-        Count link rates and latencies only; keep buffers in scratchpads. With either, memory is no
-        bound.
-
-    Examples
-    --------
     >>> from cluster_sim.collectives import whole
     >>> from topologies.clusters.names import cluster
     >>> torus, node = whole(cluster("trn2-ultraserver")), whole(cluster("trn2.48xlarge"), 4)
@@ -91,9 +77,8 @@ def lower_bound(call: CollectiveCall, *, ideal: bool = False, sbuf: bool = False
 def crossing_bytes(call: CollectiveCall, inside: int) -> Fraction:
     """Return the bytes that must leave a set of ``inside`` ranks, by any algorithm.
 
-    For an all-reduce they are the set's sum; for an all-gather its shards; for a reduce-scatter its
-    summed part of the other ranks' shards; for an all-to-all the part of each of its ranks for each
-    of the others. For a broadcast or permute no bytes are sure to leave.
+    An all-reduce must send the set's sum, an all-gather its shards, a reduce-scatter its summed
+    part of the others' shards. For a broadcast or permute no bytes are sure to leave.
     """
     share = Fraction(call.size_bytes, call.ranks)
     outside = call.ranks - inside
@@ -205,10 +190,9 @@ def _rack_cuts(call: CollectiveCall, least: int) -> Iterator[Bound]:
 def _outward_by_start(links: Links, place: IntArray, size: int, width: int) -> IntArray:
     """Sum the rates of links that leave each stretch of ``width`` coordinates of an axis [B/s].
 
-    A link leaves the stretches that hold its source but not its target. Those that hold the source,
-    and those that hold both, are ranges of starts round the axis; the rates are summed by where
-    these ranges begin and end. ``width`` is at most half the axis, so that source and target share
-    stretches one way round only. Returns the rate by the first coordinate of the stretch; (size,).
+    A link leaves the stretches that hold its source but not its target: ranges of starts round the
+    axis, of which the rates are summed by where they begin and end. ``width`` is at most half the
+    axis, so that source and target share stretches one way round only.
     """
     change = np.zeros(2 * size + 1, np.int64)
 
@@ -312,10 +296,8 @@ def switches_are_stacked(links: Links, chips: int) -> bool:
 def stacked_outward(links: Links, part: BoolArray) -> int:
     """Return the highest rate that can leave a set of chips [B/s]: the maximum flow to all others.
 
-    It equals the smallest cut, which puts each switch on one side or the other, however the
-    switches are joined (Ford and Fulkerson, 1956). Rates that do not fit in 32 bits are rounded up.
-
-    ``links``: links of one domain. ``part`` (chips,).
+    It equals the smallest cut, which puts each switch on one side or the other (Ford and Fulkerson,
+    1956). Rates that do not fit in 32 bits are rounded up.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow

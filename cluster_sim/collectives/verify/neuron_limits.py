@@ -25,17 +25,14 @@ from topologies.shapes.links import domain_links
 
 GATHER_V_RANKS = 4
 """Ranks of an all-gather-v, all of one chip (neuron-runtime/about/collectives.rst)."""
-ALL_THE_SAME = "Or simulate it all the same with --unrestricted."
-"""End of every refusal."""
+ALL_THE_SAME = "Or simulate it all the same with --unrestricted."  # end of every refusal
 
 
 def check_restrictions(op: str, groups: Group | Sequence[Group], *, streams: int = 1) -> None:
-    """Refuse collectives that the Neuron runtime would refuse.
+    """Refuse collectives that the Neuron runtime would refuse, naming the limit that is exceeded.
 
     ``op``: one of ``KINDS``, or ``all-to-all-v`` or ``all-gather-v``. ``groups``: replica groups
     that run at once. ``streams``: collectives that each rank has in flight at the same time.
-
-    Raises InputError, naming the limit that is exceeded.
 
     >>> from topologies.clusters.names import cluster
     >>> check_restrictions("permute", Group(cluster("trn2.48xlarge"), [0, 1, 5, 4]))

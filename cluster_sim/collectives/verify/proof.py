@@ -20,28 +20,14 @@ from cluster_sim.schedule.table import Codes, Schedule
 from topologies.arrays import BoolArray, IntArray, distinct
 
 PROVEN, NOT_CHECKED = "proven", "not-checked"
-LARGEST_RANKS = 256
-"""Ranks up to which a collective is proven by default."""
+LARGEST_RANKS = 256  # ranks up to which a collective is proven by default
 
 
 def prove(collective: Collective) -> str:
-    """Prove that a schedule computes what its chunks ask for.
+    """Prove that a schedule computes what its chunks ask for; returns ``"proven"``.
 
-    Parameters
-    ----------
-    collective : Collective
-        Result of :func:`cluster_sim.collectives.compose`.
-
-    Returns
-    -------
-    str
-        ``"proven"``.
-
-    Raises
-    ------
-    ProofError
-        When a contribution is missing or counted twice, when something is sent that its sender
-        does not have, when a route has a gap, or when the edges form a cycle.
+    Raises ProofError when a contribution is missing or counted twice, when something is sent that
+    its sender does not have, when a route has a gap, or when the edges form a cycle.
     """
     schedule, chunks = collective.schedule, collective.chunks
     if not chunks.is_tracked:
@@ -248,10 +234,9 @@ def check_routes(schedule: Schedule, chip_of_rank: IntArray) -> None:
 
 
 def _ends_of_hops(schedule: Schedule) -> tuple[IntArray, IntArray, BoolArray]:
-    """Return the node where each op's resource begins, where it ends, and whether it has one.
+    """Return the nodes where each op's resource begins and ends, and whether it has one.
 
-    A resource begins at its owner and ends at its peer. The end of an adapter is -1: what it sends
-    arrives at another adapter.
+    The end of an adapter is -1: what it sends arrives at another adapter.
     """
     resources, resource, flows = schedule.resources, schedule.resource.copy(), schedule.flows
     bare = resource[flows.op] < 0
@@ -270,11 +255,7 @@ def _refuse_ops(bad: BoolArray, ops: IntArray, why: str) -> None:
 
 
 def levels_of(schedule: Schedule) -> IntArray:
-    """Return the level of each op: the length of the longest path of edges to it.
-
-    Ops without open edges are numbered and removed, level by level; if none is left before all ops
-    are numbered, the rest is on a cycle or behind one.
-    """
+    """Return the level of each op, the length of the longest path of edges to it."""
     edges, ops = schedule.edges, len(schedule)
     waiting = np.bincount(edges.dst, minlength=ops)
     level = np.zeros(ops, np.int32)
@@ -296,22 +277,15 @@ def levels_of(schedule: Schedule) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Pairs of an op and a chunk that it carries, in order of the ops' levels.
-
-    ``op, chunk, rank, peer`` (items,): op, chunk, and sending and receiving rank.
-    ``arrives, reduces`` (items,): whether the op is the last hop of its message; whether the
-        message is then added.
-    ``level`` (items,): level of the op, ascending: every edge leads from a lower level to a higher
-        one.
-    """
+    """Pairs of an op and a chunk that it carries, in order of the ops' levels."""
 
     op: IntArray
     chunk: IntArray
-    rank: IntArray
-    peer: IntArray
-    arrives: BoolArray
-    reduces: BoolArray
-    level: IntArray
+    rank: IntArray  # that sends …
+    peer: IntArray  # … and that receives
+    arrives: BoolArray  # the op is the last hop of its message …
+    reduces: BoolArray  # … which is then added
+    level: IntArray  # ascending: every edge leads from a lower level to a higher one
 
 
 def items_of(
@@ -343,11 +317,9 @@ def items_of(
 def data_edges(
     schedule: Schedule, items: Items, first_item: IntArray, *, listed: bool
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Find the edges from item to item that carry data.
+    """Find the edges from item to item that carry data, in order of target.
 
-    Returns ``source, target`` (supplies,): items at both ends, in order of ``target``. ``replaces``
-    (supplies,): whether the source's value replaces what the rank held before; otherwise it is
-    added.
+    Returns source, target, and whether the source's value replaces what the rank held before.
     """
     first, count = op_label(schedule, "chunk").astype(np.int64), op_label(schedule, "chunks")
     rank, peer, what = (op_label(schedule, name) for name in ("rank", "peer", "what"))

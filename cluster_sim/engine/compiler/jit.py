@@ -33,11 +33,10 @@ _OPTIONS: dict[str, bool | str] = {
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function that Python calls with numbers, arrays and tuples of them.
+    """Compile a function that Python calls with numbers, arrays in C order and tuples of them.
 
-    Arrays are in C order and aligned. The function is compiled at its first call ever with
-    arguments of these types, and kept on disk for the next process. Where no folder can be written,
-    every process compiles it anew.
+    It is compiled at its first call ever with arguments of these types, and kept on disk for the
+    next process. Where no folder can be written, every process compiles it anew.
     """
     return cast(Function, Entry(function, _OPTIONS))
 
@@ -45,9 +44,8 @@ def compiled(function: Function) -> Function:
 def lean(function: Function) -> Function:
     """Compile a function as :func:`compiled` does, for code that only indexes its arrays.
 
-    An array is its address and its lengths (:mod:`cluster_sim.engine.compiler.plain_arrays`), which
-    compiles faster. Its whole numbers are read as int64, and an index is taken as it is: Python
-    counts a negative one from the end, and to test for that took a tenth of a run.
+    An array is its address and its lengths, which compiles faster. Its whole numbers are read as
+    int64, and an index is taken as it is: to test for a negative one took a tenth of a run.
     """
     return cast(Function, Entry(function, _OPTIONS, plain=True))
 
@@ -191,11 +189,9 @@ def _flatten(value: Any, marks: list[str], words: list[Any], plain: bool) -> Non
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
-    """Return where the items of an array begin.
+    """Return where the items of an array begin: the first field after the head of all objects.
 
-    Numpy's C interface promises that this address is the first field after the head that all
-    objects have. ``array.ctypes.data`` takes ten times as long to say the same, and a run passes
-    about sixty arrays.
+    ``array.ctypes.data`` takes ten times as long to say the same, and a run passes sixty arrays.
     """
     return ctypes.c_int64.from_address(id(array) + object.__basicsize__).value
 
@@ -256,11 +252,9 @@ class Instruction(Source):
         return cpu_target.typing_context.resolve_value_type(instruction)
 
 
-leading_zeros = Instruction("ctlz")
-"""Zero bits above the highest one of an int64, 64 for 0."""
+leading_zeros = Instruction("ctlz")  # zero bits above the highest one of an int64, 64 for 0
 
-trailing_zeros = Instruction("cttz")
-"""Zero bits below the lowest one of an int64, 64 for 0."""
+trailing_zeros = Instruction("cttz")  # zero bits below the lowest one of an int64, 64 for 0
 
 
 class Prefetch(Source):

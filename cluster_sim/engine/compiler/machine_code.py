@@ -39,24 +39,15 @@ class Source:
 
 
 class Code(NamedTuple):
-    """The machine code of one function for arguments of some types.
+    """The machine code of one function for arguments of some types."""
 
-    ``symbol``: name of the function in the object file.
-    ``result``: Numba's name of the type that the function returns.
-    ``binary``: the object file.
-    """
-
-    symbol: str
-    result: str
-    binary: bytes
+    symbol: str  # name of the function in the object file
+    result: str  # numba's name of the type that it returns
+    binary: bytes  # the object file
 
 
 def load(source: Source, types: str, make: Callable[[], tuple[str, str, bytes]]) -> Code:
-    """Read the machine code of a function from disk; compile and keep it where there is none.
-
-    ``types``: marks of the types of the arguments. ``make``: compiles the function; returns symbol,
-    type of the result, and object file.
-    """
+    """Read the machine code of a function for ``types`` from disk, or ``make`` and keep it."""
     title = f"{source.function.__module__}.{source.function.__qualname__}"
     group = f"{title}-{digest(types, *_environment())}"
     name = f"{group}-{digest(*ingredients(source))}.o"

@@ -26,9 +26,8 @@ types: Any = numba_types
 def compile_whole(dispatcher: Any, signature: tuple[Any, ...]) -> tuple[str, str, int, bytes]:
     """Compile a function for arguments of some types.
 
-    Returns ``symbol``: name of the function in the object file. ``result``: Numba's name of the
-    type that it returns. ``words``: number of its parameters in machine code. ``binary``: the
-    object file.
+    Returns its symbol in the object file, numba's name of its result's type, the number of its
+    parameters in machine code, and the object file.
     """
     context = cpu_target.target_context
     usual = context._internal_codegen

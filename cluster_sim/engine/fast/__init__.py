@@ -29,7 +29,7 @@ from cluster_sim.engine.fast.queues import empty_queues
 from cluster_sim.engine.fast.routines import calls_of, held_back, no_calls
 from cluster_sim.engine.fast.steps import Run
 from cluster_sim.engine.faults import Faults
-from cluster_sim.engine.shared_rates.classes import share_tables
+from cluster_sim.engine.shared_rates.tables import share_tables
 from cluster_sim.engine.times import DONE, NEVER, Attempts, HorizonError, Times, settle
 from cluster_sim.schedule.routines import Routines
 from cluster_sim.schedule.table import HORIZON_PS, IntArray, Schedule
@@ -91,11 +91,7 @@ def simulate_calls(schedule: Schedule, routines: Routines) -> Times:
 def new_run(
     schedule: Schedule, faults: Faults, until_ops: Sequence[int], berths: int | None = None
 ) -> Run:
-    """Return the tables of a run of a schedule, as they are before its first instant.
-
-    ``berths`` is the number of flows for which there is room at once, by default for as many as the
-    schedule may have.
-    """
+    """Return the tables of a run before its first instant, with room for ``berths`` flows."""
     number, streams = _streams(schedule, faults, berths)
     return Run(
         ops=_ops(schedule, until_ops, number),
@@ -170,10 +166,9 @@ def _speeds(schedule: Schedule, faults: Faults) -> Speeds:
 
 
 def _most_attempts(schedule: Schedule, faults: Faults) -> int:
-    """Bound the number of lost runs of ops.
+    """Bound the lost runs of ops: those on the slots of resources that die, and their flows.
 
-    A resource that dies loses at most the ops on its slots and the flows that share it. With
-    edges from starts, ops may also be lost that began on the start of a failed op.
+    With edges from starts, ops may also be lost that began on the start of a failed op.
     """
     if not len(faults):
         return 0
@@ -189,9 +184,9 @@ def _streams(schedule: Schedule, faults: Faults, berths: int | None) -> tuple[In
     """Return the class of each flow, and room for the flows in flight."""
     # np.unique loads numpy's masked arrays, which takes longer than many a run
     faulty = np.unique(faults.resource) if len(faults) else faults.resource
-    number, slot, paths, seats, filling, groups = share_tables(schedule, faulty)
+    number, slot, paths, solver, groups = share_tables(schedule, faulty)
     room = _most_in_flight(schedule) if berths is None else berths
-    streams = empty_streams(room, _column(slot, np.int64), paths, seats, filling, groups)
+    streams = empty_streams(room, _column(slot, np.int64), paths, solver, groups)
     return number, streams
 
 

@@ -17,8 +17,7 @@ from cluster_sim.engine.fast.columns import NO_OP, State
 from cluster_sim.schedule.table import IntArray
 
 BITS = 64
-NOTHING = np.iinfo(np.int64).max
-"""Time of an empty agenda."""
+NOTHING = np.iinfo(np.int64).max  # time of an empty agenda
 
 
 class Agenda(NamedTuple):

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from cluster_sim.schedule.table import BoolArray, IntArray
 
-NO_OP = -1
-"""End of a chain of ops that are linked by ``State.next``."""
+NO_OP = -1  # end of a chain of ops that are linked by State.next
 
 
 class Ops(NamedTuple):

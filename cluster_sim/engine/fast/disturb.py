@@ -8,14 +8,11 @@ from cluster_sim.engine.fast.columns import ATTEMPTS, FAULT, NO_OP, TROUBLE
 from cluster_sim.engine.fast.queues import free_slot, touch
 from cluster_sim.engine.fast.steps import Run, arrive, scaled
 from cluster_sim.engine.fast.streams import leave
-from cluster_sim.engine.shared_rates.components import touch_resource
-from cluster_sim.engine.shared_rates.filling import ALL
-from cluster_sim.engine.shared_rates.groups import touch_group
+from cluster_sim.engine.shared_rates.max_min import set_cap, set_capacity
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS
 
-FOREVER = 2**30
-"""Count of pending edges that a doomed op gets, more than can ever elapse."""
+FOREVER = 2**30  # count of pending edges that a doomed op gets, more than can ever elapse
 
 
 @lean
@@ -59,10 +56,7 @@ def _disturb(run: Run, row: int, now: int) -> None:
 
 @inlined
 def _rescale(run: Run, row: int, op: int, now: int) -> None:
-    """Scale the remaining time of the ops in this chain that hold the resource.
-
-    ``op`` is the first op of the chain; flows are not in it, as their rates are solved anew.
-    """
+    """Scale the remaining time of the fixed ops of a chain that hold the resource."""
     speeds, state = run.speeds, run.state
     resource = speeds.resource[row]
     top = speeds.top[resource] * speeds.to_bottom[row]
@@ -163,16 +157,13 @@ def _set_speed(run: Run, row: int) -> None:
     speeds.top[resource], speeds.bottom[resource] = top, bottom
     if len(streams.op) == 0:
         return
-    nominal = streams.nominal_capacity[resource]
-    streams.paths.capacity[resource] = _part(nominal, top, bottom)
-    streams.filling.sizes[ALL] = 1
-    touch_resource(streams.filling, streams.groups, resource)
+    paths, solver, groups = streams.paths, streams.solver, streams.groups
+    capacity = _part(streams.nominal_capacity[resource], top, bottom)
+    set_capacity(paths, solver, groups, resource, capacity)
     for number in range(len(streams.slot)):
         if streams.slot[number] == resource:
-            streams.paths.cap[number] = _part(streams.nominal_cap[number], top, bottom)
-            touch_group(streams.groups, streams.groups.of_class[number])
-            for share in range(streams.paths.ptr[number], streams.paths.ptr[number + 1]):
-                touch_resource(streams.filling, streams.groups, streams.paths.resource[share])
+            cap = _part(streams.nominal_cap[number], top, bottom)
+            set_cap(paths, solver, groups, number, cap)
 
 
 @inlined

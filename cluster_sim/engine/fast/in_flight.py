@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cluster_sim.engine.fast.columns import NO_OP
-from cluster_sim.engine.shared_rates.filling import Filling, Paths, Seats
-from cluster_sim.engine.shared_rates.groups import Groups
-from cluster_sim.engine.shared_rates.sums import Sums, empty_sums
+from cluster_sim.engine.shared_rates.tables import Groups, Paths, Solver
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import IntArray
 
@@ -55,14 +53,12 @@ class Streams(NamedTuple):
     nominal_cap: IntArray
     nominal_capacity: IntArray
     paths: Paths
-    seats: Seats
-    filling: Filling
-    sums: Sums
+    solver: Solver
     groups: Groups
 
 
 def empty_streams(
-    berths: int, slot: IntArray, paths: Paths, seats: Seats, filling: Filling, groups: Groups
+    berths: int, slot: IntArray, paths: Paths, solver: Solver, groups: Groups
 ) -> Streams:
     """Return tables with room for ``berths`` flows in flight, of which there are none yet."""
     classes, items = len(slot), len(groups.small) + berths
@@ -96,8 +92,6 @@ def empty_streams(
         nominal_cap=paths.cap.copy(),
         nominal_capacity=paths.capacity.copy(),
         paths=paths,
-        seats=seats,
-        filling=filling,
-        sums=empty_sums(paths, filling),
+        solver=solver,
         groups=groups,
     )

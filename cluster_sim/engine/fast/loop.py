@@ -20,7 +20,7 @@ from cluster_sim.engine.fast.queues import dequeue, enqueue, touch
 from cluster_sim.engine.fast.routines import pass_on
 from cluster_sim.engine.fast.steps import Run, arrive, begin, finish
 from cluster_sim.engine.fast.streams import solve, take_ended
-from cluster_sim.engine.shared_rates.filling import LISTED
+from cluster_sim.engine.shared_rates.tables import LISTED
 from cluster_sim.engine.times import NEVER
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN
 
@@ -59,7 +59,7 @@ def advance(run: Run, now: int, until: int) -> int:
     while True:
         _settle_arrivals(run, now)
         _start(run, now)
-        if run.streams.filling.sizes[LISTED] or run.streams.groups.length[0]:
+        if run.streams.solver.sizes[LISTED] or run.streams.groups.length[0]:
             solve(run.streams, run.state, now)
         ahead = _next_instant(run)
         if notes[TROUBLE] != NO_OP or notes[STOP]:

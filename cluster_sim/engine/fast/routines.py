@@ -30,10 +30,7 @@ def calls_of(schedule: Schedule, routines: Routines) -> Calls:
 
 
 def held_back(routines: Routines, pending: IntArray) -> None:
-    """Hold back the ops of routines, and the joins behind calls, by one more pending edge.
-
-    A call resets this count for the routine's ops, and the routine's end takes it off the join.
-    """
+    """Hold back routines' ops, and joins behind calls, by an edge that calls and ends count."""
     pending[routines.outside :] = 1
     pending[routines.caller + 1] = 1
 

@@ -15,17 +15,13 @@ import numpy as np
 from cluster_sim.engine.compiler.jit import inlined, internal
 from cluster_sim.engine.fast.columns import FRESH, NO_OP, STREAMS, State
 from cluster_sim.engine.fast.in_flight import Streams
-from cluster_sim.engine.shared_rates import components
-from cluster_sim.engine.shared_rates.groups import touch_group
+from cluster_sim.engine.shared_rates import max_min
 from cluster_sim.engine.times import UNKNOWN_PS
 from cluster_sim.schedule.table import HORIZON_PS
 
-MICROBYTES = 10**6
-"""Microbytes in a byte."""
-PER_MICROBYTE = 10**6
-"""Rate [B/s] times duration [ps] that moves one microbyte."""
-NEARLY_EXACT = 2.0**50
-"""Durations [ps] up to which two roundings of a float are less than 1 ps."""
+MICROBYTES = 10**6  # microbytes in a byte
+PER_MICROBYTE = 10**6  # rate [B/s] times duration [ps] that moves one microbyte
+NEARLY_EXACT = 2.0**50  # durations [ps] up to which two roundings of a float are less than 1 ps
 
 
 @inlined
@@ -72,10 +68,7 @@ def end_of(left: int, rate: int, since: int) -> int:
 
 @inlined
 def list_due(streams: Streams, state: State, now: int) -> int:
-    """List the items of the heap that end at this instant, the earliest; return their number.
-
-    Below an item that ends later, all do.
-    """
+    """List the items of the heap that end at this instant, the earliest; return their number."""
     streams.due[0] = 0
     due, index = 1, 0
     while index < due:
@@ -258,9 +251,7 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
         streams.vacant[0] = streams.after[berth]
     streams.op[berth], streams.number[berth] = op, number
     streams.left[berth], streams.begun[berth] = size * MICROBYTES, now
-    components.join(
-        streams.paths, streams.seats, streams.filling, streams.sums, streams.groups, number
-    )
+    max_min.join(streams.paths, streams.solver, streams.groups, number)
     streams.fresh[state.notes[FRESH]] = berth
     state.notes[FRESH] += 1
     state.child[op] = berth
@@ -269,10 +260,9 @@ def enter(streams: Streams, state: State, op: int, number: int, size: int, now: 
 
 @internal
 def take_ended(streams: Streams, state: State, now: int) -> int:
-    """Take out the flows that end at this instant, and list their ops in ``ended``.
+    """List the ops of the flows that end at this instant in ``ended``; return their number.
 
     The groups keep their places in the heap, which they get anew when this instant is solved.
-    Returns the number of these flows.
     """
     ended, groups = 0, streams.groups
     for index in range(list_due(streams, state, now)):
@@ -323,9 +313,7 @@ def leave(streams: Streams, state: State, berth: int) -> None:
 def _vacate(streams: Streams, berth: int) -> int:
     """Free a berth for the next flow, and return the op that was there."""
     number = streams.number[berth]
-    components.leave(
-        streams.paths, streams.seats, streams.filling, streams.sums, streams.groups, number
-    )
+    max_min.leave(streams.paths, streams.solver, streams.groups, number)
     op: int = streams.op[berth]
     streams.op[berth] = NO_OP
     streams.after[berth] = streams.vacant[0]
@@ -336,10 +324,9 @@ def _vacate(streams: Streams, berth: int) -> int:
 @inlined
 def solve(streams: Streams, state: State, now: int) -> None:
     """Solve the rates that change at this instant, and update when those flows end."""
-    groups, filling = streams.groups, streams.filling
-    changed = components.solve(streams.paths, streams.seats, filling, streams.sums, groups)
-    for index in range(changed):
-        _change_rate(streams, state, filling.changed[index], now)
+    groups = streams.groups
+    for index in range(max_min.solve(streams.paths, streams.solver, groups)):
+        _change_rate(streams, state, streams.solver.changed[index], now)
     for index in range(state.notes[FRESH]):
         berth = streams.fresh[index]
         number = streams.number[berth]
@@ -365,7 +352,7 @@ def _change_rate(streams: Streams, state: State, number: int, now: int) -> None:
     streams.since[number] = now
     streams.rate[number] = streams.paths.rate[number]
     streams.stale[number] = 1
-    touch_group(streams.groups, streams.groups.of_class[number])
+    max_min.touch_group(streams.groups, streams.groups.of_class[number])
     while streams.loose[number] != NO_OP:
         berth = streams.loose[number]
         streams.left[berth] -= moved(rate, now - streams.begun[berth])

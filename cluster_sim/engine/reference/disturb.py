@@ -13,8 +13,7 @@ from cluster_sim.engine.reference.run import FAULTS, LOST, Phase, Run, Server, s
 from cluster_sim.engine.times import DOOMED, FAILED, NEVER, HorizonError
 from cluster_sim.schedule.table import HORIZON_PS
 
-FOREVER = 2**30
-"""Pending edges of a doomed op, more than a schedule can count: it is never ready."""
+FOREVER = 2**30  # pending edges of a doomed op, more than a schedule can count: it is never ready
 
 
 class Disturbance:

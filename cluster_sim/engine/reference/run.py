@@ -51,13 +51,11 @@ def scaled(duration_ps: int, factor: Fraction) -> int:
 
 
 NO_OP = -1
-NO_TURN = HORIZON_PS + 1
-"""Time of the next turn of a slot for which no op is queued [ps]."""
+NO_TURN = HORIZON_PS + 1  # time of the next turn of a slot for which no op is queued [ps]
 LOST = "lost"
 """Cause of an interrupt when the op in flight is lost; any other cause is its new end [ps]."""
 
-NOMINAL = Fraction(1)
-"""Speed of a resource without faults."""
+NOMINAL = Fraction(1)  # speed of a resource without faults
 
 
 class Ops(Protocol):
@@ -188,8 +186,7 @@ def _turn_ps(slot: Slot) -> int:
 
 MICROBYTES = 10**6
 """Microbytes in a byte; the work that is left of a flow is an integer of microbytes."""
-PER_MICROBYTE = 10**6
-"""Rate [B/s] times duration [ps] that moves one microbyte."""
+PER_MICROBYTE = 10**6  # rate [B/s] times duration [ps] that moves one microbyte
 
 
 class Flow:
@@ -205,16 +202,10 @@ class Flow:
 
 
 class Sharing:
-    """All flows in flight, and their rates.
+    """All flows in flight, and their rates, which are solved in a phase of the instant.
 
-    Parameters
-    ----------
-    env : Picoseconds
-    schedule : Schedule
-    faulty : int array
-        Resources whose speed may change: a flow that holds a slot of one has its cap scaled.
-    solve_phase : int
-        Phase of an instant in which the rates are solved.
+    ``faulty``: resources whose speed may change: a flow that holds a slot of one has its cap
+    scaled.
     """
 
     def __init__(self, env: Picoseconds, schedule: Schedule, faulty: IntArray, solve_phase: int):
@@ -470,14 +461,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Demand:
-    """The rate cap of a flow, and the resources that it crosses.
-
-    ``cap``: highest rate that the flow can have [B/s].
-    ``weights``: each resource on the flow's path, and how many B/s of it 1 B/s of the flow takes.
-    """
+    """The rate cap of a flow, and the resources that it crosses."""
 
     cap: int
-    weights: tuple[tuple[int, int], ...]
+    weights: tuple[tuple[int, int], ...]  # each resource, and B/s of it for 1 B/s of the flow
 
 
 def max_min_rates(demands: Mapping[int, Demand], capacity: Mapping[int, int]) -> dict[int, int]:

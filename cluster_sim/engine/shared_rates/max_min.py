@@ -1,4 +1,26 @@
-"""Max-min fair rates of flows that all run at once, without a schedule."""
+"""Shared rates (rule 7): max-min fair in whole bytes a second, solved where something changed.
+
+The level of all flows rises together. A resource is full at the level that its spare capacity
+divided by the weight of its flows allows, rounded down; a flow is full at its own cap. The lowest
+such level is taken, everything that is full at exactly this level is settled at once, and the rest
+goes on rising. Levels only rise, and each is reached by the same resources in whatever order they
+are examined. So the rates are the same to the bit if equal flows are counted as one class, and if
+only those components are solved in which something changed.
+
+A component that never has more than a few classes is solved from the start, by itself. In any other
+the level rises only on the resources on which something changed. Every other class is *held* at the
+rate that it had, and is looked at again where that rate may be wrong. When a resource that it
+crosses is full below that rate, the class falls to that level. When the resource that held it back
+is full no longer at its level, and neither its cap nor another resource holds it there, it rises
+with the others. A class whose rate changes disturbs the other resources that it crosses, and so on.
+
+Whether a resource is full at a level depends on nothing but the rates below that level and on who
+has none below it. So rates are final from the lowest up, whatever the order in which resources are
+looked at, and the result has the bits of a solve from the start. A resource waits in the heap under
+a bound, the lowest level at which it may be full. The bound takes one more than its rate from each
+held class, for one that is settled at the very level at which the resource is full has no more
+than the others although it could have.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +29,528 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster_sim.engine.compiler.jit import lean
-from cluster_sim.engine.shared_rates.filling import (
+from cluster_sim.engine.compiler.jit import inlined, internal, lean
+from cluster_sim.engine.shared_rates.tables import (
+    CHANGED,
+    FAR,
+    HORIZON,
+    LISTED,
+    NEW,
+    NOWHERE,
+    QUEUED,
     UNLIMITED,
-    Filling,
+    VISITED,
+    Groups,
     Paths,
-    Seats,
-    fill_all,
-    working_space,
+    Solver,
+    empty_solver,
+    paths_of,
 )
 from cluster_sim.schedule.table import LARGEST_CAPACITY, IntArray
 
-MOST_UNITS = 2**62
-"""Largest sum of weights, which must fit in 64 bits."""
+# Flows come and go, and capacities and caps change.
+
+
+@inlined
+def touch(solver: Solver, resource: int) -> None:
+    """Note that the flows on a resource, or its capacity, changed."""
+    if not solver.listed[resource]:
+        solver.listed[resource] = 1
+        solver.resources[solver.sizes[LISTED]] = resource
+        solver.sizes[LISTED] += 1
+
+
+@inlined
+def touch_group(groups: Groups, group: int) -> None:
+    """Note that flows of a group came or went, or that one of its rates or capacities changed."""
+    if not groups.listed[group]:
+        groups.listed[group] = 1
+        groups.touched[groups.length[0]] = group
+        groups.length[0] += 1
+
+
+@inlined
+def set_capacity(
+    paths: Paths, solver: Solver, groups: Groups, resource: int, capacity: int
+) -> None:
+    """Change the rate that a resource divides."""
+    solver.spare[resource] += capacity - paths.capacity[resource]
+    paths.capacity[resource] = capacity
+    if groups.of_resource[resource] >= 0:
+        touch_group(groups, groups.of_resource[resource])
+    else:
+        touch(solver, resource)
+
+
+@inlined
+def set_cap(paths: Paths, solver: Solver, groups: Groups, number: int, cap: int) -> None:
+    """Change the rate cap of a class; in a large component it rises anew."""
+    paths.cap[number] = cap
+    touch_group(groups, groups.of_class[number])
+    if not groups.small[groups.of_class[number]] and paths.members[number]:
+        _let_rise(solver, number)
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            touch(solver, paths.resource[share])
+
+
+@inlined
+def _let_rise(solver: Solver, number: int) -> None:
+    """List a class among those that rise from zero in the next solve."""
+    if not solver.rising[number]:
+        solver.rising[number] = 1
+        solver.new[solver.sizes[NEW]] = number
+        solver.sizes[NEW] += 1
+
+
+@inlined
+def join(paths: Paths, solver: Solver, groups: Groups, number: int) -> None:
+    """Add a flow to a class, and have the rates that this changes solved."""
+    paths.members[number] += 1
+    touch_group(groups, groups.of_class[number])
+    if groups.small[groups.of_class[number]]:
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            solver.whole[paths.resource[share]] += paths.weight[share]
+    else:
+        _count_in(paths, solver, number, 1)
+
+
+@internal
+def _count_in(paths: Paths, solver: Solver, number: int, flows: int) -> None:
+    """Count new flows at their resources; the first make the class take part there."""
+    first = paths.members[number] == flows
+    if first:
+        _let_rise(solver, number)
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource, weight = paths.resource[share], paths.weight[share]
+        touch(solver, resource)
+        if first:
+            seat = paths.first[resource] + paths.taken[resource]
+            paths.share[seat] = share
+            paths.seat[share] = seat
+            paths.taken[resource] += 1
+        seat = paths.seat[share]
+        solver.rate[seat] = paths.rate[number]
+        solver.seat_weight[seat] = weight * paths.members[number]
+        _count(solver, resource, weight * flows, paths.rate[number])
+
+
+@inlined
+def leave(paths: Paths, solver: Solver, groups: Groups, number: int) -> None:
+    """Remove a flow from a class, and have the rates that this changes solved."""
+    paths.members[number] -= 1
+    touch_group(groups, groups.of_class[number])
+    if groups.small[groups.of_class[number]]:
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            solver.whole[paths.resource[share]] -= paths.weight[share]
+    else:
+        _count_out(paths, solver, number)
+
+
+@internal
+def _count_out(paths: Paths, solver: Solver, number: int) -> None:
+    """Count a flow out at its resources; with the last the class leaves them."""
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource, weight, seat = paths.resource[share], paths.weight[share], paths.seat[share]
+        touch(solver, resource)
+        solver.seat_weight[seat] -= weight
+        _count(solver, resource, -weight, paths.rate[number])
+        if paths.members[number] == 0:  # the last share of the list takes the free seat
+            paths.taken[resource] -= 1
+            last = paths.first[resource] + paths.taken[resource]
+            paths.share[seat] = paths.share[last]
+            paths.seat[paths.share[seat]] = seat
+            solver.rate[seat] = solver.rate[last]
+            solver.seat_weight[seat] = solver.seat_weight[last]
+
+
+@inlined
+def _count(solver: Solver, resource: int, weight: int, rate: int) -> None:
+    """Count flows of this weight and rate at a resource, or out again if the weight is negative."""
+    solver.whole[resource] += weight
+    solver.spare[resource] -= weight * rate
+    if solver.level[resource] == rate:
+        _count_top(solver, resource, weight)
+
+
+@inlined
+def _count_top(solver: Solver, resource: int, weight: int) -> None:
+    """Count flows among those at the level of a full resource. Without any it limits none."""
+    solver.top[resource] += weight
+    if solver.top[resource] == 0:
+        solver.level[resource] = UNLIMITED
+
+
+@inlined
+def solve(paths: Paths, solver: Solver, groups: Groups) -> int:
+    """Solve the rates of all flows that a change may reach.
+
+    Returns the length of ``solver.changed``, the classes whose rate has changed.
+    """
+    solver.sizes[CHANGED] = 0
+    if solver.sizes[LISTED]:
+        _update(paths, solver)
+    for index in range(groups.length[0]):
+        if groups.small[groups.touched[index]]:
+            _fill_small(paths, solver, groups, groups.touched[index])
+    return int(solver.sizes[CHANGED])
+
+
+@inlined
+def _change(paths: Paths, solver: Solver, number: int, level: int) -> None:
+    """Note another rate of a class."""
+    if paths.rate[number] != level:
+        paths.rate[number] = level
+        solver.changed[solver.sizes[CHANGED]] = number
+        solver.sizes[CHANGED] += 1
+
+
+# Small components: at each level a walk over all that still rises takes less than a heap.
+
+
+@internal
+def _fill_small(paths: Paths, solver: Solver, groups: Groups, group: int) -> None:
+    """Raise the level until every class of a small component is settled."""
+    first, behind = groups.ptr[group], groups.ptr[group + 1]
+    for index in range(first, behind):
+        resource = groups.resource[index]
+        solver.spare[resource] = paths.capacity[resource]
+        solver.weight[resource] = solver.whole[resource]
+    rising = 0
+    for number in range(groups.first[group], groups.first[group + 1]):
+        if paths.members[number]:
+            solver.classes[rising] = number
+            rising += 1
+    while rising:
+        level = UNLIMITED
+        for index in range(first, behind):
+            resource = groups.resource[index]
+            if solver.weight[resource]:
+                solver.key[resource] = solver.spare[resource] // solver.weight[resource]
+                level = min(level, solver.key[resource])
+        for index in range(rising):
+            level = min(level, paths.cap[solver.classes[index]])
+        rising = _settle_full(paths, solver, rising, level)
+
+
+@inlined
+def _settle_full(paths: Paths, solver: Solver, rising: int, level: int) -> int:
+    """Settle the classes that are full at a level; returns the number of those that rise on."""
+    left = 0
+    for index in range(rising):
+        number = solver.classes[index]
+        full = paths.cap[number] == level
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            full = full or solver.key[paths.resource[share]] == level
+        if not full:
+            solver.classes[index], solver.classes[left] = solver.classes[left], number
+            left += 1
+        else:
+            _change(paths, solver, number, level)
+    if left:  # the full ones, now behind those, leave their share
+        for index in range(left, rising):
+            number = solver.classes[index]
+            for share in range(paths.ptr[number], paths.ptr[number + 1]):
+                resource = paths.resource[share]
+                weight = paths.members[number] * paths.weight[share]
+                solver.weight[resource] -= weight
+                solver.spare[resource] -= weight * level
+    return left
+
+
+# Large components: only what changes.
+
+
+@internal
+def _update(paths: Paths, solver: Solver) -> None:
+    """Solve the new classes, and whatever else the touched resources change."""
+    solver.sizes[HORIZON] = 0
+    _begin(paths, solver)
+    last, level = len(solver.full) - 1, 0
+    while solver.sizes[QUEUED] or _look_far(paths, solver, level):
+        level = solver.key[0]
+        full, freed = _judge(paths, solver, level)
+        for index in range(full):
+            item = solver.full[index]
+            if item >= len(paths.capacity):
+                if solver.rising[item - len(paths.capacity)]:
+                    _settle(paths, solver, item - len(paths.capacity), level)
+            else:
+                _settle_all(paths, solver, item, level)
+        for index in range(freed):
+            _release(paths, solver, solver.full[last - index], level)
+    for index in range(solver.sizes[LISTED]):
+        solver.listed[solver.resources[index]] = 0
+    solver.sizes[LISTED] = 0
+    solver.sizes[NEW] = 0
+
+
+@inlined
+def _begin(paths: Paths, solver: Solver) -> None:
+    """Let the new classes rise from zero, and look at every touched resource."""
+    for index in range(solver.sizes[NEW]):
+        number = solver.new[index]
+        if paths.members[number] == 0:  # all have left since
+            solver.rising[number] = 0
+            continue
+        for share in range(paths.ptr[number], paths.ptr[number + 1]):
+            resource = paths.resource[share]
+            weight = paths.members[number] * paths.weight[share]
+            _count(solver, resource, -weight, paths.rate[number])
+            solver.whole[resource] += weight
+            solver.weight[resource] += weight
+            solver.rate[paths.seat[share]] = UNLIMITED
+        _queue_cap(paths, solver, number)
+    for index in range(solver.sizes[LISTED]):
+        resource = solver.resources[index]
+        _queue(solver, resource, _bound(solver, resource, 0))
+
+
+@inlined
+def _queue_cap(paths: Paths, solver: Solver, number: int) -> None:
+    """Have a rising class settled at its cap."""
+    if paths.cap[number] < UNLIMITED:
+        _queue(solver, len(paths.capacity) + number, paths.cap[number])
+
+
+@inlined
+def _bound(solver: Solver, resource: int, level: int) -> int:
+    """Lowest level, from this one on, at which a resource may be full, or was full before."""
+    top, rising = solver.top[resource], solver.weight[resource]
+    room = solver.spare[resource] - (solver.whole[resource] - rising - top)
+    if top + rising == 0:
+        return UNLIMITED if room >= 0 else level
+    if top == 0:
+        return level if room < 0 else max(level, room // rising)
+    room += top * solver.level[resource]
+    reached = 0 if room < 0 else room // (top + rising)
+    lowest: int = max(level, min(reached, solver.level[resource]))
+    return lowest
+
+
+@inlined
+def _judge(paths: Paths, solver: Solver, level: int) -> tuple[int, int]:
+    """Take what is due at a level off the heap.
+
+    Returns ``full``: resources that are full and classes whose cap this is: the first of
+    ``solver.full``. ``freed``: resources that were full at this level, and are not: the last of
+    ``solver.full``.
+    """
+    full, freed = 0, 0
+    while solver.sizes[QUEUED] and solver.key[0] == level:
+        item = solver.item[0]
+        _take(solver)
+        if item >= len(paths.capacity):
+            solver.full[full] = item
+            full += 1
+            continue
+        reached = _bound(solver, item, level)
+        if reached == level:
+            reached = _next_full(paths, solver, item, level)
+            if reached == level:
+                solver.full[full] = item
+                full += 1
+                continue
+            if solver.level[item] == level:
+                solver.level[item], solver.top[item] = UNLIMITED, 0
+                freed += 1
+                solver.full[len(solver.full) - freed] = item
+            reached = min(reached, solver.level[item])
+        if reached < UNLIMITED:
+            _queue(solver, item, reached)
+    return full, freed
+
+
+@internal
+def _next_full(paths: Paths, solver: Solver, resource: int, level: int) -> int:
+    """Level at which a resource is full, if it is so at this one; else a bound above it."""
+    spare, rising = paths.capacity[resource], 0
+    first = paths.first[resource]
+    solver.sizes[VISITED] += paths.taken[resource]
+    for seat in range(first, first + paths.taken[resource]):
+        if solver.rate[seat] >= level:
+            rising += solver.seat_weight[seat]
+        else:
+            spare -= solver.seat_weight[seat] * solver.rate[seat]
+    if rising == 0:
+        return UNLIMITED
+    reached = spare // rising
+    if reached == level:
+        solver.level[resource], solver.top[resource] = level, rising
+    return int(reached)
+
+
+@inlined
+def _settle_all(paths: Paths, solver: Solver, resource: int, level: int) -> None:
+    """Settle whatever is not below the level of a full resource."""
+    first = paths.first[resource]
+    for seat in range(first, first + paths.taken[resource]):
+        if solver.rate[seat] > level:
+            number = paths.owner[paths.share[seat]]
+            if solver.rising[number]:
+                _settle(paths, solver, number, level)
+            else:
+                _lower(paths, solver, number, level)
+
+
+@internal
+def _settle(paths: Paths, solver: Solver, number: int, level: int) -> None:
+    """Give a rising class its rate. Its resources are in the heap, under bounds that still hold."""
+    solver.rising[number] = 0
+    _change(paths, solver, number, level)
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = paths.resource[share]
+        weight = paths.members[number] * paths.weight[share]
+        solver.weight[resource] -= weight
+        solver.spare[resource] -= weight * level
+        solver.rate[paths.seat[share]] = level
+
+
+@internal
+def _lower(paths: Paths, solver: Solver, number: int, level: int) -> None:
+    """Let a held class fall to a level; what was full where it was must be looked at again."""
+    before = paths.rate[number]
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = paths.resource[share]
+        weight = paths.members[number] * paths.weight[share]
+        solver.spare[resource] += weight * (before - level)
+        solver.rate[paths.seat[share]] = level
+        if solver.level[resource] == before:
+            _count_top(solver, resource, -weight)
+        place = solver.place[resource]
+        if place == NOWHERE and level < solver.level[resource] < UNLIMITED:
+            _queue(solver, resource, _bound(solver, resource, level))
+    _change(paths, solver, number, level)
+
+
+@inlined
+def _release(paths: Paths, solver: Solver, resource: int, level: int) -> None:
+    """Let rise what only this resource, which is full no longer, held at a level."""
+    first = paths.first[resource]
+    for seat in range(first, first + paths.taken[resource]):
+        if solver.rate[seat] == level:
+            number = paths.owner[paths.share[seat]]
+            if not _held_back(paths, solver, number, level):
+                _raise(paths, solver, number, level)
+
+
+@inlined
+def _held_back(paths: Paths, solver: Solver, number: int, level: int) -> bool:
+    """Return whether a class has its cap, or crosses a resource that is full at its level."""
+    if paths.cap[number] == level:
+        return True
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        if solver.level[paths.resource[share]] == level:
+            return True
+    return False
+
+
+@internal
+def _raise(paths: Paths, solver: Solver, number: int, level: int) -> None:
+    """Let a held class rise with the level."""
+    solver.rising[number] = 1
+    for share in range(paths.ptr[number], paths.ptr[number + 1]):
+        resource = paths.resource[share]
+        weight = paths.members[number] * paths.weight[share]
+        solver.weight[resource] += weight
+        solver.spare[resource] += weight * level
+        solver.rate[paths.seat[share]] = UNLIMITED
+        _queue(solver, resource, _bound(solver, resource, level))
+    _queue_cap(paths, solver, number)
+
+
+@internal
+def _look_far(paths: Paths, solver: Solver, level: int) -> bool:
+    """Move the horizon on, and queue what is before it; return whether there is anything.
+
+    Most of what is far, such as a port with hardly any load, has nothing to wait for by then.
+    """
+    length, least = solver.sizes[FAR], UNLIMITED
+    solver.sizes[FAR] = 0
+    for index in range(length):
+        item = solver.far[index]
+        key = _due(paths, solver, item, level)
+        solver.due[item] = key
+        if key < UNLIMITED:
+            least = min(least, key)
+            solver.far[solver.sizes[FAR]] = item
+            solver.sizes[FAR] += 1
+    solver.sizes[HORIZON] = UNLIMITED if least > UNLIMITED // 4 else 2 * least + 1
+    length = solver.sizes[FAR]
+    solver.sizes[FAR] = 0
+    for index in range(length):
+        item = solver.far[index]
+        key = solver.due[item]
+        solver.due[item] = UNLIMITED
+        _queue(solver, item, key)
+    return bool(length)
+
+
+@inlined
+def _due(paths: Paths, solver: Solver, item: int, level: int) -> int:
+    """Level at which something far may be full, UNLIMITED where it waits for nothing any more."""
+    if item >= len(paths.capacity):
+        rising = solver.rising[item - len(paths.capacity)]
+        return solver.due[item] if rising else UNLIMITED
+    reached = _bound(solver, item, level)
+    return UNLIMITED if reached == UNLIMITED else max(reached, solver.due[item])
+
+
+@internal
+def _queue(solver: Solver, item: int, key: int) -> None:
+    """Put an item into the heap, or forward in it; among the far ones if it is not due for long."""
+    place = solver.place[item]
+    is_far = solver.due[item] < UNLIMITED
+    if is_far:
+        solver.due[item] = min(solver.due[item], key)
+    if key >= solver.sizes[HORIZON]:
+        if key < UNLIMITED and place == NOWHERE and not is_far:
+            solver.far[solver.sizes[FAR]] = item
+            solver.sizes[FAR] += 1
+            solver.due[item] = key
+        return
+    if place != NOWHERE and solver.key[place] <= key:
+        return
+    if place == NOWHERE:
+        place = solver.sizes[QUEUED]
+        solver.sizes[QUEUED] += 1
+    while place:
+        parent = (place - 1) >> 1
+        if solver.key[parent] <= key:
+            break
+        solver.key[place], solver.item[place] = solver.key[parent], solver.item[parent]
+        solver.place[solver.item[place]] = place
+        place = parent
+    solver.key[place], solver.item[place] = key, item
+    solver.place[item] = place
+
+
+@internal
+def _take(solver: Solver) -> None:
+    """Take the first item off the heap."""
+    solver.place[solver.item[0]] = NOWHERE
+    solver.sizes[QUEUED] -= 1
+    length = solver.sizes[QUEUED]
+    if length == 0:
+        return
+    key, item, place = solver.key[length], solver.item[length], 0
+    while True:
+        child = 2 * place + 1
+        if child >= length:
+            break
+        if child + 1 < length and solver.key[child + 1] < solver.key[child]:
+            child += 1
+        if solver.key[child] >= key:
+            break
+        solver.key[place], solver.item[place] = solver.key[child], solver.item[child]
+        solver.place[solver.item[place]] = place
+        place = child
+    solver.key[place], solver.item[place] = key, item
+    solver.place[item] = place
+
+
+# Flows that all run at once, without a schedule.
+
+MOST_UNITS = 2**62  # largest sum of weights, which must fit in 64 bits
 
 
 def max_min_rates(
@@ -67,19 +598,21 @@ def max_min_rates(
     """
     flows, shares = len(np.atleast_1d(ptr)) - 1, len(np.atleast_1d(resource))
     resources = len(np.atleast_1d(capacity_bytes_per_s))
-    paths = Paths(
-        ptr=_column(ptr, np.int64, flows + 1),
-        resource=_column(resource, np.int32, shares),
-        weight=_column(weight, np.int32, shares),
-        owner=np.repeat(np.arange(flows, dtype=np.int32), np.maximum(0, np.diff(ptr))),
-        cap=_column(cap_bytes_per_s, np.int64, flows),
-        capacity=_column(capacity_bytes_per_s, np.int64, resources),
-        members=_column(count, np.int64, flows),
-        rate=np.full(flows, -1, np.int64),
-    )
+    begins = _column(ptr, np.int64, flows + 1)
+    crossed = _column(resource, np.int32, shares)
+    if begins[0] != 0 or begins[-1] != shares or (np.diff(begins) < 0).any():
+        raise ValueError(f"ptr does not cut {shares} shares into {flows} flows")
+    _check_range("resource", crossed, 0, resources - 1)
+    paths = paths_of(
+        begins,
+        crossed,
+        _column(weight, np.int32, shares),
+        _column(cap_bytes_per_s, np.int64, flows),
+        _column(capacity_bytes_per_s, np.int64, resources),
+    )._replace(members=_column(count, np.int64, flows))
     _check(paths)
-    fill_all(paths, _all_seated(paths.resource, resources), _all_rising(flows, resources))
-    return paths.rate
+    _solve_all(paths, empty_solver(paths))
+    return np.where(np.diff(begins) > 0, paths.rate, paths.cap)
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike, length: int) -> Any:
@@ -89,11 +622,7 @@ def _column(values: npt.ArrayLike, dtype: npt.DTypeLike, length: int) -> Any:
 
 def _check(paths: Paths) -> None:
     """Refuse columns that the compiled solver, which checks nothing, cannot take."""
-    flows, shares = len(paths.cap), len(paths.resource)
-    if paths.ptr[0] != 0 or paths.ptr[-1] != shares or (np.diff(paths.ptr) < 0).any():
-        raise ValueError(f"ptr does not cut {shares} shares into {flows} flows")
-    most = MOST_UNITS // max(1, shares * int(paths.weight.max(initial=1)))
-    _check_range("resource", paths.resource, 0, len(paths.capacity) - 1)
+    most = MOST_UNITS // max(1, len(paths.resource) * int(paths.weight.max(initial=1)))
     _check_range("weight", paths.weight, 1, np.iinfo(np.int32).max)
     _check_range("cap_bytes_per_s", paths.cap, 0, UNLIMITED)
     _check_range("capacity_bytes_per_s", paths.capacity, 0, LARGEST_CAPACITY)
@@ -107,28 +636,9 @@ def _check_range(name: str, column: IntArray, least: int, most: int) -> None:
         )
 
 
-def _all_rising(flows: int, resources: int) -> Filling:
-    """Return working space that lists all resources and flows, none of which has a rate yet."""
-    filling = working_space(flows, resources)
-    filling.resources[:] = np.arange(resources)
-    filling.classes[:] = np.arange(flows)
-    filling.rising[:] = 1
-    filling.sizes[:2] = resources, flows
-    return filling
-
-
-def _all_seated(resource: IntArray, resources: int) -> Seats:
-    """Return seats in which every share is in use."""
-    taken = np.bincount(resource, minlength=resources)
-    ptr = np.concatenate([[0], np.cumsum(taken)]).astype(np.int64)
-    by_resource = np.empty(len(resource), np.int32)
-    _sort_by_resource(resource, ptr[:-1].copy(), by_resource)
-    return Seats(ptr, by_resource, taken.astype(np.int32), np.empty(0, np.int32))
-
-
 @lean
-def _sort_by_resource(resource: IntArray, place: IntArray, shares: IntArray) -> None:
-    """Put each share in the next place of its resource."""
-    for share in range(len(resource)):
-        shares[place[resource[share]]] = share
-        place[resource[share]] += 1
+def _solve_all(paths: Paths, solver: Solver) -> None:
+    """Solve the rates of flows that all begin at once."""
+    for number in range(len(paths.cap)):
+        _count_in(paths, solver, number, paths.members[number])
+    _update(paths, solver)

@@ -182,8 +182,11 @@ def show_steps(title: str, answer: Mapping[str, Any]) -> None:
 
 def show_serving(title: str, answer: Mapping[str, Any]) -> None:
     """Print a table of replicas with a column for each cluster."""
-    flat = [flat_serving(row) for row in answer["rows"] if row["status"] == "ok"]
-    _show_columns(title, answer, flat, SERVING)
+    good = [row for row in answer["rows"] if row["status"] == "ok"]
+    _show_columns(title, answer, [flat_serving(row) for row in good], SERVING)
+    for row in good:
+        if "options" in row:
+            print_text(f"{row['cluster']}: found {row['options']}")
 
 
 def _show_columns(

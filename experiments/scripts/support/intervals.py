@@ -25,7 +25,7 @@ def with_collective_ends(
     ``frame``: rows of one cluster, with ``ranks``, ``size_bytes`` and ``time_s``. ``ideal``:
     whether the times are those of the α–β model, whose interval is a point.
     """
-    from workloads.confidence.collectives import collective_interval
+    from workloads.confidence.answers import collective_interval
 
     calls = zip(*(frame[name].tolist() for name in ("ranks", "size_bytes", "time_s")), strict=True)
     ends = [collective_interval(cluster, *call, ideal=ideal) for call in calls]

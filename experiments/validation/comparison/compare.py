@@ -13,7 +13,7 @@ from experiments.validation.reading.rows import Row, Rows
 from experiments.validation.reading.schema import Kind, Value
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from workloads.confidence.rank_correlation import kendall_tau
+from workloads.confidence.ratio import rank_correlation
 
 FAULTS = (ArithmeticError, LookupError, MemoryError, ValueError)
 """Faults of the model in one row, which must not hide the results of the others."""
@@ -120,7 +120,9 @@ def summary(compared: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "infeasible": statuses.count("infeasible"),
         "oversized": sum("memory" in row["provenance"] for row in compared),
         **condensed(errors),
-        "kendall_tau": _tau([row["predicted"] for row in good], [row["published"] for row in good]),
+        "kendall_tau": rank_correlation(
+            [row["predicted"] for row in good], [row["published"] for row in good]
+        ),
     }
     others, fits = _quantities(compared), told(compared)
     return answer | ({"quantities": others} if others else {}) | ({"fits": fits} if fits else {})
@@ -163,12 +165,6 @@ def condensed(errors: FloatArray) -> dict[str, float | None]:
         "p90_abs_error": float(np.quantile(size, 0.9)),
         "bias": float(errors.mean()),
     }
-
-
-def _tau(predicted: Sequence[float], published: Sequence[float]) -> float | None:
-    """Rank correlation (Kendall's tau-b), None for fewer than two distinct values."""
-    tau = kendall_tau(predicted, published)
-    return None if np.isnan(tau) else tau
 
 
 def baseline(rows: Rows, compared: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cluster_sim.collectives.result_rows import bus_factor
+from cluster_sim.collectives.results import bus_factor
 from experiments.validation.comparison.compare import condensed
 from topologies.errors import InputError
 from topologies.units import format_bytes

@@ -21,15 +21,16 @@ from workloads.confidence.kinds import (
     FIRST_TOKEN,
     FIRST_TOKEN_EXPERTS,
     KERNELS,
+    NEVER,
     RESEARCH,
     SERVING,
     SERVING_EXPERTS,
     Prediction,
     collective_kind,
     kernel_kind,
+    slowing,
     training_kind,
 )
-from workloads.confidence.mixture import NEVER, slowing
 from workloads.confidence.residuals import Residual, Residuals
 from workloads.confidence.split_conformal import interval
 from workloads.training.frameworks.framework import framework_of

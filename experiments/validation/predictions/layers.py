@@ -18,7 +18,7 @@ from workloads.training.frameworks.framework import framework_of
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import ENGINE, NOTHING, PREVIOUS, LayerOp
-from workloads.training.program.group_times import exchange_ps
+from workloads.training.program.groups import exchange_ps
 
 
 def predict(values: Mapping[str, Any], catalogue: Catalogue | None = None) -> Outcome:

@@ -15,8 +15,7 @@ from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.serving.batching import BUCKETS, Batching
-from workloads.serving.engines import engine_batching, engine_numbers
+from workloads.serving.batching import BUCKETS, Batching, engine_batching, engine_numbers
 from workloads.serving.predict import GPU_CHUNK, Steady, benchmark, continuous, static_batch
 from workloads.serving.profile import Profile, profile
 from workloads.serving.speculation import Speculation, parse_speculation

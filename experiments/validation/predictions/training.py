@@ -16,8 +16,7 @@ from workloads.models.model import Experts, Model
 from workloads.training.alternatives import alternatives, hull
 from workloads.training.frameworks.conditions import CONDITIONS, Conditions
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.by_value import ByValue
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.shared_parts import ByValue, SharedParts
 from workloads.training.steady import SteadyStep, steady
 from workloads.training.usual_plan import complete
 

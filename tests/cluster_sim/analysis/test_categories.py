@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster_sim.analysis.categories import overlap, time_by_category, waits
+from cluster_sim.analysis.metrics import overlap, time_by_category, waits
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import run
 from tests.support.random_schedules import WHATS, schedules, spans

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cluster_sim.analysis.categories import overlap, time_by_category
-from cluster_sim.analysis.metrics import kind_use, label_use, node_bytes, resource_use, summary
+from cluster_sim.analysis.metrics import (
+    kind_use,
+    label_use,
+    node_bytes,
+    overlap,
+    resource_use,
+    summary,
+    time_by_category,
+)
 from cluster_sim.analysis.stretches import stretches
 from cluster_sim.engine.times import DONE, RUNNING, Attempts, Times
 from cluster_sim.schedule.build import OpColumns, schedule

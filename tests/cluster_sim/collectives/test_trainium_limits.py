@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cluster_sim.collectives.algorithms.auto import MESH_FIRST_RANKS
+from cluster_sim.collectives.algorithms.registry import MESH_FIRST_RANKS
 from cluster_sim.collectives.duration.duration import collective_time
 from cluster_sim.collectives.group import Group
 from topologies.catalogue.catalogue import shipped_catalogue

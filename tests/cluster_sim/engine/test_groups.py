@@ -12,8 +12,8 @@ from cluster_sim.engine import Faults, simulate
 from cluster_sim.engine.fast import new_run
 from cluster_sim.engine.fast.columns import STREAMS
 from cluster_sim.engine.fast.loop import play
-from cluster_sim.engine.shared_rates import groups
-from cluster_sim.engine.shared_rates.groups import NO_GROUP, Groups, group_classes
+from cluster_sim.engine.shared_rates import tables
+from cluster_sim.engine.shared_rates.tables import NO_GROUP, Groups, group_classes
 from cluster_sim.schedule.build import OpColumns
 from cluster_sim.schedule.build import schedule as build_schedule
 from cluster_sim.schedule.table import FLOW, JOIN, Edges, Flows, Resources, Schedule
@@ -32,7 +32,7 @@ def grouped(paths: list[list[int]]) -> tuple[list[list[int]], Groups]:
 @given(paths_of_classes, st.integers(1, 5))
 def test_a_group_is_a_small_component_or_one_class(paths: list[list[int]], few: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "FEW_CLASSES", few)
+        patch.setattr(tables, "FEW_CLASSES", few)
         paths, result = grouped(paths)
     graph = nx.Graph((("class", c), r) for c, path in enumerate(paths) for r in path)
     graph.add_nodes_from(("class", c) for c in range(len(paths)))

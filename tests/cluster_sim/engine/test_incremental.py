@@ -1,4 +1,4 @@
-"""Rates solved only where they change equal those of whole solves, to the last bit."""
+"""Rates solved only where they change equal those of SimPy, and those of solves from the start."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cluster_sim.engine import Faults, simulate
 from cluster_sim.engine.fast import new_run
 from cluster_sim.engine.fast.loop import play
 from cluster_sim.engine.fast.steps import Run
-from cluster_sim.engine.shared_rates import groups
-from cluster_sim.engine.shared_rates.filling import FEW, MANY, VISITED
+from cluster_sim.engine.shared_rates import tables
+from cluster_sim.engine.shared_rates.tables import VISITED
 from cluster_sim.engine.times import HorizonError
 from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FLOW, HORIZON_PS, JOIN, Edges, Flows, Resources, Schedule
@@ -21,18 +21,15 @@ from tests.support.schedules import fault_tables, schedules
 
 few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 thousands = settings(few, max_examples=5000)
-ALWAYS = 2**40
 UNITS = [1, 1, 3, 1000, 10**9, 10**12]
 """Small units make ties, and rates of zero."""
 
 
-def played(table: Schedule, faults: Faults | None = None, *, part: bool = True) -> Run:
-    """Run a schedule, solving at each instant only what changes, or always everything."""
+def played(table: Schedule, faults: Faults | None = None, *, few: int = 0) -> Run:
+    """Run a schedule in which components of up to ``few`` classes are solved from the start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "FEW_CLASSES", 0)  # no component is small
+        patch.setattr(tables, "FEW_CLASSES", few)
         run = new_run(table, faults or Faults.none(), ())
-    run.streams.filling.sizes[FEW] = 0
-    run.streams.filling.sizes[MANY] = ALWAYS if part else -1
     play(run, HORIZON_PS)
     return run
 
@@ -71,15 +68,12 @@ def random_flows(seed: int) -> Schedule:
 
 
 def check_same(table: Schedule, faults: Faults | None = None) -> None:
-    """Parts and wholes give every instant alike, and so do small components by themselves."""
-    part, whole = (played(table, faults, part=part).state for part in (True, False))
-    usual = new_run(table, faults or Faults.none(), ())
-    play(usual, HORIZON_PS)
+    """Parts of components give every instant as solves from the start do."""
+    part, usual, whole = (played(table, faults, few=few).state for few in (0, 24, 10**6))
     for name in ("ready", "start", "end"):
         expected = getattr(whole, name).tolist()
         assert getattr(part, name).tolist() == expected, name
-        assert getattr(usual.state, name).tolist() == expected, name
-    assert part.notes.tolist() == whole.notes.tolist()
+        assert getattr(usual, name).tolist() == expected, name
 
 
 def check_seed(seed: int) -> None:
@@ -109,7 +103,7 @@ test_parts_are_wholes_under_faults_long = pytest.mark.slow(
 
 @pytest.mark.parametrize("oversubscription", [1, 4])
 def test_random_flows_over_a_clos(oversubscription: int) -> None:
-    """Several hundred flows in one component; the first solve of all is a whole one."""
+    """Several hundred flows in one component."""
     check_same(flows_over_clos(800, 64, 16, oversubscription))
 
 
@@ -117,13 +111,10 @@ def test_a_solve_looks_at_what_changes() -> None:
     """Of 2,000 flows over one Clos, each end looks at a small part of those still in flight."""
     run = played(flows_over_clos(2000, 512, 32, 2, spines=8))
     whole = sum(range(len(run.streams.op))) * 4  # about four resources a flow
-    assert 0 < run.streams.filling.sizes[VISITED] < whole // 4
+    assert 0 < run.streams.solver.sizes[VISITED] < whole // 4
 
 
 def test_large_components_are_solved_in_part_and_small_ones_from_the_start() -> None:
     for flows, visits in ((800, True), (12, False)):
-        table = flows_over_clos(flows, 64, 16, 2)
-        run = new_run(table, Faults.none(), ())
-        play(run, HORIZON_PS)
-        assert run.state.end.tolist() == played(table, part=False).state.end.tolist()
-        assert (run.streams.filling.sizes[VISITED] > 0) == visits
+        run = played(flows_over_clos(flows, 64, 16, 2), few=24)
+        assert (run.streams.solver.sizes[VISITED] > 0) == visits

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from cluster_sim.engine import max_min_rates
-from cluster_sim.engine.shared_rates.classes import classify
-from cluster_sim.engine.shared_rates.filling import UNLIMITED
+from cluster_sim.engine.shared_rates.tables import UNLIMITED, classify
 from cluster_sim.schedule.table import Flows
 
 GB = 10**9

@@ -8,7 +8,7 @@ from cluster_sim.collectives import rows, whole
 from experiments.scripts.support.intervals import step_ends, with_collective_ends
 from experiments.scripts.support.training_rows import Steps
 from topologies.clusters.names import cluster
-from workloads.confidence.collectives import collective_interval
+from workloads.confidence.answers import collective_interval
 from workloads.models.huggingface import named
 from workloads.training.iteration import iteration
 from workloads.training.usual_plan import complete

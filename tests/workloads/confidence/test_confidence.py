@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.reader import COLUMNS
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import training_interval
-from workloads.confidence.collectives import collective_interval
+from workloads.confidence.answers import collective_interval, training_interval
 from workloads.confidence.features import training_features
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
@@ -23,13 +22,21 @@ from workloads.confidence.kinds import (
     NAMES,
     TENSOR,
     Prediction,
+    Slowing,
     collective_kind,
+    mixture_ends,
+    slowing,
     training_kind,
 )
-from workloads.confidence.mixture import Slowing, mixture_ends, slowing
-from workloads.confidence.quantile import weighted_quantile
 from workloads.confidence.ratio import margin, ratio_half_width
-from workloads.confidence.residuals import Residual, Residuals, csv_lines, parse, shipped_residuals
+from workloads.confidence.residuals import (
+    Residual,
+    Residuals,
+    csv_lines,
+    parse,
+    shipped_residuals,
+    weighted_quantile,
+)
 from workloads.confidence.split_conformal import (
     ASSUMED,
     BORROWED_TABLES,

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 
 from tools.left_out import Cover, Fold, as_prediction, cover, folds
 from topologies.clusters.names import cluster
-from workloads.confidence.answers import first_token_interval, serving_interval
-from workloads.confidence.collectives import collective_interval
-from workloads.confidence.domains import HIGHEST, LEAST, domain_half_width
+from workloads.confidence.answers import collective_interval, first_token_interval, serving_interval
 from workloads.confidence.features import model_family
 from workloads.confidence.kinds import FAMILY, NAMES, SERVING, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
-from workloads.confidence.split_conformal import interval
+from workloads.confidence.split_conformal import HIGHEST, LEAST, domain_half_width, interval
 from workloads.models.huggingface import named
 
 OTHERS = sorted(kind for kind in NAMES if FAMILY[kind] != "training")

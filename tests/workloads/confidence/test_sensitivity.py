@@ -9,13 +9,7 @@ import pytest
 from experiments.figures.sensitivity import tornado
 from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.errors import InputError
-from workloads.confidence.sensitivity import (
-    STEP,
-    WIDE_STEP,
-    noting,
-    sensitivity,
-    sensitivity_frame,
-)
+from workloads.confidence.sensitivity import STEP, WIDE_STEP, noting, sensitivity, sensitivity_frame
 
 
 def _transfer_s(catalogue: Catalogue) -> float:

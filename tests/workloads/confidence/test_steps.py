@@ -9,19 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.confidence.domains import LEAST
-from workloads.confidence.kinds import (
-    BARE,
-    FAMILY,
-    FRAMEWORK,
-    PLAN,
-    SHARDED,
-    TENSOR,
-    Prediction,
-)
+from workloads.confidence.kinds import BARE, FAMILY, FRAMEWORK, PLAN, SHARDED, TENSOR, Prediction
 from workloads.confidence.residuals import Residual, Residuals, shipped_residuals
-from workloads.confidence.split_conformal import half_width, interval
-from workloads.confidence.steps import UNMEASURED, least_half_width, step_ends, step_half_width
+from workloads.confidence.split_conformal import (
+    LEAST,
+    UNMEASURED,
+    half_width,
+    interval,
+    least_half_width,
+    step_ends,
+    step_half_width,
+)
 
 
 def _row(table: str, residual: float, **other: object) -> Residual:

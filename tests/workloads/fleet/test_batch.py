@@ -16,25 +16,22 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand, azure_code, constant
 from workloads.economics import Economics
-from workloads.fleet.inputs.batch import BatchTier, BatchWork
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
 from workloads.fleet.lending.answer import Night
 from workloads.fleet.lending.on_cluster import lend_on
-from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.static import static
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import forecast, static, threshold
 from workloads.fleet.policies.view import Decision, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_units, timeline
 from workloads.fleet.scenario import Operation, scenario
 from workloads.fleet.setup.demand import Period, batch_work, interactive
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet
-from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.queues import BatchTier, BatchWork
+from workloads.fleet.state.services import Service, scaled_to_fleet
 from workloads.models.huggingface import named
 from workloads.serving import (
     Batching,

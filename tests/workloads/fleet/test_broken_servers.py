@@ -10,15 +10,14 @@ from workloads.demand import azure_code, constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
-from workloads.fleet.policies.static import static
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.needs import scaled_to_fleet
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.services import scaled_to_fleet
 
 
 def test_a_lost_server_takes_its_share_and_no_more() -> None:

@@ -13,7 +13,7 @@ from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 

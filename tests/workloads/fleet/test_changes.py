@@ -10,19 +10,15 @@ from topologies.errors import InputError
 from workloads.demand import azure_code, azure_conv, constant, spike
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.clock import clock
-from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.oracle import oracle
-from workloads.fleet.policies.static import best_static, static
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import best_static, clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import changes_frame, summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.needs import scaled_to_fleet, units_needed
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.services import scaled_to_fleet, units_needed
 
 
 @pytest.mark.parametrize(

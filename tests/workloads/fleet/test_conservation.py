@@ -13,16 +13,14 @@ from tests.support.toy_fleet import PRICES, SERVICE, check_conserved
 from workloads.demand import azure_code, azure_mix
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.clock import clock
-from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import clock, forecast, threshold
 from workloads.fleet.policies.view import Limits, Policy
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import changes_frame, jobs_frame
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.services import scaled_to_fleet
 
 POLICIES: dict[str, Policy] = {
     "threshold": threshold(headroom=0.2),

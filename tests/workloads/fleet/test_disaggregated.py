@@ -19,15 +19,13 @@ from topologies.errors import InputError
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.view import Limits
-from workloads.fleet.processes.failures import Fleet
+from workloads.fleet.processes.failures import Fleet, failures_from
 from workloads.fleet.results.timeline import role_units
 from workloads.fleet.scenario import Operation, run, scenario
-from workloads.fleet.setup.failure_domains import failures_from
-from workloads.fleet.setup.replicas import Serving, block_of
-from workloads.fleet.setup.serving import cold_cache_s, services_from
+from workloads.fleet.setup.serving import Serving, block_of, cold_cache_s, services_from
 from workloads.fleet.setup.sureness import replicas_document
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.serving import (
@@ -129,7 +127,7 @@ def test_groups_fill_units_or_take_several(
 ) -> None:
     """Twice the groups in a unit serve twice as much; a group of two units serves half in each."""
     # The rates of saturation are read, not the latencies, for which a table runs twelve loads.
-    monkeypatch.setattr("workloads.serving.capacity_runs.LOADS", (0.05, 0.99))
+    monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
     monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
     two = _service("1:1")
     assert (two.group, two.units_together) == (2, 1)

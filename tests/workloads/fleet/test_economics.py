@@ -7,7 +7,7 @@ import pytest
 from tests.support.toy_fleet import FLAT_DAY, PRICES, SERVICE
 from topologies.clusters.names import cluster
 from workloads.economics import Economics
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.simulation import simulate

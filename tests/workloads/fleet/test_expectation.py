@@ -14,7 +14,7 @@ from workloads.fleet.processes.failures import Domain, Failures
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Scenario, policy_of, run, scenario
 from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 
 UNITS = 200
 

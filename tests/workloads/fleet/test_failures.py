@@ -15,12 +15,11 @@ from topologies.views.measures import measure
 from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
-from workloads.fleet.policies.static import static
-from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
+from workloads.fleet.policies.rules import static
+from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption, failures_from
 from workloads.fleet.results.timeline import role_server_ms
-from workloads.fleet.setup.failure_domains import failures_from
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
 from workloads.job.causes import failure_rates
 from workloads.serving.capacity import fixed_rate

@@ -13,10 +13,9 @@ from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import role_units
-from workloads.fleet.setup.replicas import Serving, ways_of
-from workloads.fleet.setup.serving import cold_cache_s, services_from
+from workloads.fleet.setup.serving import Serving, cold_cache_s, services_from, ways_of
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service, lead_s
 from workloads.models.huggingface import named
 from workloads.serving import (
@@ -66,7 +65,7 @@ def test_a_unit_serves_what_the_replica_with_hits_or_proposals_does(
 ) -> None:
     """The gain of a unit against that of saturated replicas on other draws, within 5 %."""
     # The rate of saturation is read, not the latencies, for which a table runs twelve loads.
-    monkeypatch.setattr("workloads.serving.capacity_runs.LOADS", (0.05, 0.99))
+    monkeypatch.setattr("workloads.serving.tables.LOADS", (0.05, 0.99))
     monkeypatch.setattr("workloads.serving.highest_rate.NEAR", 100.0)
     plain = _service(lengths, prefill=prefill)
     prompts = ways_of(Serving(prefill=prefill), MODEL, WHERE, served)[0]

@@ -14,13 +14,13 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, evaluation_job
 from workloads.fleet.inputs.prices import Prices, read_prices
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import power_w, role_units
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.services import Service
 from workloads.serving.capacity import fixed_rate
 

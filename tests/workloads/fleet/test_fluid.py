@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from topologies.arrays import FloatArray
 from topologies.clusters.names import cluster
 from workloads.demand import Demand
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import service_minutes
-from workloads.fleet.setup.replicas import Prompts, Serving, ways_of
+from workloads.fleet.setup.serving import Prompts, Serving, ways_of
 from workloads.fleet.simulation import simulate
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named

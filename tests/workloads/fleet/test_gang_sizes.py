@@ -13,9 +13,9 @@ from workloads.demand import constant
 from workloads.fleet.from_options import notes
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Domain, Failures, Fleet, Interruption
-from workloads.fleet.setup.gang_sizes import (
+from workloads.fleet.setup.night_work import (
     LEAST_GOODPUT,
     gang_goodput,
     gang_mtbf_s,

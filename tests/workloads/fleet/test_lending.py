@@ -29,7 +29,7 @@ from workloads.fleet.lending.answer import (
     without_short_loans,
 )
 from workloads.fleet.lending.on_cluster import with_shared_return
-from workloads.fleet.setup.failure_domains import failures_from
+from workloads.fleet.processes.failures import failures_from
 
 FloatArray = npt.NDArray[np.float64]
 DAY = 1440

@@ -9,8 +9,7 @@ from topologies.errors import InputError
 from workloads.demand import constant
 from workloads.fleet.setup.demand import Share, divided
 from workloads.fleet.setup.night_work import night_work, training_rate
-from workloads.fleet.setup.replicas import Serving, fitting_replicas
-from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving import Serving, fitting_replicas, services_from
 from workloads.models.huggingface import named
 
 

@@ -11,7 +11,7 @@ import pytest
 from workloads.demand import Demand, constant
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import evaluation_job
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.remarks import missed_note, missed_quarters
 from workloads.fleet.results.timeline import attainment, service_minutes

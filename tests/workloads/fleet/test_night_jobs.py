@@ -11,7 +11,7 @@ from workloads.demand import constant
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, read_jobs
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import jobs_frame, summary
 from workloads.fleet.simulation import FleetRun, simulate

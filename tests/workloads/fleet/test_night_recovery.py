@@ -17,10 +17,9 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, read_jobs
 from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.setup.night_work import host_memory_note
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import Ledger
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Ledger, Role
 from workloads.job.checkpoints import State, peer_copies
 from workloads.job.job import Recovery
 from workloads.models.huggingface import named

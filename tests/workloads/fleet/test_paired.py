@@ -12,16 +12,15 @@ from scipy import stats
 
 from tests.support.toy_fleet import PRICES, SERVICE
 from workloads.demand import azure_code
-from workloads.fleet.comparison import daily_training, paired_interval
+from workloads.fleet.front import daily_training, paired_interval
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs
-from workloads.fleet.policies.static import static
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import static, threshold
 from workloads.fleet.policies.view import Policy
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet
+from workloads.fleet.state.services import scaled_to_fleet
 
 UNITS = 60
 FAILING = Failures(43_200.0, 60.0)

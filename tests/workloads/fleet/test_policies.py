@@ -20,8 +20,8 @@ from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import power_w, role_units, timeline
 from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
 from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.replicas import Serving
-from workloads.fleet.state.roles import Role
+from workloads.fleet.setup.serving import Serving
+from workloads.fleet.state.ledger import Role
 from workloads.options.fleet import PolicyInputs
 
 UNITS = 100

@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY as DAY
-from workloads.fleet.policies.clock import clock
 from workloads.fleet.policies.forecast import days_back, predict, smoothed
-from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.oracle import oracle
-from workloads.fleet.policies.static import static
-from workloads.fleet.policies.threshold import threshold
-from workloads.fleet.policies.user_policy import load_policy
+from workloads.fleet.policies.registry import load_policy
+from workloads.fleet.policies.rules import clock, forecast, oracle, static, threshold
 from workloads.fleet.policies.view import Decision, Limits, View, answer
 
 

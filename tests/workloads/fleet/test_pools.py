@@ -10,15 +10,13 @@ from workloads.demand import Demand, azure_mix
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import default_jobs
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
-from workloads.fleet.setup.replicas import Serving
-from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving import Serving, services_from
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Service, scaled_to_fleet
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 400

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.commands import document_of
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
-from workloads.fleet.inputs.post_training import BEHIND, LOCKSTEP, MODES, PostTraining, Split
+from workloads.fleet.inputs.jobs import BEHIND, LOCKSTEP, MODES, PostTraining, Split
 from workloads.fleet.setup.night_work import transfer_s
 
 Process = Generator[simpy.Event, Any, None]

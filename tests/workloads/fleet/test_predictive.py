@@ -16,13 +16,16 @@ from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.inputs.prices import Prices
-from workloads.fleet.policies.forecasting import forecast
 from workloads.fleet.policies.predictive import (
+    FirstStep,
+    JobNeed,
+    Outlook,
     Weights,
     expected_by_forecast,
+    first_step,
     predictive,
 )
-from workloads.fleet.policies.programme import FirstStep, JobNeed, Outlook, first_step
+from workloads.fleet.policies.rules import forecast
 from workloads.fleet.policies.view import Decision, Policy, View
 from workloads.fleet.processes.control import Signals
 from workloads.fleet.processes.failures import Fleet
@@ -30,7 +33,7 @@ from workloads.fleet.results.summary import regret, summary
 from workloads.fleet.results.timeline import power_w
 from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario
 from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 from workloads.fleet.simulation import FleetRun, simulate
 from workloads.fleet.state.services import Service
 from workloads.serving import fixed_rate

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workloads.fleet.policies.price_aware import price_aware
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import price_aware, static
 from workloads.fleet.policies.view import View
 
 DAY = 1440

@@ -10,16 +10,16 @@ import pytest
 from topologies.clusters.names import cluster
 from workloads.demand import Demand
 from workloads.economics import Economics
-from workloads.fleet.inputs.batch import BatchTier
 from workloads.fleet.inputs.prices import Prices
 from workloads.fleet.policies.registry import KINDS
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_units, timeline
 from workloads.fleet.scenario import Operation, Scenario, policy_of, run, scenario, what_ifs
 from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.queues import BatchTier
 
 ECONOMICS = Economics(750.0, 400.0, 1.12, 0.001)
 RATE = 5.0

@@ -22,17 +22,15 @@ from workloads.demand import (
 )
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.headroom import lendable
-from workloads.fleet.policies.oracle import oracle
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.forecast import lendable
+from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, Policy, View
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import changes_frame, summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet, units_needed
-from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.services import Service, scaled_to_fleet, units_needed
 from workloads.serving.capacity import fixed_rate
 
 UNITS = 7812

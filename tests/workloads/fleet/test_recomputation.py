@@ -15,17 +15,13 @@ from workloads.demand import Demand, azure_code, azure_conv, burstgpt, servegen
 from workloads.economics import Economics
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs
-from workloads.fleet.policies.forecasting import forecast
-from workloads.fleet.policies.oracle import oracle
-from workloads.fleet.policies.static import static
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import forecast, oracle, static, threshold
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_server_ms
 from workloads.fleet.simulation import FleetRun, simulate
-from workloads.fleet.state.needs import scaled_to_fleet, units_needed
-from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.ledger import Role
+from workloads.fleet.state.services import Service, scaled_to_fleet, units_needed
 from workloads.serving.capacity import fixed_rate
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ import pytest
 import cluster_sim as cs
 from experiments.cli.main import run
 from workloads.fleet.from_options import models_of
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 
 SMALL = ["--cluster", "trn2-ultraserver:4", "--unit-rate", "4", "--quiet"]
 FLEET = ["fleet", *SMALL, "--days", "0.05", "--policy", "static", "--no-compare"]

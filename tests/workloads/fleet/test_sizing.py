@@ -7,11 +7,11 @@ import pytest
 
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, azure_code, constant
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Operation, Scenario, run, scenario, what_ifs
 from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.replicas import Serving
+from workloads.fleet.setup.serving import Serving
 
 FLEET = cluster("trn2-ultraserver:50")
 

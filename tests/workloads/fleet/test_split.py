@@ -7,8 +7,7 @@ import pytest
 from topologies.clusters.names import cluster
 from workloads.demand import Demand, constant
 from workloads.demand.trace import mix
-from workloads.fleet.setup.replicas import Serving
-from workloads.fleet.setup.serving import services_from
+from workloads.fleet.setup.serving import Serving, services_from
 from workloads.fleet.state.services import Service
 from workloads.models.huggingface import named
 from workloads.serving import azure_lengths, parse_slo

@@ -12,9 +12,8 @@ from topologies.errors import InputError
 from workloads.fleet.inputs.costs import AT_ONCE, ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import Ledger
+from workloads.fleet.state.ledger import GROUPS, Ledger, Role
 from workloads.fleet.state.queues import Queue, split_tokens, waits_s
-from workloads.fleet.state.roles import GROUPS, Role
 from workloads.fleet.state.store import Store
 from workloads.serving.capacity import fixed_rate
 

@@ -13,17 +13,15 @@ from workloads.demand import Demand
 from workloads.fleet.expectation import lent_units
 from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob, default_jobs, evaluation_job
-from workloads.fleet.policies.oracle import oracle
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import oracle, threshold
 from workloads.fleet.policies.view import Limits, View
 from workloads.fleet.processes.failures import Failures, Fleet
 from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import role_units
 from workloads.fleet.simulation import simulate
-from workloads.fleet.state.needs import units_needed
+from workloads.fleet.state.ledger import Role
 from workloads.fleet.state.queues import Queue
-from workloads.fleet.state.roles import Role
-from workloads.fleet.state.services import Service
+from workloads.fleet.state.services import Service, units_needed
 from workloads.serving.capacity import fixed_rate
 
 UNITS, DAY = 40, 1440

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.fleet.policies.threshold import threshold
+from workloads.fleet.policies.rules import threshold
 from workloads.fleet.policies.view import View
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies.clusters.names import cluster
-from workloads.fleet.setup.replicas import MIXTURE_PIECE_TOKENS, Serving, ways_of
+from workloads.fleet.setup.serving import MIXTURE_PIECE_TOKENS, Serving, ways_of
 from workloads.models.huggingface import named
 from workloads.serving import profile
 

@@ -11,7 +11,7 @@ from topologies.errors import InputError
 from workloads.economics import Economics, step_cost
 from workloads.search import search
 from workloads.search.finalists import Runner, bundles
-from workloads.training.program import group_costs
+from workloads.training.program import groups
 
 SHORT = {"seq": 1024}
 
@@ -74,13 +74,13 @@ def test_plans_of_the_same_degrees_go_to_one_process(monkeypatch: pytest.MonkeyP
     bundled = bundles(tasks)
     assert [[place for _, place, _ in bundle] for bundle in bundled] == [[1, 2, 4], [0, 3]]
     timed: list[object] = []
-    group_ps = group_costs.group_ps
+    group_ps = groups.group_ps
 
     def counted(*call: Any) -> int:
         timed.append(call)
         return group_ps(*call)
 
-    monkeypatch.setattr(group_costs, "group_ps", counted)
+    monkeypatch.setattr(groups, "group_ps", counted)
     alone = Runner(TOY, sixteen(), "fast")
     results = [alone.finalist(*task) for task in tasks]
     together, timed[:] = len(timed), []

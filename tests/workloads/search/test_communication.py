@@ -14,12 +14,11 @@ from tests.support.toy_training import plan, sixteen
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import cluster
-from workloads.search.communication import Communication
-from workloads.search.unlike_groups import unlike_groups
+from workloads.search.communication import Communication, unlike_groups
 from workloads.training.layers.steps import collective
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_times import exchange_ps, group_of
+from workloads.training.program.groups import exchange_ps, group_of
 
 AXES = ("tp", "cp", "dp", "pp", "etp", "ep", "edp", "norm")
 

@@ -15,8 +15,7 @@ from tests.support.toy_training import SPARSE, TOY, sixteen
 from workloads.models.model import Model
 from workloads.search import best_estimates, candidates, estimate, search
 from workloads.search.estimate import _Shared
-from workloads.search.lower_bound import ROUNDING, Work, least_s
-from workloads.search.pipeline_model import Line, walk_s
+from workloads.search.pipeline_model import ROUNDING, Line, Work, least_s, walk_s
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import all_schedules
 

@@ -14,11 +14,7 @@ from workloads.training.layers.data_parallel import (
     reduce_gradients,
 )
 from workloads.training.layers.layer import RankShapes
-from workloads.training.memory.activations import (
-    Stack,
-    chunk_activations,
-    layer_activations,
-)
+from workloads.training.memory.activations import Stack, chunk_activations, layer_activations
 from workloads.training.plan.parameters import kind_shares, total
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import (

@@ -11,7 +11,7 @@ import pytest
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.demand import Demand
-from workloads.fleet.policies.static import static
+from workloads.fleet.policies.rules import static
 from workloads.fleet.processes.failures import Fleet
 from workloads.fleet.results.timeline import service_minutes
 from workloads.fleet.simulation import simulate

@@ -12,8 +12,14 @@ from tests.support.toy_serving import requests_of, toy_replica
 from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.errors import InputError
 from workloads.serving import ServingOptions, batching_from, serve
-from workloads.serving.batching import BESIDE, FIRST, WHOLE, Batching
-from workloads.serving.engines import engine_batching, engine_numbers
+from workloads.serving.batching import (
+    BESIDE,
+    FIRST,
+    WHOLE,
+    Batching,
+    engine_batching,
+    engine_numbers,
+)
 from workloads.serving.profile import Profile
 from workloads.serving.speculation import Speculation
 

@@ -12,8 +12,7 @@ from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.huggingface import named
 from workloads.serving import Batching, Requests, profile, serve
-from workloads.serving.rank.experts import block_s, expert_blocks, experts_s
-from workloads.serving.rank.layers import products_s
+from workloads.serving.rank.products import block_s, expert_blocks, experts_s, products_s
 from workloads.serving.rank.reduces import reduces_s
 from workloads.serving.rank.share import RankShare
 

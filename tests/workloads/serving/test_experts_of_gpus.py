@@ -8,7 +8,7 @@ import pytest
 import cluster_sim as cs
 from topologies.catalogue.catalogue import shipped_catalogue
 from workloads.serving import profile
-from workloads.serving.rank.experts import busiest_group
+from workloads.serving.rank.products import busiest_group
 
 DGX = cs.cluster("dgx-h100")
 SPARSE = cs.model("qwen3-235b-a22b")

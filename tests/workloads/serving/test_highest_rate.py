@@ -177,5 +177,5 @@ def test_kinds_of_requests_share_the_best_way(tmp_path: Path) -> None:
 def test_a_ranking_is_kept_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = (REPLICA, [(SHORT, 1.0)], Slo(4.0, 0.1), [[way] for way in ways()])
     first = rank_ways(*question, cache=tmp_path)
-    monkeypatch.setattr("workloads.serving.ways.highest_rate", None)
+    monkeypatch.setattr("workloads.serving.tables.highest_rate", None)
     assert rank_ways(*question, cache=tmp_path) == first

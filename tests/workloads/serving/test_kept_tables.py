@@ -11,11 +11,11 @@ import pytest
 
 from workloads.serving.batching import FIRST, Batching
 from workloads.serving.capacity import Slo
-from workloads.serving.capacity_runs import TableRuns, _Inputs, capacity_table, table_digest
 from workloads.serving.disaggregated import Pools
 from workloads.serving.profile import Profile
 from workloads.serving.requests import Lengths
 from workloads.serving.speculation import Speculation
+from workloads.serving.tables import TableRuns, _Inputs, capacity_table, table_digest
 
 TOKENS = np.array([1.0, 100.0, 10_000.0])
 REPLICA = Profile("a", 4, TOKENS, TOKENS * 1e-5, 1e-9, 1e-6, 1e-10, 1e9, 1e5, 1e10)

@@ -16,7 +16,7 @@ from workloads.models.huggingface import named
 from workloads.models.model import Model
 from workloads.serving import BUCKETS, Batching, profile, serve, steady
 from workloads.serving.rank.attention import scan_token_s
-from workloads.serving.rank.layers import products_s
+from workloads.serving.rank.products import products_s
 from workloads.serving.rank.reduces import direct_reduce_s
 from workloads.serving.rank.share import RankShare
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import cluster_sim as cs
 from experiments.cli.main import run
 from workloads.confidence.interval import Interval
-from workloads.serving.sureness import rate_ends
+from workloads.serving.deployment import rate_ends
 
 LOAD = ("--count=20", "--prompt=256", "--output=32", "--tp=8")
 

@@ -16,7 +16,7 @@ from workloads.training.layers.data_parallel import update
 from workloads.training.layers.replica_exchange import ReplicaExchange
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.stage_parameters import StageParameters
-from workloads.training.program.group_times import exchange_ps
+from workloads.training.program.groups import exchange_ps
 
 
 def test_a_sharded_update_on_trn1_takes_its_graphs_besides() -> None:

@@ -25,7 +25,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import pipeline_schedule
 from workloads.training.plan.schedules.held import passes
 from workloads.training.plan.stage_layers import chunk_layers, end_stages
-from workloads.training.program.expert_exchange import routed_ps
+from workloads.training.program.groups import routed_ps
 
 HOW: dict[str, Any] = {"schedule": "dualpipe", "vpp": 2, "pp": 4}
 WIDE = {"ep": 16, "dp": 16, "seq": 1024, "zero": 1, "global_batch": 16}

@@ -18,7 +18,7 @@ from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
 from workloads.training.plan.parameters import edge_share, layer_share
 from workloads.training.program.fold import fold
-from workloads.training.program.group_times import exchange_ps
+from workloads.training.program.groups import exchange_ps
 
 WORK = 10**9
 

@@ -18,8 +18,7 @@ from tests.support.toy_training import SPARSE, TOY, plan, sixteen, toy_program
 from topologies.clusters.names import cluster
 from topologies.errors import InputError
 from workloads.models.model import Model
-from workloads.training.execution.chunk_level import expand
-from workloads.training.execution.flow_level import LEAST, PACE, PARTS, as_flow, busy_ps
+from workloads.training.execution.chunk_level import LEAST, PACE, PARTS, as_flow, busy_ps, expand
 from workloads.training.execution.lower import lower
 from workloads.training.iteration import iteration
 

@@ -148,9 +148,10 @@ def test_sharded_parameters_are_kept_across_a_pipeline() -> None:
         ("dgx-h100", "nanotron", "megatron-core", {"tp": 8}),
         ("dgx-a100", "megatron-lm:2020-08", "megatron-lm:2021-04", {}),
         ("dgx-a100", "megatron-lm:2021-04", "megatron-lm:2022-05", {}),
-        ("dgx-a100", "megatron-lm:separate-sums", "megatron-lm", {}),
+        ("dgx-a100", "megatron-lm:2022-09,separate-sums", "megatron-lm:2022-09", {}),
         ("dgx-a100", "megatron-deepspeed:2021-12", "megatron-deepspeed:2022-12", {}),
-        ("dgx-a100", "megatron-deepspeed:fp16", "megatron-deepspeed", {}),
+        ("dgx-a100", "megatron-deepspeed", "megatron-deepspeed:fused-sums", {}),
+        ("dgx-a100", "megatron-lm", "megatron-lm:2022-05", {}),
         ("dgx-a100", "megatron-lm", "megatron-core", {}),
     ],
 )

@@ -18,8 +18,8 @@ from topologies.shapes.basic import Axis, Torus
 from topologies.shapes.scale_out import ScaleOut
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
-from workloads.training.program import placed_groups
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program import groups
+from workloads.training.program.groups import GroupCosts
 from workloads.training.program.program import program
 from workloads.training.program.shared_parts import SharedParts
 
@@ -63,7 +63,7 @@ def test_groups_cost_as_much_as_if_each_were_timed_alone(
         every = np.arange(len(chips))
         return every, every
 
-    monkeypatch.setattr(placed_groups, "geometries", each_alone)
+    monkeypatch.setattr(groups, "geometries", each_alone)
     monkeypatch.setattr(GroupCosts, "place_key", lambda self, chips: chips.tobytes())
     monkeypatch.setattr(geometry, "places", lambda cluster, chips: chips)
     kinds = []

@@ -17,17 +17,16 @@ from tests.support.toy_training import LATENT, SPARSE, TOY, plan, sixteen, toy_p
 from topologies.clusters.names import cluster
 from workloads.models.model import Model
 from workloads.training.execution.jitter import Disturbance, disturb
+from workloads.training.execution.levels import with_shared_memory
 from workloads.training.execution.lower import lower
 from workloads.training.execution.rank_vector import evaluate
-from workloads.training.execution.shared_durations import with_shared_memory
 from workloads.training.iteration import iteration
 from workloads.training.layers.steps import CC, ENGINE
 from workloads.training.program import program as program_module
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, fits_in_memory_rate, sharing
-from workloads.training.program.shared_memory import contending, draws
-from workloads.training.program.stretches import cover, most_of
+from workloads.training.program.shared_memory import contending, cover, draws, most_of
 
 BUCKETS: dict[str, Any] = {"overlap": "dp", "bucket_bytes": 160_000_000}
 """Smaller than the toy model, so that gradients leave beside its backward pass."""

@@ -26,7 +26,7 @@ from workloads.training.plan.schedules import pipeline_schedule
 from workloads.training.plan.schedules.held import passes
 from workloads.training.program.breakdown import breakdown
 from workloads.training.program.fold import fold
-from workloads.training.program.group_times import exchange_ps, group_of
+from workloads.training.program.groups import exchange_ps, group_of
 
 
 def ends(trace: Trace, rank: int) -> list[int]:

@@ -28,12 +28,18 @@ from workloads.training.execution.jitter import (
     normal_quantiles,
 )
 from workloads.training.execution.lower import lower
-from workloads.training.execution.rank_vector import cover, evaluate, layout, machine
-from workloads.training.execution.rank_vector.chain import ASIDE, CLOSE, wait_part
+from workloads.training.execution.rank_vector import cover, evaluate, evaluation, layout
+from workloads.training.execution.rank_vector.chain import (
+    ALL,
+    ASIDE,
+    CLOSE,
+    SUMMED,
+    unions,
+    wait_part,
+)
 from workloads.training.execution.rank_vector.cover import IGNORE, Cover, new_cover
 from workloads.training.execution.rank_vector.nodes import nodes
 from workloads.training.execution.rank_vector.tape import Tape, cut_tapes
-from workloads.training.execution.rank_vector.unions import ALL, SUMMED, unions
 from workloads.training.program.breakdown import ORDER, breakdown, overlapped_s
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program
@@ -138,17 +144,17 @@ def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.M
     """Reductions at the end of a step put off only what comes after them, also with little room."""
     monkeypatch.setattr(layout, "LARGEST_COMPONENT", 8)
     monkeypatch.setattr(layout, "BLOCK_RANKS", 8)
-    monkeypatch.setattr(machine, "ROOM", room)
+    monkeypatch.setattr(evaluation, "ROOM", room)
     carried = 0
-    original = machine.Machine.carry_out
+    original = evaluation.Machine.carry_out
 
-    def counted(self: machine.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
+    def counted(self: evaluation.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
         nonlocal carried
         blocks = rest[-1][1] - rest[-1][0]
         carried += (part[1] - part[0]) * blocks * (self.layout.blocks > 1)
         original(self, tape, part, *rest)
 
-    monkeypatch.setattr(machine.Machine, "carry_out", counted)
+    monkeypatch.setattr(evaluation.Machine, "carry_out", counted)
     program = toy_program(plan(tp=2, pp=4, dp=2, overlap="dp", zero=1), sixteen())
     graph = nodes(program)
     where = layout.layout(program)
@@ -174,14 +180,14 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("room", [1, 2])
 def test_gaps_that_do_not_fit_are_found_again(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ops of other streams come late for the gaps of a rank that is far behind its peers."""
-    monkeypatch.setattr(machine, "ROOM", room)
+    monkeypatch.setattr(evaluation, "ROOM", room)
     rooms: list[int] = []
 
     def counted(*sizes: Any) -> Cover:
         rooms.append(sizes[-1])
         return new_cover(*sizes)
 
-    monkeypatch.setattr(machine, "new_cover", counted)
+    monkeypatch.setattr(evaluation, "new_cover", counted)
     program = toy_program(plan(tp=2, pp=4, dp=2, overlap="all", zero=1), sixteen())
     for how in (CALM, NOISY, WILD):
         agree(program, how)
@@ -192,17 +198,17 @@ def test_only_blocks_whose_gaps_do_not_fit_are_repeated(monkeypatch: pytest.Monk
     """Room that one block needed is kept for those behind it, and none before it runs again."""
     monkeypatch.setattr(layout, "LARGEST_COMPONENT", 4)
     monkeypatch.setattr(layout, "BLOCK_RANKS", 2)
-    monkeypatch.setattr(machine, "ROOM", 1)
+    monkeypatch.setattr(evaluation, "ROOM", 1)
     monkeypatch.setattr(cover, "SIDES", 1)
     followed: list[tuple[int, int]] = []
-    original = machine.Machine.carry_out
+    original = evaluation.Machine.carry_out
 
-    def noted(self: machine.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
+    def noted(self: evaluation.Machine, tape: Tape, part: tuple[int, int], *rest: Any) -> None:
         if rest[0].notes.question.mode == IGNORE:
             followed.append((rest[-1][0], rest[0].notes.cover.gap_start.shape[0]))
         original(self, tape, part, *rest)
 
-    monkeypatch.setattr(machine.Machine, "carry_out", noted)
+    monkeypatch.setattr(evaluation.Machine, "carry_out", noted)
     program = toy_program(plan(tp=2, pp=2, dp=4, overlap="all", zero=1), sixteen())
     evaluate(program, CALM, threads=1)
     assert followed == sorted(followed)
@@ -264,8 +270,8 @@ def test_no_instruction_comes_before_what_it_waits_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(layout, "BLOCK_RANKS", 4)
     program = toy_program(plan(tp=4, pp=2, dp=2, overlap="dp", zero=1), sixteen())
     graph = nodes(program)
-    vector = machine.Machine(program, graph, WILD, 1)
-    machine.meet(vector)
+    vector = evaluation.Machine(program, graph, WILD, 1)
+    evaluation.meet(vector)
     turn = np.argsort(vector.in_order())
     part_turn = np.repeat(turn, np.diff(graph.part_ptr))
     waiting = np.repeat(np.arange(len(graph.stage)), np.diff(graph.wait_ptr))

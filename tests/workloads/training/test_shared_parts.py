@@ -20,11 +20,10 @@ from workloads.training.layers import layer
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.plan.placement import place
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
-from workloads.training.program import pass_layout, placed_groups
-from workloads.training.program.by_value import ByValue
+from workloads.training.program import groups, stage
 from workloads.training.program.fold import fold
 from workloads.training.program.program import Program, program
-from workloads.training.program.shared_parts import SharedParts
+from workloads.training.program.shared_parts import ByValue, SharedParts
 
 OTHER_AXES = ("tp", "cp", "pp", "dp")
 PLANS: tuple[dict[str, Any], ...] = (
@@ -74,13 +73,13 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     laid_out = []
-    lay_out = pass_layout.PassLayout.ops
+    lay_out = stage.PassLayout.ops
 
     def counted(self: Any, steps: Any) -> Any:
         laid_out.append(steps)
         return lay_out(self, steps)
 
-    monkeypatch.setattr(pass_layout.PassLayout, "ops", counted)
+    monkeypatch.setattr(stage.PassLayout, "ops", counted)
     shared = SharedParts()
     counts = []
     for changes in PLANS[:4]:
@@ -92,13 +91,13 @@ def test_passes_are_laid_out_once_for_plans_that_differ_in_batch_and_order(
 
 def test_geometries_are_worked_out_once_a_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     asked_for = []
-    geometries = placed_groups.geometries
+    geometries = groups.geometries
 
     def counted(cluster: Any, chips: Any) -> Any:
         asked_for.append(chips.shape)
         return geometries(cluster, chips)
 
-    monkeypatch.setattr(placed_groups, "geometries", counted)
+    monkeypatch.setattr(groups, "geometries", counted)
     shared = SharedParts()
     built(plan(tp=2, pp=4, dp=2, overlap="dp"), shared)
     # tp, dp, the pairs of three stages and of the last there and back, the ends of the pipelines,

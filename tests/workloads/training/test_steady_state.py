@@ -10,12 +10,12 @@ import pytest
 from topologies.clusters.names import cluster
 from workloads.models.huggingface import named
 from workloads.models.model import Model
-from workloads.training.execution import steady_state
-from workloads.training.execution.steady_state import microbatch_ps, repeats
+from workloads.training import steady as steady_module
 from workloads.training.iteration import iteration
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import PipelineSchedule
 from workloads.training.plan.schedules.one_f_one_b import alternating
+from workloads.training.steady import microbatch_ps, repeats
 
 SMALL = Model(
     "small", layers=8, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096, vocab=32000
@@ -136,7 +136,7 @@ def test_a_rank_vector_keeps_no_times_to_compare():
 
 def test_a_stretch_ends_where_the_pipeline_drains():
     plan = ParallelPlan(pp=2, dp=1, global_batch=6, seq=512)
-    first, last = (steady_state._stretch(plan.pipeline, 2, 1, 6, 9, stage) for stage in (0, 1))
+    first, last = (steady_module._stretch(plan.pipeline, 2, 1, 6, 9, stage) for stage in (0, 1))
     # F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5 and F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5, where the last
     # passes of each phase have other ops.
     assert first == (1, 9, 2)

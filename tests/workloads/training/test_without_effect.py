@@ -17,11 +17,7 @@ from workloads.training.iteration import iteration
 from workloads.training.plan.fields import ORDER
 from workloads.training.plan.plan import PLAN_FIELDS, ParallelPlan
 from workloads.training.plan.schedules.registry import schedule_names
-from workloads.training.plan.without_effect import (
-    DEFAULTS,
-    idle_fields,
-    idle_fields_in_all,
-)
+from workloads.training.plan.without_effect import DEFAULTS, idle_fields, idle_fields_in_all
 from workloads.training.usual_plan import complete
 
 NO_EXPERTS = "the model has no experts"

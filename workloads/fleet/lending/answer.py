@@ -17,7 +17,6 @@ import pandas as pd
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY
-from workloads.fleet.inputs.batch import BatchWork
 from workloads.fleet.lending.backtest import (
     Backtest,
     NightErrors,
@@ -27,6 +26,7 @@ from workloads.fleet.lending.backtest import (
     night_errors,
     surest,
 )
+from workloads.fleet.state.queues import BatchWork
 
 
 @dataclass(frozen=True)
@@ -415,7 +415,7 @@ def lend(need: npt.ArrayLike, start: str, question: Night, terms: Terms) -> Loan
     ----------
     need : float array (minutes,)
         Units that each minute of the history needed, see
-        :func:`workloads.fleet.state.needs.units_needed`, all services together.
+        :func:`workloads.fleet.state.services.units_needed`, all services together.
     start : str
         First minute of the history, UTC.
     question : Night

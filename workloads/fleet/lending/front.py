@@ -21,11 +21,12 @@ from workloads.confidence.interval import Interval
 from workloads.demand import Demand
 from workloads.fleet.from_options import (
     check_question,
+    fleet_options,
     read_demand,
     read_models,
+    read_options,
     scenario_on,
 )
-from workloads.fleet.keywords import fleet_options, read_options
 from workloads.fleet.lending.answer import Loan, Night
 from workloads.fleet.lending.on_cluster import lend_on, lent_interval
 from workloads.fleet.scenario import Scenario

@@ -28,8 +28,7 @@ from workloads.fleet.lending.answer import (
 from workloads.fleet.lending.backtest import backtest, cut_nights, night_errors
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.setup.sureness import capacity_interval
-from workloads.fleet.state.needs import units_needed
-from workloads.fleet.state.services import to_serving_s
+from workloads.fleet.state.services import to_serving_s, units_needed
 
 HOURS = (0, 1, 3, 6, 12, 24, 48)
 """Lead times that are compared [h]."""

@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
 from topologies.options import observed
 from workloads.fleet.policies.view import Policy
 from workloads.options.fleet import PolicyInputs
@@ -70,10 +69,3 @@ class PolicyKind:
         options, read = observed(PolicyInputs(power_cap=1.0))
         self.build(options, Situation(np.ones((1, 60)), lead_s=60.0, back_s=60.0, priced=True))
         return read
-
-
-def check_not_negative(**values: float) -> None:
-    """Check that settings, passed by their names, are not below zero."""
-    for name, value in values.items():
-        if not value >= 0:
-            raise InputError(f"{name} is {value}; it must be at least 0.")

@@ -1,35 +1,36 @@
-"""All built-in policies: a new one is a module with a ``KIND``, and one entry here."""
+"""All built-in policies: a new one is a function with a ``PolicyKind``, and one entry here.
+
+A user's own policy is a function ``policy`` in a Python file that the user names.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy.typing as npt
+
 from topologies.errors import InputError, shown, suggestion
+from topologies.files.missing import no_such_file
 from topologies.registry import by_name
-from workloads.fleet.policies import (
-    clock,
-    forecasting,
-    oracle,
-    power_capped,
-    predictive,
-    price_aware,
-    static,
-    threshold,
-)
+from workloads.fleet.policies import predictive, rules
 from workloads.fleet.policies.kind import PolicyKind, Situation
-from workloads.fleet.policies.user_policy import load_policy
-from workloads.fleet.policies.view import Policy
+from workloads.fleet.policies.view import Decision, Policy, View
 from workloads.options.fleet import PolicyInputs
 
 KINDS: dict[str, PolicyKind] = by_name(
     "policy",
     (
-        static.KIND,
-        clock.KIND,
-        threshold.KIND,
-        forecasting.KIND,
+        rules.STATIC,
+        rules.CLOCK,
+        rules.THRESHOLD,
+        rules.FORECAST,
         predictive.KIND,
-        price_aware.KIND,
-        power_capped.KIND,
-        oracle.KIND,
+        rules.PRICE,
+        rules.POWER_CAP,
+        rules.ORACLE,
         predictive.FORESIGHT,
     ),
 )
@@ -47,7 +48,7 @@ def check_name(name: str) -> None:
 
 def bound_of(name: str) -> str:
     """Name of the policy with foresight that bounds a policy from above."""
-    return KINDS[name].bound if name in KINDS else oracle.KIND.name
+    return KINDS[name].bound if name in KINDS else rules.ORACLE.name
 
 
 def policy_named(name: str, settings: PolicyInputs, situation: Situation) -> Policy:
@@ -56,3 +57,62 @@ def policy_named(name: str, settings: PolicyInputs, situation: Situation) -> Pol
         return load_policy(name)
     check_name(name)
     return KINDS[name].build(settings, situation)
+
+
+MAX_BYTES = 10**6
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Load ``policy`` from a file, which runs the file's code: name only files that you trust.
+
+    The file defines ``def policy(view)``, where ``view`` is a
+    :class:`workloads.fleet.policies.view.View`, and returns the units that should serve, one number
+    for each service (or a single number), or None to leave things as they are::
+
+        def policy(view):
+            return 1.2 * view.load[:, -15:].max(axis=1)
+    """
+    file = Path(path)
+    if file.suffix != ".py":
+        raise InputError(f"policy file {file} is no .py file. Name one that defines policy(view).")
+    if not file.exists():
+        raise InputError(f"policy file {file} cannot be read: {no_such_file(file)}")
+    if not file.is_file():
+        raise InputError(f"policy file {file} is no regular file. Name one with policy(view).")
+    if file.stat().st_size > MAX_BYTES:
+        raise InputError(
+            f"policy file {file} has {file.stat().st_size:,} bytes, limit {MAX_BYTES:,}. "
+            "Shorten it."
+        )
+    spec = importlib.util.spec_from_file_location(f"user_policy_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"policy file {file} cannot be loaded as Python. Correct it.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        with redirect_stdout(sys.stderr):  # standard output is for the answer
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as fault:
+        raise InputError(
+            f"policy file {file}: {type(fault).__name__}: {fault}. Correct it."
+        ) from fault
+    policy = getattr(module, "policy", None)
+    if not callable(policy):
+        raise InputError(f"policy file {file} defines no function policy(view); add one.")
+    return _guarded(policy, file)
+
+
+def _guarded(policy: Policy, file: Path) -> Policy:
+    """Turn an error of the user's function into one line that names the file and the minute."""
+
+    def guarded(view: View) -> npt.ArrayLike | Decision | None:
+        """Ask the policy; its faults name file and minute."""
+        try:
+            with redirect_stdout(sys.stderr):
+                return policy(view)
+        except (Exception, SystemExit) as fault:
+            raise InputError(
+                f"policy file {file}, minute {view.minute}: {type(fault).__name__}: {fault}. "
+                "Correct its function policy(view)."
+            ) from fault
+
+    return guarded

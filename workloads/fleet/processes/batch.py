@@ -22,11 +22,17 @@ import numpy as np
 from topologies.arrays import FloatArray, IntArray
 from workloads.demand.trace import MINUTES_PER_DAY
 from workloads.fleet.policies.view import View
-from workloads.fleet.processes.moves import Phase, Process, load_phases, release, walk
-from workloads.fleet.processes.reclaim import Part, from_training
-from workloads.fleet.state.ledger import NOBODY
+from workloads.fleet.processes.moves import (
+    Part,
+    Phase,
+    Process,
+    from_training,
+    load_phases,
+    release,
+    walk,
+)
+from workloads.fleet.state.ledger import NOBODY, Role
 from workloads.fleet.state.queues import Batch
-from workloads.fleet.state.roles import Role
 from workloads.fleet.state.world import World
 
 EVERY = 15

@@ -12,11 +12,17 @@ from topologies.arrays import FloatArray
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, Demand
 from workloads.fleet.policies.view import JobView, Policy, View, answer
 from workloads.fleet.processes.batch import balance
-from workloads.fleet.processes.moves import Phase, Process, dispatch, release, to_serving
-from workloads.fleet.processes.reclaim import limit_training, reclaim
+from workloads.fleet.processes.moves import (
+    Phase,
+    Process,
+    dispatch,
+    limit_training,
+    reclaim,
+    release,
+    to_serving,
+)
 from workloads.fleet.state.gangs import Gang
-from workloads.fleet.state.ledger import MS, milliseconds
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import MS, Role, milliseconds
 from workloads.fleet.state.services import Pool, by_pool
 from workloads.fleet.state.world import World
 

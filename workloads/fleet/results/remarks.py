@@ -10,7 +10,7 @@ import numpy as np
 from topologies.arrays import FloatArray
 from workloads.fleet.results.timeline import role_units, service_minutes
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import Role
 
 QUARTER = 15
 """Minutes of a quarter of an hour, for which a reactive policy also looks back."""

@@ -23,8 +23,7 @@ from workloads.fleet.results.timeline import (
     worst_window,
 )
 from workloads.fleet.simulation import FleetRun
-from workloads.fleet.state.ledger import MS
-from workloads.fleet.state.roles import GROUPS, ROLES, Role
+from workloads.fleet.state.ledger import GROUPS, MS, ROLES, Role
 
 HOUR_MS = 3600 * MS
 

@@ -11,8 +11,8 @@ from topologies.arrays import FloatArray, IntArray
 from workloads.economics import Economics
 from workloads.fleet.processes.control import MINUTE_MS
 from workloads.fleet.simulation import FleetRun
+from workloads.fleet.state.ledger import ROLES, Role
 from workloads.fleet.state.queues import Queue, split_tokens, waits_s
-from workloads.fleet.state.roles import ROLES, Role
 
 BUSY = (Role.TRAINING, Role.EVALUATION, Role.BATCH)
 OFF = (Role.BROKEN,)

@@ -12,9 +12,8 @@ from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand import Demand, Horizon, with_noise
 from workloads.demand.trace import MINUTES_PER_DAY, MINUTES_PER_WEEK, period_means
-from workloads.fleet.inputs.batch import BatchTier, BatchWork
-from workloads.fleet.state.needs import units_needed
-from workloads.fleet.state.services import Service, pools_from
+from workloads.fleet.state.queues import BatchTier, BatchWork
+from workloads.fleet.state.services import Service, pools_from, units_needed
 from workloads.models.model import Model
 
 USUAL_PEAK_SHARE = 0.9

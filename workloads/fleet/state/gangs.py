@@ -11,8 +11,7 @@ import simpy
 
 from topologies.arrays import IntArray
 from workloads.fleet.inputs.jobs import TrainingJob
-from workloads.fleet.state.ledger import MS, Ledger, milliseconds
-from workloads.fleet.state.roles import Role
+from workloads.fleet.state.ledger import MS, Ledger, Role, milliseconds
 from workloads.fleet.state.store import Store
 from workloads.job.checkpoints import PeerCopies
 

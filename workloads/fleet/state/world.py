@@ -17,9 +17,8 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.inputs.jobs import TrainingJob
 from workloads.fleet.policies.view import Limits
 from workloads.fleet.state.gangs import NONE, Gang
-from workloads.fleet.state.ledger import NOBODY, Ledger
+from workloads.fleet.state.ledger import NOBODY, Ledger, Role
 from workloads.fleet.state.queues import Batch, Queue
-from workloads.fleet.state.roles import Role
 from workloads.fleet.state.services import Pool, Service, lead_s
 from workloads.fleet.state.store import Store
 

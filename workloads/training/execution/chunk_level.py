@@ -16,46 +16,51 @@ from cluster_sim.collectives import CollectiveCall, Group, build
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.engine.times import Times
 from cluster_sim.schedule.build import OpColumns, schedule
+from cluster_sim.schedule.merge import unite_resources
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.routines import Routines
-from cluster_sim.schedule.table import Edges, Flows, Schedule
-from cluster_sim.trace.trace import Trace
+from cluster_sim.schedule.table import (
+    FIXED,
+    FLOW,
+    JOIN,
+    LARGEST_FLOW_BYTES,
+    NO_RESOURCE,
+    Edges,
+    Flows,
+    Resources,
+    Schedule,
+)
+from cluster_sim.trace.trace import Trace, run
 from topologies.arrays import IntArray
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
 from topologies.memory_limit import check_memory
-from workloads.training.execution.flow_level import as_flow
-from workloads.training.execution.layout import OWN, Layout, lay_out
-from workloads.training.execution.routine_schedule import Called, with_routines
+from workloads.training.execution.lower import OWN, Layout, lay_out
 from workloads.training.layers.steps import LayerOp
 from workloads.training.program.exchanges import Exchange
-from workloads.training.program.group_times import group_of
+from workloads.training.program.groups import group_of
 from workloads.training.program.program import Program
 
 BYTES_AN_OP = 165
 """Peak memory of building and running a schedule for each op that stands in it [B]: measured as
 161 B for 5.7 and 8.2 M ops of Llama-3.1-8B on 1,024 chips of Trn2."""
-MOST_OPS_OUT = 10_000_000
-"""Largest number of ops of a run where every call is written out."""
+MOST_OPS_OUT = 10_000_000  # largest number of ops of a run where every call is written out
 MOST_OPS_RUN = 2 * 10**9
 """Largest number of ops of a run, with repeated calls; they take some minutes."""
-SENDER, RECEIVER = 0, 1
-"""Ranks of a send within its group."""
+SENDER, RECEIVER = 0, 1  # ranks of a send within its group
 
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """An iteration whose collectives are written out.
+    """An iteration whose collectives are written out."""
 
-    ``schedule``: the ops of ``collectives``, followed by each collective of each group, once.
-    ``routines``: places of these collectives in the schedule, and the joins that call them.
-    ``collectives``: the same iteration at the collective level; results are reported for its ops.
-    ``op, end`` (communications,): op of each rank in each communication that is written out, and
-        the join that ends the call.
-    """
-
+    # The ops of ``collectives``, followed by each collective of each group, once
     schedule: Schedule
-    routines: Routines
+    routines: Routines  # places of these collectives in the schedule, and the joins that call them
+    # The same iteration at the collective level; results are reported for its ops
     collectives: Schedule
+    # op, end: (communications,): op of each rank in each communication that is written out, and the
+    # join that ends the call
     op: IntArray
     end: IntArray
 
@@ -74,17 +79,7 @@ def expand(
     in_place: bool = True,
     down: tuple[str, ...] = (),
 ) -> Expanded:
-    """Write out the collectives of an iteration.
-
-    ``program``: program that is not folded, as the collectives of all groups share the fabric.
-    ``collectives``: the program at the collective level, without flows on memory. ``as_flows``:
-    write each collective as one flow on the links that it uses, instead of its chunks.
-    ``in_place``: whether the engine runs routines in place. Another engine needs every call written
-    out, so there may be fewer of them. ``down``: links that messages go around.
-
-    Raises InputError for a machine whose collectives are known only by measured times, and for an
-    iteration of too many ops.
-    """
+    """Write out the collectives of an iteration."""
     if covers(cluster):
         raise InputError(
             f"collectives of {cluster.name} are known by the times that NCCL takes, not by their "
@@ -157,11 +152,9 @@ def _on_one_chip(chips: IntArray) -> bool:
 def _calls(
     program: Program, exchange: Exchange, *, as_flows: bool
 ) -> Iterator[tuple[LayerOp, IntArray]]:
-    """Return the different collectives of an exchange, and the calls of each.
-
-    Steps of one stream follow one another on every rank, so those of one collective and size are
-    calls of one routine. As flows they may differ in their times.
-    """
+    """Return the different collectives of an exchange, and the calls of each."""
+    # Steps of one stream follow one another on every rank, so those of one collective and size are
+    # calls of one routine. As flows they may differ in their times.
     stage = program.stage[exchange.members[0, 0]]
     step = program.streams[stage].ops.step[exchange.ops[exchange.role[0]]]
     alike: dict[object, list[int]] = {}
@@ -229,3 +222,193 @@ def _ends(program: Program, layout: Layout) -> tuple[IntArray, IntArray]:
                 ops.append(layout.offset[members[place], OWN] + exchange.ops[role])
                 ends.append(first + 2 * np.arange(exchange.calls) + 1)
     return np.concatenate(ops), np.concatenate(ends)
+
+
+# The flow level: a collective as one flow on all the links and adapters that it uses.
+#
+# At the collective level every collective runs as if it were alone; at the chunk level every
+# message is an op. The flow level lies between the two: a collective is one flow whose work is the
+# time that it takes alone. On each link it uses the share of capacity that equals the share of this
+# time for which the link is busy in a chunk-level run. A flow that is alone takes the time of the
+# collective level to the picosecond. Collectives that exceed a link's capacity together slow each
+# other by max-min fairness, and a fault of a link or adapter affects all collectives that cross it.
+
+PACE = 10**12
+"""Rate of an undisturbed flow [B/s], so that a byte of its work is a picosecond of its time."""
+PARTS = 1000  # parts into which the capacity of a link is divided; shares are whole numbers of them
+LEAST = 10
+"""Smallest share that is kept, in such parts. A use of 1 % of a link slows other flows by no more
+than that."""
+
+
+def as_flow(chunks: Schedule, duration_ps: int) -> Schedule:
+    """Return a collective as a single op that uses the links and adapters that its chunks use."""
+    # ``duration_ps``: time of the collective alone, from the collective level [ps].
+    if duration_ps > LARGEST_FLOW_BYTES:
+        raise InputError(
+            f"--level flow follows collectives of up to {LARGEST_FLOW_BYTES / PS_PER_S:.1f} s; one "
+            f"here takes {duration_ps / PS_PER_S:.1f} s. Use --level collective."
+        )
+    no_edges = Edges.from_pairs(1, np.empty(0, np.int64), np.empty(0, np.int64))
+    if duration_ps == 0:
+        columns = OpColumns(kind=[JOIN], resource=NO_RESOURCE, duration_ps=0)
+        return schedule(columns, edges=no_edges, resources=_shared(chunks.resources, []))
+    busy = busy_ps(chunks)
+    parts = np.minimum(PARTS, -(-PARTS * busy // duration_ps))
+    used = np.flatnonzero(parts >= LEAST)
+    resources = _shared(chunks.resources, used)
+    if not len(used):
+        columns = OpColumns(kind=[FIXED], resource=NO_RESOURCE, duration_ps=duration_ps)
+        return schedule(columns, edges=no_edges, resources=resources)
+    flows = Flows(
+        np.zeros(1, np.int32),
+        np.array([PACE]),
+        np.array([0, len(used)]),
+        np.arange(len(used), dtype=np.int32),
+        parts[used].astype(np.int32),
+    )
+    columns = OpColumns(kind=[FLOW], resource=NO_RESOURCE, duration_ps=0, size_bytes=[duration_ps])
+    return schedule(columns, edges=no_edges, resources=resources, flows=flows)
+
+
+def busy_ps(chunks: Schedule) -> IntArray:
+    """Return the time for which each resource of a schedule is busy at its full rate [ps]."""
+    busy = np.zeros(len(chunks.resources), np.int64)
+    held = chunks.resource != NO_RESOURCE
+    times = run(chunks).times
+    lasts = (times.end_ps - times.start_ps)[held]
+    np.add.at(busy, chunks.resource[held], lasts)
+    busy //= np.maximum(1, chunks.resources.slots)
+    flows = chunks.flows
+    if len(flows.op):
+        flow = np.repeat(np.arange(len(flows.op)), np.diff(flows.ptr))
+        drawn = chunks.size_bytes[flows.op[flow]].astype(float) * flows.weight
+        capacity = chunks.resources.capacity[flows.resource]
+        spent_ps = np.ceil(drawn / capacity * PS_PER_S).astype(np.int64)
+        np.add.at(busy, flows.resource, spent_ps)
+    return busy
+
+
+def _shared(resources: Resources, kept: IntArray | list[int]) -> Resources:
+    """Return some of the resources as shared ones, whose capacity is divided among flows."""
+    rows = np.asarray(kept, np.int64)
+    columns = {name: getattr(resources, name)[rows] for name in ("kind", "owner", "peer", "lane")}
+    return replace(
+        resources,
+        **columns,
+        slots=np.zeros(len(rows), np.int32),
+        capacity=np.full(len(rows), PARTS * PACE, np.int64),
+    )
+
+
+# One schedule of the ops of all ranks and of the collectives that they call.
+
+
+@dataclass(frozen=True, eq=False)
+class Called:
+    """One collective of one group, and its calls."""
+
+    pattern: Schedule  # schedule of the collective
+    join: IntArray  # (calls,): first of the two joins of each call, at which the collective starts
+
+    def __len__(self) -> int:
+        return len(self.pattern) + 1
+
+
+def with_routines(
+    collectives: Schedule, called: list[Called], communications: IntArray
+) -> tuple[Schedule, Routines]:
+    """Return a schedule of the ops of ranks, then of each collective and the join that ends it."""
+    kind, duration, resource = (
+        column.copy()
+        for column in (collectives.kind, collectives.duration_ps, collectives.resource)
+    )
+    kind[communications] = JOIN
+    duration[communications], resource[communications] = 0, NO_RESOURCE
+    patterns = [call.pattern for call in called]
+    first = np.cumsum([len(collectives), *map(len, called)])
+    tables, places = _fabric(collectives.resources, patterns)
+    held = [
+        np.append(place, NO_RESOURCE)[pattern.resource]
+        for pattern, place in zip(patterns, places, strict=True)
+    ]
+    columns = OpColumns(
+        kind=_behind(kind, [pattern.kind for pattern in patterns], JOIN),
+        resource=_behind(resource, held, NO_RESOURCE),
+        duration_ps=_behind(duration, [pattern.duration_ps for pattern in patterns], 0),
+        size_bytes=_behind(collectives.size_bytes, [pattern.size_bytes for pattern in patterns], 0),
+        priority=_behind(collectives.priority, [pattern.priority for pattern in patterns], 0),
+    )
+    routines = Routines(
+        first,
+        np.concatenate([np.empty(0, np.int64), *(call.join for call in called)]),
+        np.repeat(np.arange(len(called)), [len(call.join) for call in called]),
+    )
+    return schedule(
+        columns,
+        edges=_edges(collectives.edges, patterns, first),
+        resources=tables,
+        flows=_flows(collectives.flows, patterns, first, places),
+    ), routines
+
+
+def _behind(outside: IntArray, parts: list[IntArray], end: int) -> IntArray:
+    """Column of the ops outside of routines, then of each routine and of its last join."""
+    last = np.full(1, end, outside.dtype)
+    both = (column for part in parts for column in (part.astype(outside.dtype, copy=False), last))
+    return np.concatenate([outside, *both])
+
+
+def _fabric(streams: Resources, patterns: list[Schedule]) -> tuple[Resources, list[IntArray]]:
+    """Resources of ranks, then those of collectives, each once, and the latter's new numbers."""
+    # Most patterns share one table of resources, which is compared by identity.
+    tables = {id(pattern.resources): pattern.resources for pattern in patterns}
+    if not tables:
+        return streams, []
+    held, numbers = unite_resources(list(tables.values()))
+    number = dict(zip(tables, numbers, strict=True))
+    whole = Resources.concat([streams, held])
+    return whole, [len(streams) + number[id(pattern.resources)] for pattern in patterns]
+
+
+def _edges(outside: Edges, patterns: list[Schedule], first: IntArray) -> Edges:
+    """Edges of the ops outside, then of each routine, whose last ops lead to its join."""
+    # Columns are allocated once and written in place, as parts and whole would take twice the
+    # memory.
+    leaving = [np.diff(pattern.edges.ptr) for pattern in patterns]
+    edges, at = len(outside) + sum(int(np.maximum(1, each).sum()) for each in leaving), len(outside)
+    ptr, dst = np.empty(int(first[-1]) + 1, np.int64), np.empty(edges, np.int32)
+    lag_ps, from_start = np.zeros(edges, np.int64), np.zeros(edges, np.bool_)
+    ptr[: len(outside.ptr)] = outside.ptr
+    dst[:at], lag_ps[:at], from_start[:at] = outside.dst, outside.lag_ps, outside.start_mask()
+    for pattern, each, begin in zip(patterns, leaving, first.tolist(), strict=False):
+        # An op that nothing of the routine waits for gets an edge to the join that ends it.
+        last, end = np.flatnonzero(each == 0), begin + len(pattern)
+        place = pattern.edges.ptr[last] + np.arange(len(last))
+        copied = np.ones(len(pattern.edges) + len(last), np.bool_)
+        copied[place] = False
+        here = slice(at, at + len(copied))
+        dst[here][copied] = pattern.edges.dst + np.int32(begin)
+        dst[here][place] = end
+        lag_ps[here][copied] = pattern.edges.lag_ps
+        from_start[here][copied] = pattern.edges.start_mask()
+        ptr[begin + 1 : end + 1] = at + np.cumsum(np.maximum(1, each))
+        at = ptr[end + 1] = here.stop
+    return Edges(ptr, dst, lag_ps, from_start if from_start.any() else None)
+
+
+def _flows(
+    outside: Flows, patterns: list[Schedule], first: IntArray, places: list[IntArray]
+) -> Flows:
+    """Flows of the ops outside, then of each routine."""
+    tables = [pattern.flows for pattern in patterns]
+    widths = [np.diff(table.ptr) for table in (outside, *tables)]
+    ops = [table.op + begin for table, begin in zip(tables, first.tolist(), strict=False)]
+    held = [place[table.resource] for table, place in zip(tables, places, strict=True)]
+    return Flows(
+        np.concatenate([outside.op, *ops]).astype(np.int32),
+        np.concatenate([table.cap_bytes_per_s for table in (outside, *tables)]),
+        np.concatenate([[0], np.cumsum(np.concatenate(widths))]).astype(np.int64),
+        np.concatenate([outside.resource, *held]).astype(np.int32),
+        np.concatenate([table.weight for table in (outside, *tables)]),
+    )

@@ -21,37 +21,29 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.program.program import Program
 
-UNIT = 20
-"""Bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20."""
+UNIT = 20  # bits of the fraction in which durations are scaled: a scale is a whole number of 2^-20
 TABLE_BITS = 10
 """Bits of the number of quantiles in the table; the outermost of 2^10 are 3.3 standard deviations
 away."""
 LARGEST_JITTER = 0.25
 """Largest standard deviation over the mean; with it the shortest kernel keeps a sixth of its
 time."""
-LARGEST_FACTOR = 1000.0
-"""Largest factor by which a rank may be slower than its peers."""
+LARGEST_FACTOR = 1000.0  # largest factor by which a rank may be slower than its peers
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """Increment of SplitMix64 (Steele, Lea and Flood 2014): 2^64 over the golden ratio."""
-MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)  # with MIX_2, the multipliers of its finaliser
 MIX_2 = np.uint64(0x94D049BB133111EB)
-"""Multipliers of SplitMix64's finaliser."""
 
 KeyArray = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Jitter and stragglers: deviations of kernels from their undisturbed times.
+    """Jitter and stragglers: deviations of kernels from their undisturbed times."""
 
-    ``jitter``: standard deviation of a kernel's time over its mean.
-    ``seed``: seed of the jitter; the same seed gives the same times.
-    ``stragglers``: slow ranks, each with the factor by which all its kernels take longer, exact to
-        a millionth.
-    """
-
-    jitter: float = 0.0
-    seed: int = 0
+    jitter: float = 0.0  # standard deviation of a kernel's time over its mean
+    seed: int = 0  # seed of the jitter; the same seed gives the same times
+    # Slow ranks, each with the factor by which all its kernels take longer, exact to a millionth
     stragglers: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -81,10 +73,7 @@ class Disturbance:
         return mix_array(mixed + (ranks.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
     def slowness(self, ranks: IntArray) -> IntArray:
-        """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,).
-
-        Raises InputError for a straggler that is none of the ranks.
-        """
+        """Return the excess of each rank's kernel times in parts of 2^20, int64 (ranks,)."""
         excess = np.zeros(len(ranks), np.int64)
         for rank, factor in self.stragglers:
             here = ranks == rank
@@ -96,23 +85,13 @@ class Disturbance:
         return excess
 
     def slow_rows(self, ranks: IntArray) -> IntArray:
-        """Return the rows of the stragglers among ranks, which no other rank equals, ascending.
-
-        Raises InputError for a straggler that is none of the ranks.
-        """
+        """Return the rows of the stragglers among ranks, which no other rank equals, ascending."""
         self.slowness(ranks)
         return np.flatnonzero(np.isin(ranks, [rank for rank, _ in self.stragglers]))
 
 
 def disturbance(jitter: float, seed: int, stragglers: Sequence[str]) -> Disturbance:
-    """Return the disturbance that options of the command line state.
-
-    ``jitter``: standard deviation of a kernel's time over its mean. ``stragglers``: slow ranks,
-    each as ``RANK:FACTOR``.
-
-    >>> disturbance(0.01, 0, ["17:1.25"]).stragglers
-    ((17, 1.25),)
-    """
+    """Return the disturbance that options of the command line state."""
     return Disturbance(jitter, seed, tuple(_straggler(text) for text in stragglers))
 
 
@@ -154,15 +133,8 @@ def disturbed_array(
 ) -> IntArray:
     """Return the disturbed durations of ops [ps]; all arguments are broadcast against each other.
 
-    ``duration_ps``: undisturbed durations [ps]. ``key``: seeds of the ops' ranks, from
-    ``Disturbance.keys``. ``op``: numbers of the ops within their ranks. ``slow``: excess of the
-    ranks' times, from ``Disturbance.slowness``. ``table`` (1024,): quantiles of the jitter, from
+    ``duration_ps``: undisturbed durations [ps]. ``table`` (1024,): quantiles of the jitter, from
     ``Disturbance.table``.
-
-    >>> how = Disturbance(stragglers=((0, 1.5),))
-    >>> rank = np.array([0, 1])
-    >>> disturbed_array(np.int64(1000), how.keys(rank), np.int64(7), how.slowness(rank), how.table)
-    array([1500, 1000])
     """
     slowed = _scale_array(duration_ps, slow)
     code = mix_array(key + np.atleast_1d(op).astype(np.uint64) * GOLDEN) >> np.uint64(
@@ -172,12 +144,9 @@ def disturbed_array(
 
 
 def jittered(duration_ps: IntArray, table: IntArray) -> IntArray:
-    """Return the times that each duration takes at each place of the table of jitter [ps].
-
-    ``duration_ps`` (durations,). ``table`` (places,).
-
-    Returns an array (durations, places).
-    """
+    """Return the times that each duration takes at each place of the table of jitter [ps]."""
+    # ``duration_ps`` (durations,). ``table`` (places,).
+    # Returns an array (durations, places).
     lasts: IntArray = np.maximum(1, _scale_array(duration_ps[:, None], table))
     return np.ascontiguousarray(lasts)
 
@@ -208,12 +177,8 @@ def draw(key: np.uint64, op_key: np.uint64) -> np.uint64:
 
 
 def disturb(schedule: Schedule, program: Program, how: Disturbance) -> Schedule:
-    """Return the schedule of a program with disturbed kernels.
-
-    A kernel that is a flow on memory has its rate changed instead of its duration.
-
-    ``schedule``: schedule from :func:`workloads.training.execution.lower.lower`: ops, then joins.
-    """
+    """Return the schedule of a program with disturbed kernels."""
+    # A kernel that is a flow on memory has its rate changed instead of its duration.
     length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
     first = np.cumsum(length) - length
     duration, rate = schedule.duration_ps.copy(), schedule.flows.cap_bytes_per_s.copy()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,18 +26,103 @@ from cluster_sim.schedule.table import (
     Schedule,
 )
 from topologies.arrays import IntArray
-from workloads.training.execution.layout import (
-    OWN,
-    Layout,
-    by_step,
-    joins_of_group,
-    lay_out,
-    tile,
-)
-from workloads.training.execution.lowered_edges import lowered_edges
 from workloads.training.layers.steps import stream_kinds
-from workloads.training.program.by_value import ByValue
+from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
+from workloads.training.program.shared_parts import ByValue
+from workloads.training.program.stage import Stream
+
+# Layout of a schedule: where the ops of each rank and the joins of each group stand.
+#
+# Ops are numbered rank by rank. Behind them stand the joins, two for each call of each group: the
+# first when all members are ready for the call, the second when it is done. A group of one row,
+# whose ranks are all equal after folding, waits for nobody and has none.
+
+OWN = 0  # column of ``Layout.offset`` that holds a rank's first op; exchange e has column e + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Places of the ops of each row of a program, and of the joins of each group."""
+
+    ops: int  # ops of all ranks
+    total: int  # ops and joins
+    # (rows, 1 + exchanges): first op of a rank, and first join of its group in each exchange
+    offset: IntArray
+
+    def joins(self, program: Program, number: int, column: IntArray) -> IntArray:
+        """Return the part of a column that belongs to the joins of an exchange, (groups, joins)."""
+        exchange = program.exchanges[number]
+        shape = len(exchange.members), joins_of_group(exchange)
+        first = int(self.offset[exchange.members[0, 0], number + 1])
+        return column[first : first + shape[0] * shape[1]].reshape(shape)
+
+
+def lay_out(program: Program) -> Layout:
+    """Return the places of the ops of all rows and of the joins of all groups."""
+    length = np.array([len(stream.ops) for stream in program.streams])[program.stage]
+    base = np.cumsum(length) - length
+    offset = np.full((len(program), 1 + len(program.exchanges)), -1, np.int64)
+    offset[:, OWN] = base
+    ops = at = int(length.sum())
+    for number, exchange in enumerate(program.exchanges, start=1):
+        groups, joins = len(exchange.members), joins_of_group(exchange)
+        offset[exchange.members, number] = at + joins * np.arange(groups)[:, None]
+        at += joins * groups
+    return Layout(ops, at, offset)
+
+
+def joins_of_group(exchange: Exchange) -> int:
+    """Return the number of joins of each group of an exchange."""
+    alone = exchange.members.shape[1] == 1
+    return 0 if alone else 2 * exchange.calls
+
+
+def calls_of_stages(program: Program) -> list[tuple[IntArray, IntArray]]:
+    """Return the exchange and the call of each op of each stage; -1 for an op that meets no other.
+
+    An op of a group of one row meets no other.
+    """
+    lengths = [len(stream.ops) for stream in program.streams]
+    calls: list[tuple[IntArray, IntArray]] = [
+        (np.full(ops, -1, np.int64), np.zeros(ops, np.int64)) for ops in lengths
+    ]
+    for number, shared in enumerate(program.exchanges):
+        if not joins_of_group(shared):
+            continue
+        for role in program.roles(shared):
+            exchange, call = calls[role.stage]
+            exchange[role.ops] = number
+            call[role.ops] = np.arange(shared.calls)
+    return calls
+
+
+def by_step(program: Program, column: IntArray) -> list[IntArray]:
+    """Return a column of the program's steps for the ops of each stage."""
+    return [column[stream.ops.step] for stream in program.streams]
+
+
+def tile(
+    program: Program,
+    layout: Layout,
+    column: IntArray,
+    of_stage: list[IntArray],
+    more: IntArray | None = None,
+) -> None:
+    """Write into a column, for every row, the values that all ranks of its stage share."""
+    # ``column`` (ops and joins,): column that is written. ``of_stage`` (ops of the stage,): values
+    # for each stage. ``more`` (rows,): number that is added to the values of each row.
+    # Consecutive rows of one stage are written at once, as indices of all ops would take longer to
+    # compute, and more memory, than the column itself.
+    bounds = np.flatnonzero(np.diff(program.stage, prepend=-1, append=-1))
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        values = of_stage[program.stage[low]]
+        begin = int(layout.offset[low, OWN])
+        part = column[begin : begin + (high - low) * len(values)].reshape(high - low, len(values))
+        part[:] = values
+        if more is not None:
+            part += more[low:high, None].astype(column.dtype)
+
 
 NUMBERS_OF_AN_OP = 8
 """Numbers of a skeleton for each op: its columns and labels of half the width, and two edges."""
@@ -43,31 +130,20 @@ NUMBERS_OF_AN_OP = 8
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks.
-
-    ``kind`` (ops,): kind of each op before some become flows.
-    ``resource`` (ops,).
-    ``labels``: all labels but those of ranks.
-    """
+    """Parts of a schedule that depend neither on times and sizes of ops nor on chips of ranks."""
 
     layout: Layout
     edges: Edges
-    kind: IntArray
-    resource: IntArray
-    labels: Mapping[str, IntArray | Codes]
+    kind: IntArray  # (ops,): kind of each op before some become flows
+    resource: IntArray  # (ops,)
+    labels: Mapping[str, IntArray | Codes]  # all labels but those of ranks
 
 
 def lower(program: Program, *, memory: bool = False, structures: ByValue | None = None) -> Schedule:
-    """Return the schedule of all rows of a program.
-
-    Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
-    ``count``, the number of equal ranks that an op stands for. A join has the labels of its group's
-    first member.
-
-    ``memory``: whether ops that contend for their rank's memory are flows on it, as resource
-    ``hbm``. Without contention the times are the same either way. ``structures``: cache of what
-    programs share whose ops differ only in their times and sizes.
-    """
+    """Return the schedule of all rows of a program."""
+    # Its labels are ``rank``, ``stage``, ``what``, ``name``, ``layer``, ``microbatch``, and
+    # ``count``, the number of equal ranks that an op stands for. A join has the labels of its
+    # group's first member.
     memory = memory and program.memory_bytes_per_s > 0
     if structures is None:
         skeleton = _skeleton(program)
@@ -143,10 +219,8 @@ def _flows(
 
 
 def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
-    """Yield the kernels, then the communications that contend for memory.
-
-    Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
-    """
+    """Yield the kernels, then the communications that contend for memory."""
+    # Each item has arrays of one shape: ops, their rows, their bytes, and their rates [B/s].
     communicates = [np.zeros(len(stream.ops), np.bool_) for stream in program.streams]
     for exchange in program.exchanges:
         for role in program.roles(exchange):
@@ -166,10 +240,8 @@ def _draws(program: Program, layout: Layout) -> Iterator[tuple[IntArray, ...]]:
 
 
 def _resources(program: Program, *, memory: bool) -> Resources:
-    """Resources of every row: its engine, its streams of collectives, its sends and receives.
-
-    With ``memory`` they are followed by each row's share of its chip's memory.
-    """
+    """Resources of every row: its engine, its streams of collectives, its sends and receives."""
+    # With ``memory`` they are followed by each row's share of its chip's memory.
     kinds = stream_kinds(program.steps)
     rows, streams = len(program), len(kinds)
     lanes = {kind: sum(kind == other for other, _ in kinds) for kind, _ in kinds}
@@ -241,3 +313,131 @@ def _row_lengths(program: Program) -> tuple[IntArray, IntArray]:
         np.full(len(exchange.members), joins_of_group(exchange)) for exchange in program.exchanges
     ]
     return np.concatenate([np.arange(len(program)), *first]), np.concatenate([length, *joins])
+
+
+# Edges of a lowered program, written for all ranks and groups at once.
+#
+# The ops that a rank's op leads to are the same for all ranks of a stage but for three kinds of
+# offset: the rank's first op, and the first join of each of its groups. So the edges of all ranks
+# are one outer sum of these offsets and of a table that the stage has in common.
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """Edges of a rank of one stage, in a form that is the same for all ranks of the stage."""
+
+    exchange: IntArray  # (ops,): exchange that an op takes part in, -1 for none
+    call: IntArray  # (ops,): number of the op's call among those of the exchange
+    # src, column, value: (edges,): each edge leads from op ``src`` to the op or join ``offset[row,
+    # column] + value``. Edges are sorted by ``src``. Those that leave a communication have its op
+    # as their source here, although in the schedule they leave the join that ends its call.
+    src: IntArray
+    column: IntArray
+    value: IntArray
+
+    @cached_property
+    def leaving(self) -> dict[int, IntArray]:
+        """Edges that leave the ops of each exchange, and under -1 those that leave kernels."""
+        left = self.exchange[self.src].astype(np.int32)
+        order = np.argsort(left, kind="stable")
+        first = np.flatnonzero(np.diff(left[order], prepend=-2))
+        numbers, ends = left[order[first]].tolist(), [*first.tolist(), len(order)]
+        return {
+            number: order[low:high]
+            for number, (low, high) in zip(numbers, pairwise(ends), strict=True)
+        }
+
+
+def _leads_to(
+    stream: Stream, exchange: IntArray, call: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Edges of a stream, each to an op of the rank itself or to the join before a call."""
+    meets = exchange[stream.dst] >= 0
+    column = np.where(meets, exchange[stream.dst] + 1, OWN)
+    value = np.where(meets, 2 * call[stream.dst], stream.dst)
+    by_src = np.argsort(stream.src, kind="stable")
+    return stream.src[by_src], column[by_src], value[by_src]
+
+
+def lowered_edges(program: Program, layout: Layout) -> Edges:
+    """Return the edges of the ops of all rows and of the joins of all groups."""
+    templates = [
+        Template(*calls, *_leads_to(stream, *calls))
+        for stream, calls in zip(program.streams, calls_of_stages(program), strict=True)
+    ]
+    of_stage = [_rank_edges(template) for template in templates]
+    meeting = [number for number, each in enumerate(program.exchanges) if joins_of_group(each)]
+    of_exchange = [_join_edges(program, templates, number) for number in meeting]
+    # First the number of edges that leave each op and join, whose sums say where they begin; then
+    # the targets, written in that order.
+    ptr = np.zeros(layout.total + 1, np.int64)
+    tile(program, layout, ptr[1:], [leads.leaving for leads in of_stage])
+    for number, leads in zip(meeting, of_exchange, strict=True):
+        layout.joins(program, number, ptr[1:])[:] = leads.leaving
+    np.cumsum(ptr, out=ptr)
+    targets = np.empty(int(ptr[-1]), np.int32)
+    offset = layout.offset.astype(np.int32)
+    at = 0
+    for row, stage in enumerate(program.stage.tolist()):
+        at = of_stage[stage].write(offset[row], targets, at)
+    for number, leads in zip(meeting, of_exchange, strict=True):
+        for members in program.exchanges[number].members:
+            at = leads.write(offset[members].reshape(-1), targets, at)
+    return Edges(ptr, targets, np.zeros(len(targets), np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Leads:
+    """Edges that are the same for all rows of a stage, or for all groups of an exchange."""
+
+    # (ops,), (joins,): number of edges that leave each op of the row, or each join of the group
+    leaving: IntArray
+    # place, value: (edges,): each edge leads to ``offset[place] + value``
+    place: IntArray
+    value: IntArray
+
+    def write(self, offset: IntArray, targets: IntArray, at: int) -> int:
+        """Write the targets of the edges from place ``at`` on, and return the place after them."""
+        part = targets[at : at + len(self.value)]
+        np.take(offset, self.place, out=part, mode="clip")
+        part += self.value
+        return at + len(self.value)
+
+
+def _rank_edges(template: Template) -> Leads:
+    """Edges of a rank of a stage; an op that communicates leads only to the join of its call."""
+    communicates = template.exchange >= 0
+    within = ~communicates[template.src]
+    ops = np.flatnonzero(communicates)
+    src = np.concatenate([template.src[within], ops])
+    column = np.concatenate([template.column[within], template.exchange[ops] + 1])
+    value = np.concatenate([template.value[within], 2 * template.call[ops] + 1])
+    order = np.argsort(src, kind="stable")
+    leaving = np.bincount(src, minlength=len(communicates))
+    return Leads(leaving, column[order], value[order].astype(np.int32))
+
+
+def _join_edges(program: Program, templates: list[Template], number: int) -> Leads:
+    """Edges of the joins of a group of an exchange."""
+    # The first join of a call leads to its ops, the second to the ops that wait for these. A stage
+    # has at most one role in an exchange.
+    exchange = program.exchanges[number]
+    join, member, value = (list[IntArray]() for _ in range(3))
+    for stage, op, places in program.roles(exchange):
+        template = templates[stage]
+        after = template.leaving.get(number, op[:0])
+        joins = [2 * np.arange(exchange.calls), 2 * template.call[template.src[after]] + 1]
+        leads = [np.full(len(op), OWN), template.column[after]], [op, template.value[after]]
+        role_join, role_column, role_value = (np.concatenate(part) for part in (joins, *leads))
+        for place in places.tolist():
+            # Row of the member among the group's rows of offsets, which ``Leads.write`` flattens.
+            member.append(role_column + place * (1 + len(program.exchanges)))
+            join.append(role_join)
+            value.append(role_value)
+    joins_of = np.concatenate(join)
+    order = np.argsort(joins_of, kind="stable")
+    return Leads(
+        np.bincount(joins_of, minlength=2 * exchange.calls),
+        np.concatenate(member)[order],
+        np.concatenate(value)[order].astype(np.int32),
+    )

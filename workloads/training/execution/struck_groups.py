@@ -26,13 +26,7 @@ from cluster_sim.collectives.duration.duration import duration_ps
 from cluster_sim.collectives.duration.nccl import covers
 from cluster_sim.collectives.lowering.collective import Collective
 from cluster_sim.hardware.communication_costs import communication_costs
-from cluster_sim.hardware.fault_text import (
-    Fault,
-    fault_table,
-    gone_around,
-    spelled_out,
-    stands_in,
-)
+from cluster_sim.hardware.fault_text import Fault, fault_table, gone_around, spelled_out, stands_in
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import Schedule
 from cluster_sim.trace.trace import Trace, run
@@ -44,8 +38,7 @@ from workloads.training.execution.chunk_level import call_schedule
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.program.exchanges import Exchange
-from workloads.training.program.expert_exchange import routed_ps
-from workloads.training.program.group_times import group_of
+from workloads.training.program.groups import group_of, routed_ps
 from workloads.training.program.program import Program, sharing
 from workloads.training.program.shared_memory import Draws, draws
 
@@ -57,47 +50,34 @@ MOST_OPS = 200_000
 
 
 class Struck(NamedTuple):
-    """Collectives of one kind and size that cross a fault.
+    """Collectives of one kind and size that cross a fault."""
 
-    ``axis``: axis of the plan along which they communicate.
-    ``size_bytes``: size as nccl-tests count it [B].
-    ``groups, of_groups``: groups of ranks that the fault slows, and all that make such calls.
-    ``calls``: calls that each of them makes in a step.
-    ``usual_s, time_s``: time of a call without the fault, and with it in the group that it slows
-        most [s].
-    """
-
-    axis: str
+    axis: str  # axis of the plan along which they communicate
     collective: str
-    size_bytes: int
+    size_bytes: int  # size as nccl-tests count it [B]
+    # groups, of_groups: groups of ranks that the fault slows, and all that make such calls
     groups: int
     of_groups: int
-    calls: int
+    calls: int  # calls that each of them makes in a step
+    # usual_s, time_s: time of a call without the fault, and with it in the group that it slows most
+    # [s]
     usual_s: float
     time_s: float
 
 
 class Crossed(NamedTuple):
-    """Collectives of a step that cross faults, and faults that change nothing.
+    """Collectives of a step that cross faults, and faults that change nothing."""
 
-    ``struck``: collectives that take longer.
-    ``idle``: faults that change nothing, as they are stated, with the reasons.
-    """
-
-    struck: tuple[Struck, ...]
-    idle: dict[str, str]
+    struck: tuple[Struck, ...]  # collectives that take longer
+    idle: dict[str, str]  # faults that change nothing, as they are stated, with the reasons
 
 
 class Composed(NamedTuple):
-    """A program whose groups take the times that faults leave them.
-
-    ``usual``: the same rows without faults.
-    ``both``: the same rows with both times of each call, by which equal ranks are found.
-    """
+    """A program whose groups take the times that faults leave them."""
 
     program: Program
-    usual: Program
-    both: Program
+    usual: Program  # the same rows without faults
+    both: Program  # the same rows with both times of each call, by which equal ranks are found
     crossed: Crossed
 
 
@@ -118,14 +98,7 @@ def composed(
     per_token: int,
     iterations: int = 1,
 ) -> Composed:
-    """Time the groups that cross faults of links and adapters with them.
-
-    ``program``: program of all ranks. ``faults``: faults of cables and adapters, as stated.
-    ``per_token``: experts of a token. ``iterations``: steps in a row that the program has.
-
-    Raises InputError for a resource that the cluster does not have, a fault that does not stand
-    from the start, an adapter that is dead, and a chip that has no other way to another.
-    """
+    """Time the groups that cross faults of links and adapters with them."""
     damage = _Damage(cluster, spelled_out(faults, cluster), plan, per_token)
     worse, usual, struck = [], [], dict[tuple[str, str, int], Struck]()
     for exchange in program.exchanges:
@@ -209,16 +182,7 @@ def _add(
 
 
 class _Damage:
-    """Faults of links and adapters of a cluster, and what they cost the calls of a plan's groups.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    faults : sequence of Fault
-    plan : ParallelPlan
-    per_token : int
-        Experts of a token.
-    """
+    """Faults of links and adapters of a cluster, and what they cost calls of a plan's groups."""
 
     def __init__(
         self, cluster: Cluster, faults: Sequence[Fault], plan: ParallelPlan, per_token: int

@@ -16,36 +16,24 @@ if TYPE_CHECKING:
 
 LIMITED_BELOW_W = 600
 """Power limit below which an H100 (of 700 W) is predicted with the rates of 500 W."""
-LIMITED = "500-watt"
-"""Setting of a framework on chips of a low power limit."""
+LIMITED = "500-watt"  # setting of a framework on chips of a low power limit
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions of a run, each of which stands for a setting of its framework.
+    """Conditions of a run, each of which stands for a setting of its framework."""
 
-    Attributes
-    ----------
-    date : str, optional
-        Month of the software, such as ``2024-06``.
-    compiled : bool, optional
-        Whether layers are compiled, so that norms and activations are fused.
-    graphs : bool, optional
-        Whether layers are captured in CUDA graphs and launched at once.
-    launch_blocking : bool, optional
-        Whether each launch waits for its kernel (``CUDA_LAUNCH_BLOCKING=1``).
-    power_limit_w : float, optional
-        Power limit of a chip [W].
-    """
-
+    # Month of the software, such as ``2024-06``
     date: str | None = field(
         default=None,
         metadata=option("Month of the training software, such as 2024-06", default="the latest"),
     )
+    # Whether layers are compiled, so that norms and activations are fused
     compiled: bool | None = field(
         default=None,
         metadata=option("Layers are compiled", default="as the framework does"),
     )
+    # Whether layers are captured in CUDA graphs and launched at once
     graphs: bool | None = field(
         default=None,
         metadata=option(
@@ -53,31 +41,20 @@ class Conditions:
             default="as the framework does",
         ),
     )
+    # Whether each launch waits for its kernel (``CUDA_LAUNCH_BLOCKING=1``)
     launch_blocking: bool | None = field(
         default=None,
         metadata=option("Each launch waits for its kernel, as with CUDA_LAUNCH_BLOCKING=1"),
     )
+    # Power limit of a chip [W]
     power_limit_w: float | None = field(
         default=None,
         metadata=option("Power limit of a chip", unit="W", default="that of the chip", least=1),
     )
 
     def framework_text(self, stated: Mapping[str, Any], cluster: Cluster) -> str:
-        """Return the framework of a plan with the settings that the conditions stand for.
-
-        A plan that names no framework keeps to the usual one, and the text begins with the colon.
-
-        Parameters
-        ----------
-        stated : mapping
-            Fields of the plan; its ``framework`` may be missing.
-        cluster : Cluster
-
-        Raises
-        ------
-        InputError
-            For a condition that the framework does not have on this chip.
-        """
+        """Return the framework of a plan with the settings that the conditions stand for."""
+        # A plan that names no framework keeps to the usual one, and the text begins with the colon.
         text = str(stated.get("framework") or "")
         words = self._words(cluster)
         if not words:
@@ -142,5 +119,4 @@ def _limited(cluster: Cluster, limit_w: float) -> bool:
     return True
 
 
-CONDITIONS = frozenset(entry.name for entry in fields(Conditions))
-"""Names of the conditions."""
+CONDITIONS = frozenset(entry.name for entry in fields(Conditions))  # names of the conditions

@@ -31,11 +31,9 @@ DATE = r"(19|20)\d\d(-(0[1-9]|1[0-2])(-\d\d)?)?"
 OF_THE_CHIP = "kernels.CHIP."
 """Prefix of a variant of the kernels of whichever chip runs the plan, where it has the variant."""
 CLUSTERS_KEPT = 256
-names = framework_names
-"""Function that returns the names of the shipped frameworks."""
+names = framework_names  # function that returns the names of the shipped frameworks
 
-Variants = Mapping[str, str]
-"""Names of catalogue variants by ``PART.QUANTITY``."""
+Variants = Mapping[str, str]  # names of catalogue variants by ``PART.QUANTITY``
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +116,8 @@ class Framework:
         return next((variants for end, variants in self.releases if date < end), {})
 
     def on(self, cluster: Cluster, model: Model) -> Cluster:
-        """Return the cluster with the numbers of the stack in force that trains a model.
-
-        A variant that the cluster's catalogue chose already, as by ``--variant``, stays.
-        """
+        """Return the cluster with the numbers of the stack in force that trains a model."""
+        # A variant that the cluster's catalogue chose already, as by ``--variant``, stays.
         dense = model.experts is None
         return _with_numbers(self, cluster, dense) if cluster.chip else cluster
 
@@ -130,12 +126,7 @@ class Framework:
         return chip_family(cluster.chip, cluster.catalogue).runtime in self.runtimes
 
     def check_chip(self, cluster: Cluster) -> None:
-        """Refuse a cluster whose chips the stack does not train on, or has no chosen setting for.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse a cluster whose chips the stack does not train on, or has no set value for."""
         if not self.trains_on(cluster):
             runtime = chip_family(cluster.chip, cluster.catalogue).runtime
             others = ", ".join(name for name in names() if runtime in framework(name).runtimes)
@@ -182,20 +173,7 @@ def _with_numbers(stack: Framework, cluster: Cluster, dense: bool) -> Cluster:
 def framework(text: str) -> Framework:
     """Return a framework by its name or file, with the settings that follow after a colon.
 
-    Parameters
-    ----------
-    text : str
-        Such as ``torchtitan``, ``megatron-lm:2020-06``, ``megatron-core:graphs`` or ``mine.yaml``.
-
-    Raises
-    ------
-    InputError
-        For an unknown name or setting, with the nearest one, and for a file that is no framework.
-
-    Examples
-    --------
-    >>> framework("megatron-lm:2020-06").chosen
-    ('2020-06',)
+    Such as ``torchtitan``, ``megatron-lm:2020-06``, ``megatron-core:graphs`` or ``mine.yaml``.
     """
     name, _, added = text.partition(":")
     is_file = name.endswith((".yaml", ".yml"))
@@ -258,26 +236,11 @@ def _check_plan(usual: Mapping[str, Any], path: str) -> None:
 
 
 def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
-    """Return the framework that a plan is predicted with where none is named.
-
-    It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
-    separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs of
-    a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself if
-    nobody states how work is issued.
-
-    Parameters
-    ----------
-    cluster : Cluster
-    stated : mapping
-        Fields of a plan.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> machine = cluster("dgx-h100")
-    >>> usual_framework(machine, {"tp": 8}), usual_framework(machine, {"zero": 3})
-    ('megatron-core', 'fsdp')
-    """
+    """Return the framework that a plan is predicted with where none is named."""
+    # It follows from the machine and the kind of plan: sharded parameters are PyTorch's FSDP,
+    # separate attention kernels date from the Megatron-LM of 2020 to 2022, lazily traced programs
+    # of a Trainium host are torch-neuronx, and a machine of one Trainium chip runs PyTorch itself
+    # if nobody states how work is issued.
     runtime = chip_family(cluster.chip, cluster.catalogue).runtime
     if runtime == NEURON:
         if stated.get("runtime") == "xla":
@@ -291,26 +254,13 @@ def usual_framework(cluster: Cluster, stated: Mapping[str, Any]) -> str:
 
 
 def framework_text(text: str, cluster: Cluster, stated: Mapping[str, Any]) -> str:
-    """Return the text of a plan's framework, with the usual name where it has only settings.
-
-    Examples
-    --------
-    >>> from topologies.clusters.names import cluster
-    >>> framework_text(":graphs", cluster("dgx-h100"), {"tp": 8})
-    'megatron-core:graphs'
-    """
+    """Return the text of a plan's framework, with the usual name where it has only settings."""
     name, colon, settings = text.partition(":")
     return f"{name or usual_framework(cluster, stated)}{colon}{settings}"
 
 
 def framework_of(plan: Any, cluster: Cluster) -> Framework:
-    """Return the framework that runs a plan on a cluster: the one it names, or the usual one.
-
-    Raises
-    ------
-    InputError
-        For an unknown framework, and one that does not train on the cluster's chips.
-    """
+    """Return the framework that runs a plan on a cluster: the one it names, or the usual one."""
     stack = framework(framework_text(plan.framework, cluster, vars(plan)))
     stack.check_chip(cluster)
     return stack

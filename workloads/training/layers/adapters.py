@@ -126,11 +126,10 @@ def _adapter_backward(shapes: RankShapes, k: int, n: int) -> Timing:
 
 
 def _widened(shapes: RankShapes, k: int, n: int) -> Timing:
-    """Time by which an adapter lengthens the product that it is compiled together with.
-
-    The compiler joins ``A`` to the weight, whose columns grow by the adapter's rank, and ``xA`` to
-    the input, whose columns do too, so that the input is read and the result written only once.
-    """
+    """Time by which an adapter lengthens the product that it is compiled together with."""
+    # The compiler joins ``A`` to the weight, whose columns grow by the adapter's rank, and ``xA``
+    # to the input, whose columns do too, so that the input is read and the result written only
+    # once.
     rank, t = shapes.plan.lora_rank, shapes.tokens
     alone = shapes.gemm(t, n, k)
     wider = _sum(shapes.gemm(t, n + rank, k), shapes.gemm(t, n, k + rank))

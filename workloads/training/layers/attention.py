@@ -62,10 +62,8 @@ def _columns(shapes: RankShapes) -> int:
 
 
 def _rotate(shapes: RankShapes) -> list[LayerOp]:
-    """Kernel that rotates queries and keys, and normalises them where the model does.
-
-    A model with learned positions rotates nothing.
-    """
+    """Kernel that rotates queries and keys, and normalises them where the model does."""
+    # A model with learned positions rotates nothing.
     if shapes.model.positions:
         return []
     width = (shapes.heads + shapes.kv_heads) * shapes.model.head_dim
@@ -85,10 +83,8 @@ def core_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def core_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Return the steps of the gradients of queries, keys and values.
-
-    The fused kernel recomputes scores within its own time; the unfused ones run again before.
-    """
+    """Return the steps of the gradients of queries, keys and values."""
+    # The fused kernel recomputes scores within its own time; the unfused ones run again before.
     plan, name = shapes.plan, "attention.core.data"
     if plan.cp == 1:
         again = []
@@ -115,13 +111,11 @@ def keys(shapes: RankShapes) -> int:
 
 
 def _ring(shapes: RankShapes, direction: Direction, name: str) -> list[LayerOp]:
-    """Steps of ring attention: each turn works on one rank's keys while the next ones arrive.
-
-    A rank computes half of the square of its scores with its own keys, and half with the keys of
-    every other rank: all of its queries with half of the keys, or the other way round. Each turn's
-    results are kept in fp32 and merged with those of earlier turns by kernels of their own. In the
-    backward pass the gradients of keys travel along.
-    """
+    """Steps of ring attention: each turn works on one rank's keys while the next ones arrive."""
+    # A rank computes half of the square of its scores with its own keys, and half with the keys of
+    # every other rank: all of its queries with half of the keys, or the other way round. Each
+    # turn's results are kept in fp32 and merged with those of earlier turns by kernels of their
+    # own. In the backward pass the gradients of keys travel along.
     plan, local = shapes.plan, shapes.plan.local_seq
     # Keys of other ranks that a query sees, in the mean over the sequence and over the turns.
     seen = keys_seen(shapes.model, plan.seq) - keys_seen(shapes.model, local)
@@ -153,12 +147,10 @@ def _turn(shapes: RankShapes, direction: Direction, key_count: int) -> Timing:
 
 
 def _merge(shapes: RankShapes, direction: Direction) -> Timing:
-    """Time of the kernels that merge a turn's results with those of earlier turns.
-
-    In the forward pass the results are outputs and their sums of exponentials, in the backward pass
-    gradients of queries, keys and values. The catalogue has the bytes for each value, counted from
-    what each operation of the framework reads and writes.
-    """
+    """Time of the kernels that merge a turn's results with those of earlier turns."""
+    # In the forward pass the results are outputs and their sums of exponentials, in the backward
+    # pass gradients of queries, keys and values. The catalogue has the bytes for each value,
+    # counted from what each operation of the framework reads and writes.
     bytes_a_value = shapes.catalogue.value("training", f"ring_merge_{direction}")
     values = shapes.tokens * shapes.heads * _width(shapes)
     return shapes.passes(round(bytes_a_value * values))

@@ -34,31 +34,14 @@ OWN_BUCKET = "gradient_bucket"
 """Quantity of the catalogue's part ``training`` for chips with a library of their own."""
 
 
-NEWTON_SCHULZ = 5
-"""Steps of Newton–Schulz iteration in an update by Muon."""
-NORM_BYTES = 4
-"""Bytes of a sum of squares in fp32."""
+NEWTON_SCHULZ = 5  # steps of Newton–Schulz iteration in an update by Muon
+NORM_BYTES = 4  # bytes of a sum of squares in fp32
 
 
 def bucket_parameters(shapes: RankShapes) -> int:
-    """Return the least number of parameters whose gradients are reduced together as a bucket.
-
-    It follows from the plan's ``bucket_bytes``, else from the default of the library that trains on
-    the chip: on Trainium neuronx-distributed, elsewhere Megatron-LM.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> from topologies.catalogue.catalogue import shipped_catalogue
-    >>> from workloads.models.huggingface import named
-    >>> from workloads.training.plan.plan import ParallelPlan
-    >>> plan = ParallelPlan(dp=64, global_batch=64)
-    >>> some = RankShapes(named("gpt3-175b"), plan, "h100", shipped_catalogue())
-    >>> bucket_parameters(some), bucket_parameters(replace(some, chip="trn2"))
-    (64000000, 134217728)
-    >>> bucket_parameters(replace(some, plan=ParallelPlan(bucket_bytes=100_000_000)))
-    25000000
-    """
+    """Return the least number of parameters whose gradients are reduced together as a bucket."""
+    # It follows from the plan's ``bucket_bytes``, else from the default of the library that trains
+    # on the chip: on Trainium neuronx-distributed, elsewhere Megatron-LM.
     plan, quantity = shapes.plan, f"{OWN_BUCKET}_{family(shapes.chip, shapes.catalogue).name}"
     if plan.bucket_bytes:
         return part(plan.bucket_bytes, GRADIENT_BYTES)
@@ -68,20 +51,7 @@ def bucket_parameters(shapes: RankShapes) -> int:
 
 
 def buckets(sizes: Sequence[int], least: int) -> list[range]:
-    """Divide consecutive layers into stretches that have at least ``least`` parameters each.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Parameters of each layer.
-    least : int
-        Smallest number of parameters of a stretch; only the last one may have fewer.
-
-    Examples
-    --------
-    >>> buckets([3, 3, 3, 3, 3], 5)
-    [range(0, 2), range(2, 4), range(4, 5)]
-    """
+    """Divide consecutive layers into stretches of ``least`` parameters or more, but the last."""
     runs, begin, held = [], 0, 0
     for number, size in enumerate(sizes, start=1):
         held += size
@@ -121,12 +91,10 @@ def _exchange(
 
 
 def update(shapes: RankShapes, owned: Share, edges: Share = Share(0, 0)) -> LayerOp:
-    """Return the step of the optimizer's update of the parameters that a rank owns.
-
-    It reads gradient, master copy and state (mean and variance of Adam), and writes the last two
-    and the parameter. In fp16 gradients are cast, unscaled and clipped before, by kernels of their
-    own. Of the owned parameters ``edges`` are of embedding and output layer.
-    """
+    """Return the step of the optimizer's update of the parameters that a rank owns."""
+    # It reads gradient, master copy and state (mean and variance of Adam), and writes the last two
+    # and the parameter. In fp16 gradients are cast, unscaled and clipped before, by kernels of
+    # their own. Of the owned parameters ``edges`` are of embedding and output layer.
     plan = shapes.plan
     parameters = _divided(plan, owned)
     of_edges = min(parameters, _divided(plan, edges))
@@ -141,13 +109,11 @@ def update(shapes: RankShapes, owned: Share, edges: Share = Share(0, 0)) -> Laye
 
 
 def orthogonalized(shapes: RankShapes, owned: Share, edges: Share) -> list[LayerOp]:
-    """Return the steps in which Muon orthogonalizes the momentum of a rank's matrices.
-
-    Each of five Newton–Schulz steps has three products in bf16, of the shorter side of the matrix
-    with the longer one, with itself and with the longer one again (github.com/KellerJordan/Muon).
-    Ranks that shard the optimizer, and those of a tensor-parallel group, divide the matrices among
-    them; the latter exchange their parts before and after.
-    """
+    """Return the steps in which Muon orthogonalizes the momentum of a rank's matrices."""
+    # Each of five Newton–Schulz steps has three products in bf16, of the shorter side of the matrix
+    # with the longer one, with itself and with the longer one again (github.com/KellerJordan/Muon).
+    # Ranks that shard the optimizer, and those of a tensor-parallel group, divide the matrices
+    # among them; the latter exchange their parts before and after.
     plan, model = shapes.plan, shapes.model
     if plan.optimizer != "muon":
         return []
@@ -184,13 +150,10 @@ def _divided(plan: ParallelPlan, share: Share) -> int:
 
 
 def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
-    """Return the steps of the norm of all gradients, by which they are clipped.
-
-    Each rank sums the squares of its own gradients; an all-reduce adds the sums.
-
-    The norm must be known before any parameter is updated (it is clipped to 1.0 in arXiv
-    1909.08053, section 4.2). Gradients are assumed to be scaled within the update.
-    """
+    """Return the steps of the norm of all gradients, by which they are clipped."""
+    # Each rank sums the squares of its own gradients; an all-reduce adds the sums.
+    # The norm must be known before any parameter is updated (it is clipped to 1.0 in arXiv
+    # 1909.08053, section 4.2). Gradients are assumed to be scaled within the update.
     plan = shapes.plan
     parameters = _divided(plan, owned)
     read = shapes.stream(GRADIENT_BYTES * max(1, parameters))
@@ -206,8 +169,6 @@ def clip(shapes: RankShapes, owned: Share) -> list[LayerOp]:
 def sharded(divided: bool, share: Share, replicas: int, expert_replicas: int) -> int:
     """Return the parameters of a share that one rank keeps, whether or not replicas divide them.
 
-    Examples
-    --------
     >>> sharded(True, Share(80, 10), 8, 2), sharded(False, Share(80, 10), 8, 2)
     (15, 90)
     """

@@ -11,10 +11,8 @@ from workloads.training.layers.tensor_parallel import column_backward, enter, le
 
 
 def _in_bf16(shapes: RankShapes) -> RankShapes:
-    """Return the same shapes in bf16, as frameworks do not run the output layer in fp8.
-
-    In Megatron-LM it is none of Transformer Engine's layers; torchtitan leaves it out by name.
-    """
+    """Return the same shapes in bf16, as frameworks do not run the output layer in fp8."""
+    # In Megatron-LM it is none of Transformer Engine's layers; torchtitan leaves it out by name.
     precision, fp8_recipe = "bf16", "tensorwise"
     if (shapes.plan.precision, shapes.plan.fp8_recipe) == (precision, fp8_recipe):
         return shapes

@@ -41,27 +41,13 @@ weight are multiplied 4 + 4 each and summed 4 each.
 
 
 class Load(NamedTuple):
-    """Tokens and experts of one rank.
+    """Tokens and experts of one rank."""
 
-    Attributes
-    ----------
-    rows : int
-        Tokens that the rank routes.
-    copies : int
-        Copies of tokens that the rank sends, one for each expert of a token.
-    local : int
-        Experts that the rank holds.
-    each : int
-        Tokens that one of its experts computes.
-    inner : int
-        Columns of an expert on the rank.
-    """
-
-    rows: int
-    copies: int
-    local: int
-    each: int
-    inner: int
+    rows: int  # tokens that the rank routes
+    copies: int  # copies of tokens that the rank sends, one for each expert of a token
+    local: int  # experts that the rank holds
+    each: int  # tokens that one of its experts computes
+    inner: int  # columns of an expert on the rank
 
 
 def load(shapes: RankShapes) -> Load:
@@ -187,22 +173,18 @@ def _product(name: str, shapes: RankShapes, m: int, n: int, k: int) -> LayerOp:
 
 
 def _issued(shapes: RankShapes) -> float:
-    """Steps that the host issues for one kernel of each expert.
-
-    The host prepares that of each expert, which takes longer the more experts there are.
-    """
+    """Steps that the host issues for one kernel of each expert."""
+    # The host prepares that of each expert, which takes longer the more experts there are.
     further = load(shapes).local - 1
     return 1 + further * shapes.catalogue.value("training", "expert_issue")
 
 
 def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False) -> list[LayerOp]:
-    """Kernels that cast the tokens of each expert to fp8, by rows and by columns.
-
-    The tokens of every expert have a scale of their own, and what sorts them writes two bytes, so
-    Transformer Engine casts them one expert after the other (``split_quantize``). Tokens that are
-    sent in fp8 have it as they arrive. Recipes whose products cast both inputs count it there, and
-    compilers of whole programs fuse it.
-    """
+    """Kernels that cast the tokens of each expert to fp8, by rows and by columns."""
+    # The tokens of every expert have a scale of their own, and what sorts them writes two bytes, so
+    # Transformer Engine casts them one expert after the other (``split_quantize``). Tokens that are
+    # sent in fp8 have it as they arrive. Recipes whose products cast both inputs count it there,
+    # and compilers of whole programs fuse it.
     width = ELEMENT_BYTES.get(shapes.plan.precision, TWO)
     eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
     sent = arrives and shapes.plan.fp8_exchange
@@ -214,10 +196,8 @@ def _cast(shapes: RankShapes, name: str, columns: int, *, arrives: bool = False)
 
 
 def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
-    """Kernels that add biases to what the experts return, or pass their gradients back.
-
-    Compilers of whole programs fuse them.
-    """
+    """Kernels that add biases to what the experts return, or pass their gradients back."""
+    # Compilers of whole programs fuse them.
     eager = chip_family(shapes.chip, shapes.catalogue).runtime == NCCL
     if not _experts(shapes).bias or not eager:
         return []
@@ -227,10 +207,8 @@ def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
 
 
 def _move(shapes: RankShapes, name: str) -> LayerOp:
-    """Kernel that reads tokens and writes their copies sorted by expert, or the other way round.
-
-    It picks rows by index, so it runs at the rate of the kernels that look up an embedding.
-    """
+    """Kernel that reads tokens and writes their copies sorted by expert, or the other way round."""
+    # It picks rows by index, so it runs at the rate of the kernels that look up an embedding.
     work, per_token = load(shapes), _experts(shapes).per_token
     read = TWO * work.rows * shapes.model.hidden
     return kernel(name, shapes.gather(read * (1 + per_token)))

@@ -26,20 +26,7 @@ COMPILED = "xla"
 def host_s(
     shapes: RankShapes, job: ParallelPlan, kernels: float, layers: int, passes: int
 ) -> float:
-    """Time in which the host issues passes over some layers [s].
-
-    Parameters
-    ----------
-    shapes : RankShapes
-    job : ParallelPlan
-        Plan of the whole job, of which the shapes may show a part.
-    kernels : float
-        Kernels and communications that the host issues in all passes, see ``LayerOp.issued``.
-    layers : int
-        Layers of the passes.
-    passes : int
-        Times that each layer is traced. Recomputation is a pass of its own.
-    """
+    """Time in which the host issues passes over some layers [s]."""
     plan, chip = shapes.plan, shapes.chip
     chips = chip_family(chip, shapes.catalogue)
     if chips.runtime == COMPILED:
@@ -64,11 +51,9 @@ def host_s(
 
 
 def issued_ahead(shapes: RankShapes) -> float:
-    """Share of the time to issue kernels for which the host runs ahead of the chip.
-
-    It is 1 unless launches block the host until the chip has run the kernel
-    (``CUDA_LAUNCH_BLOCKING``). Then the chip idles while the host issues the next one.
-    """
+    """Share of the time to issue kernels for which the host runs ahead of the chip."""
+    # It is 1 unless launches block the host until the chip has run the kernel
+    # (``CUDA_LAUNCH_BLOCKING``). Then the chip idles while the host issues the next one.
     chips = chip_family(shapes.chip, shapes.catalogue)
     if chips.runtime == COMPILED or chips.is_neuron:
         return 1.0
@@ -76,15 +61,8 @@ def issued_ahead(shapes: RankShapes) -> float:
 
 
 def start_s(shapes: RankShapes, layers: int, of: str) -> float:
-    """Time for which a Neuron chip waits until the host has started work on some layers [s].
-
-    Parameters
-    ----------
-    shapes : RankShapes
-    layers : int
-        Layers, counted once for each pass.
-    of : {"pass", "update"}
-    """
+    """Time for which a Neuron chip waits until the host has started work on some layers [s]."""
+    # ``of`` ("pass", "update").
     if not chip_family(shapes.chip, shapes.catalogue).is_neuron:
         return 0.0
     return layers * shapes.catalogue.value(PART, f"layer_{of}_start")

@@ -65,16 +65,7 @@ def forward(shapes: RankShapes, *, moe: bool = False) -> tuple[LayerOp, ...]:
 
 
 def backward(shapes: RankShapes, *, moe: bool = False, again: bool = True) -> tuple[LayerOp, ...]:
-    """Return the steps of one layer's backward pass of a microbatch.
-
-    Parameters
-    ----------
-    shapes : RankShapes
-    moe : bool
-        Whether the layer has experts.
-    again : bool
-        Whether the plan's full recomputation runs this layer's forward pass again before.
-    """
+    """Return the steps of one layer's backward pass; ``again`` its forward pass runs before."""
     return _backward(_Alike(shapes), moe, again)
 
 
@@ -166,11 +157,9 @@ def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
 
 
 def _shard_handling(shapes: RankShapes, name: str, *, moe: bool) -> list[LayerOp]:
-    """Kernel that unpacks a layer's gathered parameters, or packs its gradients, under ZeRO-3.
-
-    A framework that limits how far ahead it gathers makes the host wait for the chip at each layer,
-    so the host's work there is not hidden, and neither are copies, casts and divisions.
-    """
+    """Kernel that unpacks a layer's gathered parameters, or packs its gradients, under ZeRO-3."""
+    # A framework that limits how far ahead it gathers makes the host wait for the chip at each
+    # layer, so the host's work there is not hidden, and neither are copies, casts and divisions.
     if shapes.plan.sharding < 3:
         return []
     start_s = shapes.catalogue.value("training", "sharded_start")

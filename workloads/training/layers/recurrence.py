@@ -39,10 +39,8 @@ def recurrence_forward(shapes: RankShapes) -> list[LayerOp]:
 
 
 def recurrence_backward(shapes: RankShapes) -> list[LayerOp]:
-    """Return the steps of one layer's recurrent mixer for the backward pass of a microbatch.
-
-    States are recomputed on the way.
-    """
+    """Return the steps of one layer's recurrent mixer for the backward pass of a microbatch."""
+    # States are recomputed on the way.
     mixer, tokens, hidden = _mixer(shapes), shapes.tokens, shapes.model.hidden
     columns, inner = _part(shapes, mixer.columns), _part(shapes, mixer.inner)
     return [

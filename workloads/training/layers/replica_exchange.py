@@ -24,56 +24,29 @@ from workloads.training.plan.plan import ParallelPlan
 
 
 class Stretch(NamedTuple):
-    """Consecutive layers of a pass, and the reduction that starts when the last of them is done.
+    """Consecutive layers of a pass, and the reduction that starts when the last of them is done."""
 
-    Attributes
-    ----------
-    layers : int array (layers,)
-    leaving : list of LayerOp
-        Reduction of the layers' gradients if they fill a bucket; empty if they do not.
-    """
-
-    layers: IntArray
+    layers: IntArray  # (layers,)
+    # Reduction of the layers' gradients if they fill a bucket; empty if they do not
     leaving: list[LayerOp]
 
 
 @dataclass(frozen=True, eq=False)
 class ReplicaExchange:
-    """Steps in which one rank of a stage communicates with ranks that hold the same parameters.
+    """Steps in which one rank of a stage communicates with ranks that hold the same parameters."""
 
-    Attributes
-    ----------
-    parameters : StageParameters
-        Parameters that the rank holds and trains.
-    job : ParallelPlan
-        Plan of the whole job, of which the stage's shapes may show a part.
-    """
-
-    parameters: StageParameters
-    job: ParallelPlan
+    parameters: StageParameters  # parameters that the rank holds and trains
+    job: ParallelPlan  # plan of the whole job, of which the stage's shapes may show a part
 
     @property
     def _plan(self) -> ParallelPlan:
         return self.parameters.shapes.plan
 
     def stretches(self, layers: IntArray, *, reduces: bool) -> tuple[list[Stretch], Share]:
-        """Divide layers into stretches, each of which ends with a bucket of gradients.
-
-        Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of more.
-
-        Parameters
-        ----------
-        layers : int array (layers,)
-            Layers in the order of the pass.
-        reduces : bool
-            Whether gradients are reduced during this pass.
-
-        Returns
-        -------
-        stretches : list of Stretch
-        left : Share
-            Parameters whose gradients fill no bucket.
-        """
+        """Divide layers into stretches, each of which ends with a bucket of gradients."""
+        # Under ZeRO-2 and 3 every layer is a bucket, as no rank has memory for the gradients of
+        # more. ``layers`` (layers,) are in the order of the pass. The second result are the
+        # parameters whose gradients fill no bucket.
         plan, shares = self._plan, self.parameters.trained(layers)
         least = 1 if plan.sharding >= 2 else self.parameters.bucket
         runs = [range(len(layers))]
@@ -100,11 +73,9 @@ class ReplicaExchange:
         return [*steps, kernel("gradients.wait", Timing(0.0, "measured"))] if waits else steps
 
     def gathered(self, layers: IntArray) -> list[LayerOp]:
-        """Gather the parameters of a stretch of layers.
-
-        Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
-        gathered.
-        """
+        """Gather the parameters of a stretch of layers."""
+        # Under ZeRO-1 and 2 only updated parameters differ between ranks, so frozen ones are not
+        # gathered.
         parameters = self.parameters
         shares = parameters.held if self._plan.sharding == 3 else parameters.trained
         return gather_parameters(parameters.shapes, "bucket", total(shares(layers)))
@@ -129,16 +100,7 @@ class ReplicaExchange:
         ]
 
     def waits(self, layers: IntArray, *, gathers: bool, reduces: bool) -> list[LayerOp]:
-        """Return the time for which kernels wait for shards of other ranks, as a step.
-
-        Parameters
-        ----------
-        layers : int array (layers,)
-        gathers : bool
-            Whether the pass gathers the layers' parameters.
-        reduces : bool
-            Whether the pass reduces their gradients.
-        """
+        """Return the time for which kernels wait for shards of other ranks, as a step."""
         parameters = self.parameters
         rate_bytes_per_s = sharded_bytes_per_s(parameters.shapes, self.job)
         if not rate_bytes_per_s or not len(layers):
@@ -156,11 +118,9 @@ class ReplicaExchange:
         return dense + share.experts * (1 - 1 / plan.expert_replicas)
 
     def finish(self) -> list[LayerOp]:
-        """Return the end of an iteration: reduce, clip, update, and gather updated parameters.
-
-        Gradients that were reduced beside the backward pass, and parameters that the next
-        iteration gathers beside its forward pass, are not exchanged here again.
-        """
+        """Return the end of an iteration: reduce, clip, update, and gather updated parameters."""
+        # Gradients that were reduced beside the backward pass, and parameters that the next
+        # iteration gathers beside its forward pass, are not exchanged here again.
         plan, shapes, owned = self._plan, self.parameters.shapes, self.parameters.owned
         reduced, gathered = list[LayerOp](), list[LayerOp]()
         if plan.overlap == "none" and plan.sharding < 2:

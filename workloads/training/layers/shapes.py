@@ -11,26 +11,16 @@ from workloads.kernels.precision import CASTS, ELEMENT_BYTES
 from workloads.models.model import Layer, Model
 from workloads.training.plan.plan import ParallelPlan
 
-TWO = 2
-"""Bytes of an activation in bf16."""
+TWO = 2  # bytes of an activation in bf16
 
 
 @dataclass(frozen=True)
 class RankShapes:
-    """Sizes of the tensors that one rank of a plan works on, and times of its kernels.
-
-    Attributes
-    ----------
-    model : Model
-    plan : ParallelPlan
-    chip : str
-        Catalogue part of the chip.
-    catalogue : Catalogue
-    """
+    """Sizes of the tensors that one rank of a plan works on, and times of its kernels."""
 
     model: Model
     plan: ParallelPlan
-    chip: str
+    chip: str  # catalogue part of the chip
     catalogue: Catalogue
 
     def of_kind(self, kind: Layer) -> RankShapes:
@@ -49,11 +39,9 @@ class RankShapes:
 
     @property
     def gathered_bytes(self) -> int:
-        """Size of a microbatch's hidden state as it is gathered for a product [B].
-
-        Where one scale holds for a whole tensor, inputs and gradients are cast before they are
-        gathered, as torchao does in fp8 (``float8_tensor_parallel.py``). Sums stay in two bytes.
-        """
+        """Size of a microbatch's hidden state as it is gathered for a product [B]."""
+        # Where one scale holds for a whole tensor, inputs and gradients are cast before they are
+        # gathered, as torchao does in fp8 (``float8_tensor_parallel.py``). Sums stay in two bytes.
         if self._cast_bytes:
             return self.wide_bytes
         element_bytes = min(TWO, ELEMENT_BYTES.get(self.plan.precision, TWO))
@@ -99,12 +87,10 @@ class RankShapes:
         return self.plan.pipeline.pairs_passes and self.plan.ep > 1
 
     def beside(self, alone: Timing) -> Timing:
-        """Time of a product beside a reduction, from its time alone.
-
-        On NVIDIA's chips a reduction takes processors from the product. Gathering does not: copy
-        engines do it (Transformer Engine's user buffers). Trainium's collectives have cores of
-        their own.
-        """
+        """Time of a product beside a reduction, from its time alone."""
+        # On NVIDIA's chips a reduction takes processors from the product. Gathering does not: copy
+        # engines do it (Transformer Engine's user buffers). Trainium's collectives have cores of
+        # their own.
         # Beside exchanges of experts, ``gemm`` has taken the processors away already.
         return alone if self._exchanges_beside else self._with_fewer_processors(alone)
 
@@ -135,10 +121,8 @@ class RankShapes:
         return timing._replace(size_bytes=size_bytes)
 
     def gather(self, size_bytes: int, rows: int = 0, *, scattered: bool = False) -> Timing:
-        """Time of a look-up of rows by index, or where ``scattered`` of adding to such rows.
-
-        ``size_bytes`` counts reads and writes of all rows.
-        """
+        """Time of a look-up of rows by index, or where ``scattered`` of adding to such rows."""
+        # ``size_bytes`` counts reads and writes of all rows.
         how = {"ranks_per_chip": self.plan.ranks_per_chip, "catalogue": self.catalogue}
         timing = kernel_times.gather(
             self.chip,

@@ -19,13 +19,7 @@ NOTHING = Share(0, 0)
 
 @dataclass(frozen=True, eq=False)
 class StageParameters:
-    """Parameters of a rank of a stage, each count computed once for all passes of the stage.
-
-    Attributes
-    ----------
-    shapes : RankShapes
-    stage : int
-    """
+    """Parameters of a rank of a stage, each count computed once for all passes of the stage."""
 
     shapes: RankShapes
     stage: int

@@ -33,50 +33,29 @@ STREAM_KINDS = (
 """Kind of resource of each stream, and its number among the resources of that kind."""
 CATEGORY = {"etp": "tp", "edp": "dp"}
 """Category of the communication of experts' own tensor-parallel groups and replicas."""
-PREVIOUS = "previous"
-"""Value of ``after`` for a step that waits for the one just before it."""
-NOTHING = ""
-"""Value of ``after`` for a step that waits for no other stream."""
+PREVIOUS = "previous"  # value of ``after`` for a step that waits for the one just before it
+NOTHING = ""  # value of ``after`` for a step that waits for no other stream
 
 
 class LayerOp(NamedTuple):
     """One kernel or communication of a rank.
 
     It is a tuple because programs find thousands of them by their contents.
-
-    Attributes
-    ----------
-    name : str
-        Name such as ``attention.qkv``.
-    what : str
-        Category: ``compute``, ``optimizer``, ``host``, or the axis that communicates.
-    stream : int
-    seconds : float
-        Time of a kernel [s]; communication is timed on the group that does it.
-    size_bytes : int
-        Size of a communication as nccl-tests count it, or bytes that a kernel reads and writes [B].
-    axis : str
-        Axis of the groups that communicate; empty for a kernel.
-    collective : str
-        Operation of a communication, such as ``all-reduce``.
-    after : str
-        ``PREVIOUS``, ``NOTHING``, or the name of an earlier step of the same block.
-    provenance : str
-        Worst grade among the inputs of a kernel's time.
-    issued : float
-        Time that issuing the step takes on the host, in units of a plain kernel's: 0 where it is
-        issued together with an earlier step, more than 1 where it has a product for each expert.
     """
 
-    name: str
-    what: str
+    name: str  # name such as ``attention.qkv``
+    what: str  # category: ``compute``, ``optimizer``, ``host``, or the axis that communicates
     stream: int
-    seconds: float = 0.0
+    seconds: float = 0.0  # time of a kernel [s]; communication is timed on the group that does it
+    # Size of a communication as nccl-tests count it, or bytes that a kernel reads and writes [B]
     size_bytes: int = 0
-    axis: str = ""
-    collective: str = ""
+    axis: str = ""  # axis of the groups that communicate; empty for a kernel
+    collective: str = ""  # operation of a communication, such as ``all-reduce``
+    # ``PREVIOUS``, ``NOTHING``, or the name of an earlier step of the same block
     after: str = PREVIOUS
-    provenance: str = ""
+    provenance: str = ""  # worst grade among the inputs of a kernel's time
+    # Time that issuing the step takes on the host, in units of a plain kernel's: 0 where it is
+    # issued together with an earlier step, more than 1 where it has a product for each expert
     issued: float = 1.0
 
 
@@ -107,16 +86,8 @@ def prefixed(steps: Sequence[LayerOp], prefix: str) -> list[LayerOp]:
 
 
 def without(steps: Sequence[LayerOp], prefix: str, parts: tuple[str, ...]) -> list[LayerOp]:
-    """Leave out the steps whose names begin with ``prefix`` and one of ``parts``.
-
-    Steps that waited for one of them wait for the step before instead.
-
-    Examples
-    --------
-    >>> sums = collective("mlp.reduce", "tp", "all-reduce", 8)
-    >>> [step.name for step in without([sums, sums._replace(name="mlp.up")], "mlp.", ("reduce",))]
-    ['mlp.up']
-    """
+    """Leave out the steps whose names begin with ``prefix`` and one of ``parts``."""
+    # Steps that waited for one of them wait for the step before instead.
     starts = tuple(prefix + part for part in parts)
     dropped = {step.name for step in steps if step.name.startswith(starts)}
     return [

@@ -81,11 +81,9 @@ def product_scattered(shapes: RankShapes, block: str, name: str, n: int, k: int)
 
 
 def pieces(shapes: RankShapes) -> int:
-    """Return the number of pieces in which a product runs beside its gathering or reduction.
-
-    With ``overlap all`` and sequence parallelism the communication of all pieces but one is hidden
-    (Megatron-LM's ``tp_comm_overlap``). Otherwise there is one piece.
-    """
+    """Return the number of pieces in which a product runs beside its gathering or reduction."""
+    # With ``overlap all`` and sequence parallelism the communication of all pieces but one is
+    # hidden (Megatron-LM's ``tp_comm_overlap``). Otherwise there is one piece.
     plan = shapes.plan
     overlapped = plan.overlap == "all" and plan.tp > 1 and plan.sequence_parallel
     return max(1, min(PIECES, shapes.wide_bytes // LEAST_PIECE_BYTES)) if overlapped else 1

@@ -22,8 +22,7 @@ from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules.held import most_held
 from workloads.training.plan.stage_layers import kinds_of_chunks
 
-ELEMENT_BYTES = 2
-"""Bytes of an element of an activation."""
+ELEMENT_BYTES = 2  # bytes of an element of an activation
 PLANS_KEPT = 64
 """Plans whose activations a layer are cached: all stages of a plan ask for the same ones."""
 FUSED_GATE = 3
@@ -31,41 +30,32 @@ FUSED_GATE = 3
 
 
 class Stack(NamedTuple):
-    """Memory that a training stack uses: quantities of the catalogue's part ``training``.
+    """Memory that a training stack uses: quantities of the catalogue's part ``training``."""
 
-    ``gated_kept``: tensors kept of a gated feed-forward part: both inputs of the activation
-        function and its output; 4 with the activated gate, 2 where the output is computed again, 1
-        with inputs in fp8.
-    ``norms_kept``: tensors of a norm beside its input; 0 where its output is computed again.
-    ``latent_kept``: 1 for the queries, keys and values of latent attention; 0 where they are
-        computed again.
-    ``fp8_input_bytes``: bytes of an element of the input of a product in fp8.
-    ``returned_kept``: 1 for what experts return to the ranks of their tokens; 0 where routing
-        weights are applied before.
-    ``layer_inputs_kept``: 1 for inputs of layers that are recomputed; 0 where they move to the
-        host's memory.
-    ``optimizer_bytes``: bytes of the optimizer's state of a parameter.
-    ``gradient_bytes, gradient_copy_bytes``: bytes of a gradient as it is summed, and of a copy
-        beside the sum.
-    ``loss_bytes, loss_gathered``: bytes of a logit at its peak; 1 where each rank has the whole
-        vocabulary's, else 0.
-    ``fragmentation``: free memory that the allocator cannot use, over activations and buffers.
-    ``runtime_bytes``: memory of a chip outside of the allocator [B].
-    """
-
+    # Tensors kept of a gated feed-forward part: both inputs of the activation function and its
+    # output; 4 with the activated gate, 2 where the output is computed again, 1 with inputs in fp8
     gated_kept: int = FUSED_GATE
-    norms_kept: int = 1
+    norms_kept: int = 1  # tensors of a norm beside its input; 0 where its output is computed again
+    # 1 for the queries, keys and values of latent attention; 0 where they are computed again
     latent_kept: int = 1
-    fp8_input_bytes: int = 1
+    fp8_input_bytes: int = 1  # bytes of an element of the input of a product in fp8
+    # 1 for what experts return to the ranks of their tokens; 0 where routing weights are applied
+    # before
     returned_kept: int = 1
+    # 1 for inputs of layers that are recomputed; 0 where they move to the host's memory
     layer_inputs_kept: int = 1
-    optimizer_bytes: int = 12
+    optimizer_bytes: int = 12  # bytes of the optimizer's state of a parameter
+    # gradient_bytes, gradient_copy_bytes: bytes of a gradient as it is summed, and of a copy beside
+    # the sum
     gradient_bytes: int = 4
     gradient_copy_bytes: int = 0
+    # loss_bytes, loss_gathered: bytes of a logit at its peak; 1 where each rank has the whole
+    # vocabulary's, else 0
     loss_bytes: int = 8
     loss_gathered: int = 0
+    # Free memory that the allocator cannot use, over activations and buffers
     fragmentation: float = 0.0
-    runtime_bytes: int = 0
+    runtime_bytes: int = 0  # memory of a chip outside of the allocator [B]
 
 
 def stack_of(catalogue: Catalogue, end: Literal["value", "low", "high"] = "value") -> Stack:
@@ -84,11 +74,7 @@ def tokens_of(plan: ParallelPlan) -> int:
 def layer_activations(
     model: Model, plan: ParallelPlan, *, moe: bool = False, stack: Stack = Stack()
 ) -> int:
-    """Size of the activations that one layer keeps of a microbatch on one rank [B].
-
-    ``plan``: under its full recomputation only the layer's input is stack. ``moe``: whether the
-    layer has experts. ``stack``: tensors that are stack.
-    """
+    """Size of the activations that one layer keeps of a microbatch on one rank [B]."""
     tokens = tokens_of(plan)
     elements = tokens * model.hidden // plan.sp
     if plan.recompute == "full":
@@ -108,10 +94,8 @@ def layer_activations(
 
 
 def _input_bytes(plan: ParallelPlan, half: str, stack: Stack) -> int:
-    """Bytes kept of an element of the input of a product of ``attention`` or ``mlp`` [B].
-
-    A frozen product needs its input only for an adapter.
-    """
+    """Bytes kept of an element of the input of a product of ``attention`` or ``mlp`` [B]."""
+    # A frozen product needs its input only for an adapter.
     if plan.lora_rank and not adapted(plan, half):
         return 0
     return ELEMENT_BYTES if plan.precision == "bf16" else stack.fp8_input_bytes
@@ -189,11 +173,9 @@ def held_activations(model: Model, plan: ParallelPlan, stage: int, stack: Stack 
 
 
 def in_flight(plan: ParallelPlan, stage: int) -> int:
-    """Count the microbatches whose activations a stage holds at once, summed over its chunks.
-
-    With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the last
-    (arXiv 2104.04473).
-    """
+    """Count the microbatches whose activations a stage holds at once, summed over its chunks."""
+    # With GPipe it holds all of them, with 1F1B as many as there are stages from this one to the
+    # last (arXiv 2104.04473).
     return int(_held(plan, stage).sum(axis=1).max())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cluster_sim.plot.perfetto_counters import MOST_CHIPS, Counter, counter
+from cluster_sim.plot.perfetto import MOST_CHIPS, Counter, counter
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
 from topologies.catalogue.catalogue import Catalogue
@@ -20,15 +20,10 @@ from workloads.training.plan.stage_layers import chunk_layers
 def memory_in_use(
     trace: Trace, model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str
 ) -> list[Counter]:
-    """Return the memory in use of each simulated rank, as a counter of its chip.
-
-    Weights, gradients and optimizer states are in memory throughout the step. The activations of a
-    microbatch in a chunk of layers are in memory from the start of its first op there to the end of
-    its last. Buffers and fragments, which exist only for a moment, are not counted.
-
-    ``trace``: training step whose ops are labelled by rank, stage, layer and microbatch. A trace
-    without these labels has no counter. ``chip``: catalogue part.
-    """
+    """Return the memory in use of each simulated rank, as a counter of its chip."""
+    # Weights, gradients and optimizer states are in memory throughout the step. The activations of
+    # a microbatch in a chunk of layers are in memory from the start of its first op there to the
+    # end of its last. Buffers and fragments, which exist only for a moment, are not counted.
     labels = trace.schedule.labels
     if any(name not in labels for name in ("rank", "stage", "layer", "microbatch")):
         return []

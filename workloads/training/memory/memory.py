@@ -47,8 +47,7 @@ __all__ = ["Memory", "check_memory", "likely", "memory", "stage_layers", "worst"
 
 ENDS: tuple[Literal["low"], Literal["high"]] = ("low", "high")
 """Ends of the range of a quantity of a stack."""
-SHOWN = 3
-"""Remedies that a refusal names at most."""
+SHOWN = 3  # remedies that a refusal names at most
 GATHERED_LAYERS = 2
 """Layers whose parameters are whole at once under ZeRO-3: the current one and the next."""
 REMEMBERED = 256
@@ -57,28 +56,23 @@ REMEMBERED = 256
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of one rank at the worst moment of a step, by part.
+    """Memory of one rank at the worst moment of a step, by part."""
 
-    ``weights, gradients, optimizer``: state that the rank keeps throughout the step [B].
-    ``activations``: activations that wait for their backward pass [B].
-    ``buffers``: tensors that exist only for a moment: gathered inputs, logits, gradients before
-        they are accumulated [B].
-    ``fragments``: free memory that the framework's allocator holds in pieces too small to use [B].
-    ``runtime``: memory outside of that allocator: context, program code, buffers of communicators
-        [B].
-    ``capacity``: usable memory of the rank's share of its chip [B].
-    ``below, above``: memory less and more than the sum of the parts that some training stack may
-        need [B].
-    """
-
+    # weights, gradients, optimizer: state that the rank keeps throughout the step [B]
     weights: int
     gradients: int
     optimizer: int
-    activations: int
+    activations: int  # activations that wait for their backward pass [B]
+    # Tensors that exist only for a moment: gathered inputs, logits, gradients before they are
+    # accumulated [B]
     buffers: int
+    # Free memory that the framework's allocator holds in pieces too small to use [B]
     fragments: int
+    # Memory outside of that allocator: context, program code, buffers of communicators [B]
     runtime: int
-    capacity: int
+    capacity: int  # usable memory of the rank's share of its chip [B]
+    # below, above: memory less and more than the sum of the parts that some training stack may need
+    # [B]
     below: int = 0
     above: int = 0
 
@@ -125,18 +119,7 @@ class Memory:
 
 
 def memory(model: Model, plan: ParallelPlan, stage: int, catalogue: Catalogue, chip: str) -> Memory:
-    """Return the memory of a rank of one stage.
-
-    Parameters
-    ----------
-    model : Model
-    plan : ParallelPlan
-    stage : int
-    catalogue : Catalogue
-        Its part ``training`` has the number of tensors and bytes that the framework keeps.
-    chip : str
-        Catalogue part of the chip.
-    """
+    """Return the memory of a rank of one stage."""
     capacity = usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip
     return _memory(model, plan, stage, stack_of(catalogue), capacity)
 
@@ -176,11 +159,9 @@ def _memory(model: Model, plan: ParallelPlan, stage: int, stack: Stack, capacity
 
 
 def _work(model: Model, plan: ParallelPlan, stage: int, stack: Stack) -> int:
-    """Largest sum of buffers that exist at one moment, within a layer or at the loss [B].
-
-    Within a layer they are a gathered input and its gradient, the layer's activations where it is
-    recomputed, and gradients that are not accumulated yet.
-    """
+    """Largest sum of buffers that exist at one moment, within a layer or at the loss [B]."""
+    # Within a layer they are a gathered input and its gradient, the layer's activations where it is
+    # recomputed, and gradients that are not accumulated yet.
     tokens = tokens_of(plan)
     gradients = _gradients(model, plan, stage, stack.gradient_bytes)
     layer = 2 * ELEMENT_BYTES * tokens * model.hidden + gradients
@@ -196,11 +177,9 @@ def _work(model: Model, plan: ParallelPlan, stage: int, stack: Stack) -> int:
 
 
 def _gradients(model: Model, plan: ParallelPlan, stage: int, each_bytes: int) -> int:
-    """Gradients of the current layer that are not accumulated yet [B].
-
-    Below ZeRO-2 it is the gradient of its widest product in bf16. Where ranks keep shards of
-    gradients, those of the whole layer wait to be reduced, in the precision of the sum.
-    """
+    """Gradients of the current layer that are not accumulated yet [B]."""
+    # Below ZeRO-2 it is the gradient of its widest product in bf16. Where ranks keep shards of
+    # gradients, those of the whole layer wait to be reduced, in the precision of the sum.
     if plan.sharding >= 2:
         return each_bytes * _largest(model, plan, stage)
     inner = model.ffn * (2 if model.gated_mlp else 1)
@@ -230,11 +209,9 @@ def _largest(model: Model, plan: ParallelPlan, stage: int) -> int:
 
 @lru_cache(REMEMBERED)
 def likely(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
-    """Return the memory of a rank of the stage that needs most, without the range of its sum.
-
-    Only the stages that :func:`~workloads.training.plan.stage_layers.unlike_stages` names are
-    computed.
-    """
+    """Return the memory of a rank of the stage that needs most, without the range of its sum."""
+    # Only the stages that :func:`~workloads.training.plan.stage_layers.unlike_stages` names are
+    # computed.
     capacity = usable_hbm_bytes(chip, catalogue) // plan.ranks_per_chip
     plan = _divided(model, plan, catalogue)
     return _with_stack(model, plan, stack_of(catalogue), capacity)
@@ -242,12 +219,10 @@ def likely(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) ->
 
 @lru_cache(REMEMBERED)
 def worst(model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str) -> Memory:
-    """Return the memory of a rank of the stage that needs most, and the range of its sum.
-
-    Stacks differ in each of their quantities by the range that the catalogue states, and in one
-    independently of the others, so that differences add as squares. A variant narrows the range to
-    what is known of one stack.
-    """
+    """Return the memory of a rank of the stage that needs most, and the range of its sum."""
+    # Stacks differ in each of their quantities by the range that the catalogue states, and in one
+    # independently of the others, so that differences add as squares. A variant narrows the range
+    # to what is known of one stack.
     need, stack = likely(model, plan, catalogue, chip), stack_of(catalogue)
     plan = _divided(model, plan, catalogue)
     below, above = (
@@ -283,11 +258,7 @@ def _divided(model: Model, plan: ParallelPlan, catalogue: Catalogue) -> Parallel
 def check_memory(
     memory: Memory, model: Model, plan: ParallelPlan, catalogue: Catalogue, chip: str
 ) -> None:
-    """Refuse a plan that does not fit in memory even at the least that a stack may need.
-
-    Raises InputError with the size of every part, what is lacking at the least and
-    likely, and changes each of which makes the plan fit.
-    """
+    """Refuse a plan that does not fit in memory even at the least that a stack may need."""
     if memory.fits:
         return
     numbers = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in memory.parts().items())

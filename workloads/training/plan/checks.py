@@ -11,17 +11,13 @@ from workloads.models.model import Model
 from workloads.training.plan.fields import nearest
 from workloads.training.plan.plan import ParallelPlan
 
-RUNTIME = ParallelPlan().runtime
-"""Runtime of a plan that states none."""
+RUNTIME = ParallelPlan().runtime  # runtime of a plan that states none
 CHUNKS_WITHOUT_LAYERS = 2
 """Chunks that need no layer: the first, with the embedding, and the last, with the output layer."""
 
 
 def check_model(plan: ParallelPlan, model: Model) -> None:
-    """Refuse a plan whose degrees do not divide the sizes of the model.
-
-    Raises InputError with the size, the degree, and the nearest degree that works.
-    """
+    """Refuse a plan whose degrees do not divide the sizes of the model."""
     _check_tp(plan, model)
     _check_cp(plan, model)
     _check_model_experts(plan, model)
@@ -119,13 +115,7 @@ has h100. Leave --runtime out.
 
 
 def check_ranks(plan: ParallelPlan, chips: int) -> None:
-    """Refuse a plan whose degrees do not multiply to the ranks of the cluster.
-
-    >>> check_ranks(ParallelPlan(dp=8, tp=4, pp=3, global_batch=8), 64)
-    Traceback (most recent call last):
-    topologies.errors.InputError: dp 8 × tp 4 × pp 3 = 96 ranks, but the cluster has 64 chips. \
-Reduce dp to 5 or use 96 chips.
-    """
+    """Refuse a plan whose degrees do not multiply to the ranks of the cluster."""
     room = chips * plan.ranks_per_chip
     if plan.ranks == room:
         return
@@ -151,10 +141,7 @@ def check_chips(count: int, cluster: Cluster) -> None:
 
 
 def filling_dp(tp: int, pp: int, cp: int, chips: int, ranks_per_chip: int) -> int:
-    """Data-parallel degree that fills a cluster.
-
-    Raises InputError for other degrees whose product does not divide the ranks of the cluster.
-    """
+    """Data-parallel degree that fills a cluster."""
     room, replica = chips * ranks_per_chip, tp * pp * cp
     if replica > room or room % replica:
         near = nearest(replica, room)

@@ -39,8 +39,7 @@ def framework_names() -> tuple[str, ...]:
     return tuple(sorted(stem.removesuffix(".yaml") for stem in stems if stem.endswith(".yaml")))
 
 
-ORDER = ("tp", "cp", "dp", "pp")
-"""Axes of ranks in their default order, the fastest-changing first."""
+ORDER = ("tp", "cp", "dp", "pp")  # axes of ranks in their default order, the fastest-changing first
 COUNTS = (
     "tp", "pp", "dp", "cp", "ep", "vpp", "microbatch", "global_batch", "seq", "ranks_per_chip",
     "recompute_every",
@@ -53,10 +52,8 @@ SEARCHED = (
 """Fields of a plan that a search varies unless they are stated."""
 OPTIONAL = ("etp", "bucket_bytes", "lora_rank", "routed_nodes")
 """Fields that are whole numbers, of which 0 stands for the default."""
-FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")
-"""Fields that are true or false."""
-SHOWN = 40
-"""Characters of a value that a message repeats."""
+FLAGS = ("reshard", "sequence_parallel", "fp8_exchange")  # fields that are true or false
+SHOWN = 40  # characters of a value that a message repeats
 MOST_CAPACITY = 1024
 """Largest capacity factor and skew: with it, each of 1,024 experts has room for all tokens."""
 
@@ -164,13 +161,7 @@ def check_field(name: str, value: object) -> None:
 def nearest(degree: int, size: int, heads: int = 1) -> int:
     """Return the degree nearest to the stated one that divides a size, for a remedy in a message.
 
-    ``degree``: degree that was stated. ``size``: size that a degree must divide. ``heads``:
-    key-value heads, of which a degree must be a divisor or a multiple.
-
     Of two that are equally near, it is the smaller one.
-
-    >>> nearest(3, 8), nearest(6, 24, 8)
-    (2, 4)
     """
     divisors = [d for d in range(1, min(size, 4 * degree) + 1) if size % d == 0]
     fitting = [d for d in divisors if heads % d == 0 or d % heads == 0]

@@ -9,28 +9,323 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from topologies.errors import InputError
 from workloads.training.plan.fields import shown
-from workloads.training.plan.launch_script import OPTION, Unknown, script_options
-from workloads.training.plan.other_tool_keys import (
-    INTERLEAVED,
-    MEGATRON_FLAGS,
-    TABLES,
-    Near,
-    Rule,
-    cannot_change_time,
-    schedule_like,
-)
+from workloads.training.plan.schedules import all_schedules
 
-LARGEST_BYTES = 2**16
-"""Size of the largest file that is read as YAML [B]."""
-DEEPEST = 8
-"""Sections within sections that are flattened; what lies deeper is left as one value."""
+# Keys of other tools' files, and the fields of a plan that they stand for.
+#
+# Each table maps a key to the field of a plan and the rule that converts its value. A rule returns
+# None for a value that says nothing about the field, and raises a ValueError that says what it can
+# read for any other. Before that, null and "auto" leave a field open in all files.
+
+Rule = Callable[[Any, Mapping[str, Any]], Any]
+"""Function of a key's value and all keys of the file that returns the value of a plan's field."""
+
+
+class Near(NamedTuple):
+    """Value of a plan that is nearest to one that no plan has; the key is named all the same."""
+
+    value: Any
+
+
+def _number(value: Any) -> int:
+    """Whole number of at least 1, read from text or from a number."""
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < 1:
+        raise ValueError("a whole number of at least 1")
+    return int(text)
+
+
+def _whole(name: str, *, unset: str = "") -> tuple[str, Rule]:
+    """Rule for a whole number of at least 1; the text ``unset`` leaves the field open."""
+    return name, lambda value, _all: None if str(value) == unset else _number(value)
+
+
+def _is_set(value: Any) -> bool:
+    """Return whether a flag is set; one without a value, as on a command line, is."""
+    text = str(value).lower()
+    if text not in ("true", "1", "yes", "", "false", "0", "no"):
+        raise ValueError("true or false")
+    return text in ("true", "1", "yes", "")
+
+
+def _true(name: str) -> tuple[str, Rule]:
+    """Rule for a flag that is a field of a plan."""
+    return name, lambda value, _all: _is_set(value)
+
+
+def _when(name: str, answer: Any, otherwise: Any = None) -> tuple[str, Rule]:
+    """Rule for a flag that stands for one value of a field when set, and for another when not."""
+    return name, lambda value, _all: answer if _is_set(value) else otherwise
+
+
+def _choice(name: str, choices: Mapping[str, Any]) -> tuple[str, Rule]:
+    """Rule for a word that stands for the value under it in ``choices``."""
+
+    def read(value: Any, _all: Mapping[str, Any]) -> Any:
+        """Look a word up among the choices."""
+        word = str(value).lower()
+        if word not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return choices[word]
+
+    return name, read
+
+
+def _chunks_of_stage(value: Any, keys: Mapping[str, Any]) -> Any:
+    """Chunks of a stage, from the layers of each chunk."""
+    layers = keys.get("num-layers")
+    stages = keys.get("pipeline-model-parallel-size", 1)
+    if layers is None:
+        raise InputError(
+            "num-layers-per-virtual-pipeline-stage needs num-layers, which the file does not "
+            "state. Add it, or give --vpp."
+        )
+    return max(1, _number(layers) // _number(stages) // _number(value))
+
+
+RECOMPUTE = {"full": "full", "selective": "selective", "uniform": "full", "none": "none"}
+PRECISION = {
+    **dict.fromkeys((
+        "bf16", "bf16-mixed", "bf16-true", "16-mixed", "16-true", "16", "fp16", "mixed_precision",
+        "mixed_precisionsr", "bf16sr", "autocast",
+    ), "bf16"),
+    **dict.fromkeys(("32", "32-true", "fp32", "manual"), Near("bf16")),
+    "fp8": "fp8",
+}  # fmt: skip
+"""Precision of a plan by a tool's word; formats of 16 bits take the time of bf16."""
+FP8_RECIPE = {
+    "delayed": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise",
+    "rowwise_with_gw_hp": Near("rowwise"), "blockwise": "blockwise",
+}  # fmt: skip
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def schedule_like(value: Any, _all: Mapping[str, Any]) -> str | None:
+    """Return the pipeline schedule of a name such as ``Interleaved1F1B`` or ``ZBVZeroBubble``."""
+    # Of schedules whose name is part of this one, such as ``1f1b`` and ``interleaved``, the longest
+    # name says most.
+    name = _letters_and_digits(value)
+    alike = [schedule for schedule in all_schedules() if _letters_and_digits(schedule.name) in name]
+    best = max(
+        alike, key=lambda schedule: (schedule.splits_weights, len(schedule.name)), default=None
+    )
+    return best.name if best else None
+
+
+def _letters_and_digits(name: Any) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(name).lower())
+
+
+def _schedule(value: Any, keys: Mapping[str, Any]) -> str:
+    name = schedule_like(value, keys)
+    if name is None:
+        raise ValueError(f"like one of {', '.join(each.name for each in all_schedules())}")
+    return name
+
+
+def _shards(value: Any, _all: Mapping[str, Any]) -> int:
+    """ZeRO stage of torchtitan's sharding degree, of which -1 is all replicas."""
+    return 3 if str(value) == "-1" or _number(value) > 1 else 0
+
+
+def _bucket(value: Any, _all: Mapping[str, Any]) -> int:
+    """Bytes of a bucket, which DeepSpeed counts in elements, of 2 bytes in half precision."""
+    if isinstance(value, bool) or not 1 <= float(value) <= 2**40:
+        raise ValueError("a number of elements")
+    return 2 * int(float(value))
+
+
+def _capacity(value: Any, _all: Mapping[str, Any]) -> float:
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return float(value)
+
+
+def _ranks_of_server(value: Any, keys: Mapping[str, Any]) -> int | None:
+    """Ranks a chip, by those of a Trn1 or Trn2 server of 16 chips, or by ``lnc`` beside them."""
+    if keys.get("trainer.lnc") is not None:
+        return _ranks_by_lnc(keys["trainer.lnc"], keys)
+    ranks, chips = _number(value), 16
+    return None if ranks % chips else ranks // chips
+
+
+def _ranks_by_lnc(value: Any, _all: Mapping[str, Any]) -> int:
+    """Ranks a chip of 8 physical cores, ``lnc`` of which are one logical core."""
+    if _number(value) not in (1, 2):
+        raise ValueError("1 or 2")
+    return 8 // _number(value)
+
+
+def _adapted(value: Any, _all: Mapping[str, Any]) -> str | Near:
+    """Products with adapters, by the names of NxD's modules."""
+    attention = {"qkv_proj", "o_proj"}
+    modules = set(value if isinstance(value, list) else [value])
+    if not modules or not modules <= {*attention, "gate_up_proj", "down_proj"}:
+        raise ValueError("a list of qkv_proj, o_proj, gate_up_proj and down_proj")
+    near = "attention" if modules <= attention else "all"
+    return near if modules == attention or len(modules) == 4 else Near(near)
+
+
+INTERLEAVED = "Interleaved1F1B"
+"""Name in torchtitan of the schedule that Megatron-LM uses wherever a stage has several chunks."""
+
+
+MEGATRON: Mapping[str, tuple[str, Rule]] = {
+    "tensor-model-parallel-size": _whole("tp"),
+    "pipeline-model-parallel-size": _whole("pp"),
+    "context-parallel-size": _whole("cp"),
+    "expert-model-parallel-size": _whole("ep"),
+    "expert-tensor-parallel-size": _whole("etp"),
+    "num-virtual-stages-per-pipeline-rank": _whole("vpp"),
+    "num-layers-per-virtual-pipeline-stage": ("vpp", _chunks_of_stage),
+    "micro-batch-size": _whole("microbatch"),
+    "global-batch-size": _whole("global_batch"),
+    "seq-length": _whole("seq"),
+    "sequence-parallel": _true("sequence_parallel"),
+    "use-distributed-optimizer": _when("zero", 1, 0),
+    "data-parallel-sharding-strategy": _choice("zero", SHARDING),
+    "recompute-granularity": _choice("recompute", RECOMPUTE),
+    "recompute-activations": _when("recompute", "selective"),
+    "bf16": _when("precision", "bf16"),
+    "fp16": _when("precision", "bf16"),
+    "fp8-format": _choice("precision", dict.fromkeys(("e4m3", "hybrid"), "fp8")),
+    "fp8-recipe": _choice("fp8_recipe", FP8_RECIPE),
+    "overlap-grad-reduce": _when("overlap", "dp", "none"),
+    "tp-comm-overlap": _when("overlap", "all"),
+    "use-flash-attn": _when("attention", "fused", "unfused"),
+}
+MEGATRON_FLAGS = frozenset({
+    "sequence-parallel", "use-distributed-optimizer", "recompute-activations", "bf16", "fp16",
+    "overlap-grad-reduce", "tp-comm-overlap", "use-flash-attn",
+})  # fmt: skip
+"""Options of Megatron-LM's command line that take no value."""
+TITAN: Mapping[str, tuple[str, Rule]] = {
+    "parallelism.tensor_parallel_degree": _whole("tp"),
+    "parallelism.pipeline_parallel_degree": _whole("pp"),
+    "parallelism.context_parallel_degree": _whole("cp"),
+    "parallelism.expert_parallel_degree": _whole("ep"),
+    "parallelism.expert_tensor_parallel_degree": _whole("etp"),
+    "parallelism.data_parallel_shard_degree": ("zero", _shards),
+    "parallelism.pipeline_parallel_schedule": ("schedule", _schedule),
+    "parallelism.pipeline_parallel_microbatch_size": _whole("microbatch"),
+    "parallelism.enable_async_tensor_parallel": _when("overlap", "all"),
+    "training.local_batch_size": _whole("microbatch"),
+    "training.batch_size": _whole("microbatch"),
+    "training.global_batch_size": _whole("global_batch", unset="-1"),
+    "training.seq_len": _whole("seq"),
+    "training.tensor_parallel_degree": _whole("tp"),
+    "activation_checkpoint.mode": _choice("recompute", RECOMPUTE),
+    "float8.enable_float8_linear": _when("precision", "fp8"),
+    "float8.recipe_name": _choice("fp8_recipe", FP8_RECIPE),
+}  # fmt: skip
+NEMO: Mapping[str, tuple[str, Rule]] = {
+    **{
+        f"{section}.{key}": rule
+        for section in ("model", "trainer.strategy")
+        for key, rule in {
+            "tensor_model_parallel_size": _whole("tp"),
+            "pipeline_model_parallel_size": _whole("pp"),
+            "virtual_pipeline_model_parallel_size": _whole("vpp"),
+            "context_parallel_size": _whole("cp"),
+            "expert_model_parallel_size": _whole("ep"),
+            "expert_tensor_parallel_size": _whole("etp"),
+            "sequence_parallel": _true("sequence_parallel"),
+        }.items()
+    },
+    "model.micro_batch_size": _whole("microbatch"),
+    "model.global_batch_size": _whole("global_batch"),
+    "data.micro_batch_size": _whole("microbatch"),
+    "data.global_batch_size": _whole("global_batch"),
+    "data.seq_length": _whole("seq"),
+    "model.encoder_seq_length": _whole("seq"),
+    "model.activations_checkpoint_granularity": _choice("recompute", RECOMPUTE),
+    "model.fp8": _when("precision", "fp8"),
+    "model.fp8_recipe": _choice("fp8_recipe", FP8_RECIPE),
+    "trainer.precision": _choice("precision", PRECISION),
+    "model.ub_tp_comm_overlap": _when("overlap", "all"),
+    "model.optim.name": ("zero", lambda value, _all: int("distributed" in str(value))),
+}  # fmt: skip
+NXD: Mapping[str, tuple[str, Rule]] = {
+    **{
+        key.replace("trainer.strategy", "distributed_strategy"): rule
+        for key, rule in NEMO.items()
+        if key != "model.optim.name"
+    },
+    "distributed_strategy.zero1": _when("zero", 1, 0),
+    "trainer.devices": ("ranks_per_chip", _ranks_of_server),
+    "trainer.lnc": ("ranks_per_chip", _ranks_by_lnc),
+    "precision.type": _choice("precision", PRECISION),
+    "model.max_seq_length": _whole("seq"),
+    "model.fusions.flash_attention": _when("attention", "fused", "unfused"),
+    "model.moe.capacity_factor": ("capacity_factor", _capacity),
+    **{
+        f"{section}.{key}": rule
+        for section in ("model_alignment_strategy.peft", "model.peft")
+        for key, rule in {
+            "lora_rank": _whole("lora_rank"),
+            "target_modules": ("lora_on", _adapted),
+        }.items()
+    },
+}
+DEEPSPEED: Mapping[str, tuple[str, Rule]] = {
+    "train_batch_size": _whole("global_batch"),
+    "train_micro_batch_size_per_gpu": _whole("microbatch"),
+    "zero_optimization.stage": _choice("zero", {str(stage): stage for stage in range(4)}),
+    "zero_optimization.overlap_comm": _when("overlap", "dp", "none"),
+    "zero_optimization.reduce_bucket_size": ("bucket_bytes", _bucket),
+    "bf16.enabled": _when("precision", "bf16"),
+    "fp16.enabled": _when("precision", "bf16"),
+    "tensor_parallel.autotp_size": _whole("tp"),
+    "tensor_parallel.tp_size": _whole("tp"),
+    "pipeline.stages": _whole("pp"),
+    "sequence_parallel_size": _whole("cp"),
+}
+TABLES: Mapping[str, Mapping[str, tuple[str, Rule]]] = {
+    "Megatron-LM": MEGATRON,
+    "torchtitan": TITAN,
+    "NxD Training": NXD,
+    "NeMo": NEMO,
+    "DeepSpeed": DEEPSPEED,
+}
+
+
+WITHOUT_TIME = re.compile(
+    r"\b(lr|decay|weight|beta[12s]|eps|epsilon|seed|log|logger|logging|wandb|tensorboard|comet|save|"
+    r"load|resume|restore|ckpt|checkpoints?|path|dir|directory|files?|folder|splits?|tokenizer|eval|"
+    r"val|validation|test|iters|steps|epochs|samples|init|warmup|exp|experiment|"
+    r"manager|sched|scheduler|description|addr|port|timeout|metrics|nsys|hysteresis|dataset|prefix|url|"
+    r"print|exit)\b|^name$"
+)
+"""Words of keys that set numerics, data, logs or files, but not the work of a step."""
+WITH_TIME = re.compile(
+    r"\b(activations?|recompute|moe|balancing|accumulation|accumulate|offload|async|optimizer|grad|"
+    r"precision|cpu)\b"
+)
+"""Words with which a key may change the time although it has one of ``WITHOUT_TIME``."""
+
+
+def cannot_change_time(key: str) -> bool:
+    """Return whether a key of a tool's file cannot change the time of a step, by its words.
+
+    >>> cannot_change_time("model.optim.lr"), cannot_change_time("activation_checkpoint.mode")
+    (True, False)
+    """
+    words = re.sub(r"[._-]", " ", key.partition(" =")[0].lower())
+    if re.search(r"\bclip|\binitialization", words):
+        return True
+    return bool(WITHOUT_TIME.search(words)) and not WITH_TIME.search(words)
+
+
+LARGEST_BYTES = 2**16  # size of the largest file that is read as YAML [B]
+DEEPEST = 8  # sections within sections that are flattened; what lies deeper is left as one value
 MARKS = {
     "Megatron-LM": (
         "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size",
@@ -51,22 +346,17 @@ COMPILED = ("compile.enable", "training.compile")
 """Keys of torchtitan, new and old, that compile layers; it does not unless one of them is true."""
 
 
-OURS = "cluster-sim"
-"""Name of the tool of our own plans."""
+OURS = "cluster-sim"  # name of the tool of our own plans
 
 
 @dataclass(frozen=True)
 class OtherPlan:
-    """A plan that another tool's file states.
+    """A plan that another tool's file states."""
 
-    ``tool``: name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own.
-    ``fields``: fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states.
-    ``ignored``: keys of the file that a plan has no field for, or whose value a plan has only
-        nearly.
-    """
-
-    tool: str
+    tool: str  # name of the tool, such as ``Megatron-LM``; ``cluster-sim`` for a plan of our own
+    # Fields of :class:`~workloads.training.plan.plan.ParallelPlan` that the file states
     fields: Mapping[str, Any]
+    # Keys of the file that a plan has no field for, or whose value a plan has only nearly
     ignored: tuple[str, ...]
 
     @property
@@ -102,13 +392,7 @@ class OtherPlan:
 
 
 def other_plan(path: Path, text: str) -> OtherPlan | None:
-    """Return the plan that a file of another tool holds; None for a file of no known tool.
-
-    ``path``: its ending says whether the text is TOML, JSON, or YAML or a command line. ``text``:
-    content of the file.
-
-    Raises InputError for a file of a known tool that cannot be read.
-    """
+    """Return the plan that a file of another tool holds; None for a file of no known tool."""
     keys = _flattened(path, text)
     # Megatron-LM's YAML has underscores where its command line has hyphens.
     hyphened = {
@@ -255,3 +539,111 @@ def _leaves(document: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> li
         else:
             leaves.append((name, value))
     return leaves
+
+
+# Reader of the options of a launch script, with the script's literal variables put in.
+
+DEEPEST_VARIABLES = (
+    8  # variables that stand for variables, and strings within strings, that are followed
+)
+VARIABLE = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?(?::?[-=]([^}]*))?\}?")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+OPTION = re.compile(r"(^|\s)--[a-z]")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Value that a file leaves open, with the reason as a message gives it."""
+
+    why: str
+
+
+def script_options(
+    text: str, flags: frozenset[str] = frozenset()
+) -> dict[str, str | bool | Unknown]:
+    """Return the long options of a command line or script by name; a flag without a value is true.
+
+    Literal assignments such as ``TP=8`` and ``${TP:-8}`` are put in. A value that a condition, the
+    environment or a computation decides, and one that is stated twice and differently, is
+    :class:`Unknown`. The word after an option of ``flags`` is not its value.
+
+    >>> script_options("TP=8\\ntrain --tp $TP --pp $PP --bf16")
+    {'tp': '8', 'pp': Unknown(why='$PP, which the file does not state as a literal'), 'bf16': True}
+    """
+    # A comment ends with its line even where that line ends with a backslash.
+    lines = re.sub(r"(?m)^\s*#.*$", "", text).replace("\\\n", " ")
+    # The words of an array, NAME=(…), are read as if they stood by themselves.
+    try:
+        words = list(_words(re.sub(r"\b\w+\+?=\((?!\()", " ", lines)))
+    except ValueError as mistake:
+        raise InputError(f"the script cannot be read ({mistake}). Close its quotes.") from None
+    variables = _variables(words)
+    options: dict[str, str | bool | Unknown] = {}
+    expects_value = False
+    for (word, conditional), (after, _) in zip(words, [*words[1:], ("", False)], strict=True):
+        option = re.fullmatch(r"(?:[A-Za-z_]\w*=)?--([\w.-]+)(?:=(.*))?", word, re.DOTALL)
+        if option is None:
+            variable = VARIABLE.fullmatch(word)
+            if variable and not expects_value and variable[1] not in variables:
+                options[word] = True  # options that nobody can see
+            expects_value = False
+            continue
+        name, value = option[1].replace("_", "-"), option[2]
+        expects_value = value is None and name not in flags
+        may_follow = name not in flags or after.lower() in ("true", "false")
+        if value is None and may_follow and after and not after.startswith("--"):
+            value = after
+        read = True if value is None else _resolved(value, variables)
+        if conditional:
+            read = Unknown("decided by an if or a case of the script")
+        elif name in options and options[name] != read:
+            read = Unknown(f"stated as {_text(options[name])} and as {_text(read)}")
+        options[name] = read
+    return options
+
+
+def _text(value: str | bool | Unknown) -> str:
+    return value.why if isinstance(value, Unknown) else str(value)
+
+
+def _words(text: str, conditional: bool = False, depth: int = 0) -> Iterator[tuple[str, bool]]:
+    """Yield the words of a script, each with whether it stands within a condition."""
+    open_conditions = 0
+    for word in shlex.split(text, comments=True):
+        bare = word.rstrip(");")
+        open_conditions += (bare in ("if", "case")) - (bare in ("fi", "esac"))
+        within = conditional or open_conditions > 0
+        if re.search(r"\s", word) and OPTION.search(word) and depth < DEEPEST_VARIABLES:
+            # Options within quotes, as in ARGS="--bf16 --lr 1" or bash -c "…".
+            yield from _words(re.sub(r"^[A-Za-z_]\w*=", "", word), within, depth + 1)
+        elif bare:
+            yield bare, within
+
+
+def _variables(words: list[tuple[str, bool]]) -> dict[str, set[str | None]]:
+    """Values that each variable of a script is assigned, None for those within a condition."""
+    variables: dict[str, set[str | None]] = {}
+    for word, conditional in words:
+        assigned = ASSIGNMENT.fullmatch(word)
+        if assigned:
+            variables.setdefault(assigned[1], set()).add(None if conditional else assigned[2])
+    return variables
+
+
+def _resolved(value: str, variables: Mapping[str, set[str | None]]) -> str | Unknown:
+    """Value with its variable put in, if every part of it is stated literally."""
+    seen: set[str] = set()
+    read: str | None = value
+    while read is not None and (variable := VARIABLE.fullmatch(read)):
+        name, default = variable.groups()
+        # TP=${TP:-8} takes the default, as an environment without TP does.
+        assigned = {default} if name in seen else variables.get(name, {default})
+        if len(assigned) > 1:
+            return Unknown(f"{value}, which the script sets in several ways")
+        seen.add(name)
+        (read,) = assigned
+        if len(seen) > DEEPEST_VARIABLES:
+            break
+    if read is None or "$" in read or "`" in read:
+        return Unknown(f"{value}, which the file does not state as a literal")
+    return read

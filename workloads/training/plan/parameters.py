@@ -11,10 +11,8 @@ from workloads.models.model import Model, expert_parameters, layer_norms, layer_
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.stage_layers import end_stages, stage_kinds
 
-WEIGHT_BYTES = 2
-"""Bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)."""
-GRADIENT_BYTES = 4
-"""Bytes of a gradient, accumulated in fp32."""
+WEIGHT_BYTES = 2  # bytes of a parameter in bf16, in mixed precision (arXiv 1710.03740)
+GRADIENT_BYTES = 4  # bytes of a gradient, accumulated in fp32
 OPTIMIZER_BYTES = {"adamw": 12, "muon": 8, "adafactor": 4, "sgd": 8}
 """Bytes of a parameter's master copy and state in fp32: mean and variance of Adam (arXiv
 1910.02054, section 3.1), the momentum of Muon and SGD; Adafactor keeps a number for each row and
@@ -44,14 +42,10 @@ def layer_weight_bytes(plan: ParallelPlan) -> float:
 
 
 class Share(NamedTuple):
-    """Parameters that a rank holds of a layer, a stage or a model.
+    """Parameters that a rank holds of a layer, a stage or a model."""
 
-    ``dense``: parameters that dp and cp replicate.
-    ``experts``: parameters of routed experts, which expert parallelism divides.
-    """
-
-    dense: int
-    experts: int
+    dense: int  # parameters that dp and cp replicate
+    experts: int  # parameters of routed experts, which expert parallelism divides
 
     @property
     def total(self) -> int:
@@ -60,20 +54,14 @@ class Share(NamedTuple):
 
 
 def total(shares: Sequence[Share]) -> Share:
-    """Sum of several shares.
-
-    >>> total([Share(1, 2), Share(3, 4)])
-    Share(dense=4, experts=6)
-    """
+    """Sum of several shares."""
     return Share(sum(share.dense for share in shares), sum(share.experts for share in shares))
 
 
 def layer_share(model: Model, plan: ParallelPlan, *, moe: bool = False) -> Share:
-    """Parameters of one layer on one rank.
-
-    Norms, routers and the down-projections of latent attention are on every rank of a
-    tensor-parallel group, and so are key-value heads where tp exceeds them.
-    """
+    """Parameters of one layer on one rank."""
+    # Norms, routers and the down-projections of latent attention are on every rank of a
+    # tensor-parallel group, and so are key-value heads where tp exceeds them.
     return _layer_share(model, plan.tp, plan.ep * plan.expert_tp, moe=moe)
 
 
@@ -105,11 +93,9 @@ def _undivided(model: Model, *, moe: bool) -> int:
 
 
 def edge_share(model: Model, plan: ParallelPlan, stage: int) -> int:
-    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer.
-
-    Tied embeddings are one table; where the model's first and last chunk lie on different stages,
-    each of the two has a copy.
-    """
+    """Parameters outside of layers on a rank of a stage: embedding, final norm, output layer."""
+    # Tied embeddings are one table; where the model's first and last chunk lie on different stages,
+    # each of the two has a copy.
     edges, (first, last) = 0, end_stages(plan)
     if stage == first:
         edges += part(model.embedding_parameters, plan.tp)

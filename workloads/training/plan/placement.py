@@ -21,22 +21,18 @@ from topologies.errors import InputError
 from topologies.shapes.basic import Torus
 from workloads.training.plan.plan import ParallelPlan
 
-SERVER = 8
-"""Chips of the largest scale-up domain that is one server, not a rack of several servers."""
+SERVER = 8  # chips of the largest scale-up domain that is one server, not a rack of several servers
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Placement of the ranks of a plan on chips.
-
-    ``chip`` (ranks,): global chip of each rank.
-    ``grid``: rank at each place of the plan. The array has an axis for each of ``plan.order``, from
-        the last to the first.
-    """
+    """Placement of the ranks of a plan on chips."""
 
     cluster: Cluster
     plan: ParallelPlan
-    chip: IntArray
+    chip: IntArray  # (ranks,): global chip of each rank
+    # Rank at each place of the plan. The array has an axis for each of ``plan.order``, from the
+    # last to the first.
     grid: IntArray
 
     @cached_property
@@ -55,15 +51,13 @@ class Placement:
         return coordinates
 
     def groups(self, axis: str) -> IntArray:
-        """Groups of ranks that communicate along an axis, int64 (groups, degree).
-
-        ``axis`` ("tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"): ranks of a group of ``tp``,
-        ``cp`` or ``pp`` differ in that coordinate only. A group of ``dp`` has all ranks that hold
-        the same parameters, whatever part of the sequence they have. Experts divide the ranks of a
-        stage anew, the fastest-changing axis first: ``etp``, then ``ep``, then ``edp`` for ranks
-        that hold the same experts. A group of ``norm`` has the ranks of all stages that add up the
-        gradients' norm.
-        """
+        """Groups of ranks that communicate along an axis, int64 (groups, degree)."""
+        # ``axis`` ("tp", "cp", "pp", "dp", "etp", "ep", "edp", "norm"): ranks of a group of ``tp``,
+        # ``cp`` or ``pp`` differ in that coordinate only. A group of ``dp`` has all ranks that hold
+        # the same parameters, whatever part of the sequence they have. Experts divide the ranks of
+        # a stage anew, the fastest-changing axis first: ``etp``, then ``ep``, then ``edp`` for
+        # ranks that hold the same experts. A group of ``norm`` has the ranks of all stages that add
+        # up the gradients' norm.
         plan = self.plan
         if axis == "norm":
             joined = sorted(self._axis(axis) for axis in plan.norm_axes)
@@ -85,20 +79,9 @@ class Placement:
 
 
 def place(plan: ParallelPlan, cluster: Cluster, chips: npt.ArrayLike | None = None) -> Placement:
-    """Put the ranks of a plan on the chips of a cluster.
-
-    ``plan``: plan whose ``order`` says which axis changes fastest with the rank number. ``chips``
-    (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as many, and so
-    on; by default as :func:`usual_chips` says.
-
-    Raises InputError for a list of chips of another length, or with a chip that is unknown or named
-    twice.
-
-    >>> from topologies.clusters.names import cluster
-    >>> plan = ParallelPlan(tp=4, dp=4, global_batch=4)
-    >>> place(plan, cluster("trn2.48xlarge")).groups("tp")[1].tolist()
-    [4, 5, 6, 7]
-    """
+    """Put the ranks of a plan on the chips of a cluster."""
+    # ``chips`` (chips of the plan,): chip of the first ``ranks_per_chip`` ranks, of the next as
+    # many, and so on; by default as :func:`usual_chips` says.
     needed = -(-plan.ranks // plan.ranks_per_chip)
     usual = chips is None
     order = usual_chips(plan, cluster, np.arange(needed)) if chips is None else _stated(chips)
@@ -132,10 +115,6 @@ def usual_chips(plan: ParallelPlan, cluster: Cluster, places: IntArray) -> IntAr
     tp, cp or experts then reaches from one rack to the next: a job of 256 chips has 64 of the 72
     chips of four racks. Otherwise chips are used in ascending order. So are those of servers, which
     jobs fill, and of tori, whose rings need whole sides.
-
-    ``places``: numbers among the plan's chips, from 0.
-
-    Returns the chip of the cluster at each of the places.
 
     >>> from topologies.clusters.names import cluster
     >>> plan = ParallelPlan(dp=128, ep=64, global_batch=128)

@@ -32,13 +32,11 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 
 def read_any_plan(path: Path) -> OtherPlan:
-    """Read a plan from YAML as :func:`write_plan` writes it, or from a file of another tool.
-
-    Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
-    DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
-    ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
-    unknown key.
-    """
+    """Read a plan from YAML as :func:`write_plan` writes it, or from a file of another tool."""
+    # Arguments of Megatron-LM, YAML of NeMo and of NxD Training, TOML of torchtitan and JSON of
+    # DeepSpeed are recognised by their keys. Keys that a plan has no field for are listed as
+    # ``ignored``. Raises InputError for a file that cannot be read, is not a mapping, or has an
+    # unknown key.
     text = read_text(path, limit_bytes=LARGEST_FILE_BYTES, remedy="Name a plan's file.")
     other = other_plan(path, text)
     if other is not None:

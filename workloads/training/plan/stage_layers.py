@@ -24,11 +24,7 @@ from workloads.training.plan.schedules import pipeline_schedule
 
 @lru_cache(maxsize=1024)
 def layer_counts(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk, as even as possible.
-
-    >>> layer_counts(6, 4), layer_counts(5, 4)
-    ((1, 2, 2, 1), (1, 1, 2, 1))
-    """
+    """Layers of each chunk, as even as possible."""
     most = -(-layers // chunks)
     shorter = [chunks - 1, *range(chunks - 1)][: chunks * most - layers]
     return tuple(most - (chunk in shorter) for chunk in range(chunks))
@@ -64,15 +60,9 @@ def _counts(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
 
 
 def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
-    """Count the layers of stages that take turns until their share of the products is passed.
-
-    The output layer counts as well, so that the last stages may be left without a layer (nanotron,
-    ``build_model`` and ``get_block_compute_costs``).
-
-    >>> from workloads.models.huggingface import named
-    >>> layers_by_cost(named("llama-3.1-8b"), 4)
-    (9, 9, 8, 6)
-    """
+    """Count the layers of stages that take turns until their share of the products is passed."""
+    # The output layer counts as well, so that the last stages may be left without a layer
+    # (nanotron, ``build_model`` and ``get_block_compute_costs``).
     products = 4 * model.query_width * model.hidden + 3 * model.ffn * model.hidden
     whole = model.layers * products + model.vocab * model.hidden
     counts, stage = [0] * pp, 0
@@ -84,14 +74,9 @@ def layers_by_cost(model: Model, pp: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]:
-    """Number the chunks of all stages in order of the model.
-
-    Returns ``number`` (stages, vpp): number in the model of each chunk of each stage. ``stage``
-    (chunks,): stage that holds each chunk of the model.
-
-    >>> [numbers.tolist() for numbers in chunk_numbers("interleaved", 2, 2)]
-    [[[0, 2], [1, 3]], [0, 1, 0, 1]]
-    """
+    """Number the chunks of all stages in order of the model."""
+    # Returns ``number`` (stages, vpp): number in the model of each chunk of each stage. ``stage``
+    # (chunks,): stage that holds each chunk of the model.
     pipeline = pipeline_schedule(schedule)
     number = [[pipeline.number(pp, stage, chunk) for chunk in range(vpp)] for stage in range(pp)]
     stage = [pipeline.stage(pp, chunk) for chunk in range(pp * vpp)]
@@ -99,12 +84,10 @@ def chunk_numbers(schedule: str, pp: int, vpp: int) -> tuple[IntArray, IntArray]
 
 
 def kinds_of_chunks(model: Model, plan: ParallelPlan) -> tuple[tuple[int, ...], ...]:
-    """Count the layers of each chunk by kind, and by whether their activations are kept.
-
-    Returns, for each chunk in order of the model: the number of layers of each of
-    ``model.kinds`` that are recomputed as the plan says, then the number of layers of each kind
-    whose activations are kept, as full recomputation of only every N-th layer leaves them.
-    """
+    """Count the layers of each chunk by kind, and by whether their activations are kept."""
+    # Returns, for each chunk in order of the model: the number of layers of each of ``model.kinds``
+    # that are recomputed as the plan says, then the number of layers of each kind whose activations
+    # are kept, as full recomputation of only every N-th layer leaves them.
     return _kinds_of_chunks(
         model, _counts(model, plan), plan.recompute_every if plan.recompute == "full" else 1
     )
@@ -125,12 +108,7 @@ def _kinds_of_chunks(
 
 
 def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]:
-    """Count the layers that a stage holds by kind.
-
-    >>> from workloads.models.huggingface import named
-    >>> stage_kinds(named("deepseek-v3"), ParallelPlan(pp=2, global_batch=2), 0)
-    (3, 28)
-    """
+    """Count the layers that a stage holds by kind."""
     chunks, kinds = kinds_of_chunks(model, plan), len(model.kinds)
     held = [chunks[plan.pipeline.number(plan.pp, stage, chunk)] for chunk in range(plan.vpp)]
     return tuple(
@@ -139,13 +117,11 @@ def stage_kinds(model: Model, plan: ParallelPlan, stage: int) -> tuple[int, ...]
 
 
 def unlike_stages(model: Model, plan: ParallelPlan) -> tuple[int, ...]:
-    """Return stages of which one needs the most memory, ascending.
-
-    If chunks of two stages have as many layers of each kind, recomputed and kept alike, and both
-    stages hold the same of embedding and output layer, the earlier one needs no less, as it holds
-    more microbatches. Where a schedule turns at the last stage, stages that hold more of one chunk
-    hold less of another, so there every stage is one of them.
-    """
+    """Return stages of which one needs the most memory, ascending."""
+    # If chunks of two stages have as many layers of each kind, recomputed and kept alike, and both
+    # stages hold the same of embedding and output layer, the earlier one needs no less, as it holds
+    # more microbatches. Where a schedule turns at the last stage, stages that hold more of one
+    # chunk hold less of another, so there every stage is one of them.
     if plan.pipeline.turns:
         return tuple(range(plan.pp))
     every = plan.recompute_every if plan.recompute == "full" else 1
@@ -164,11 +140,7 @@ def _unlike_stages(
 
 
 def end_stages(plan: ParallelPlan) -> tuple[int, int]:
-    """Return the stages of the model's first chunk, with the embedding, and last, with the output.
-
-    >>> end_stages(ParallelPlan(pp=4, global_batch=4))
-    (0, 3)
-    """
+    """Return the stages of the model's first chunk, with the embedding, and last, the output."""
     return 0, plan.pipeline.stage(plan.pp, plan.pp * plan.vpp - 1)
 
 
@@ -179,12 +151,7 @@ def is_moe(model: Model, layers: IntArray) -> IntArray:
 
 
 def layer_kinds(model: Model, layers: IntArray) -> IntArray:
-    """Return the number of each layer's kind in ``model.kinds``.
-
-    >>> from workloads.models.huggingface import named
-    >>> layer_kinds(named("deepseek-v3"), np.array([0, 2, 3, 60])).tolist()
-    [0, 0, 1, 1]
-    """
+    """Return the number of each layer's kind in ``model.kinds``."""
     return _kind_numbers(model)[np.asarray(layers, np.int64)]
 
 

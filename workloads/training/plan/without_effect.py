@@ -19,11 +19,6 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
 
     Such a field is no mistake, as sweeps and searches vary the degree that it belongs to, but who
     compares two plans by it should know.
-
-    >>> from workloads.models.huggingface import named
-    >>> plan = ParallelPlan(cp_exchange="all-gather", stage_layers=(32,))
-    >>> idle_fields(plan, named("llama-3.1-8b"))
-    {'cp_exchange': 'cp is 1', 'stage_layers': 'pp is 1'}
     """
     reasons = {
         **_of_experts(plan, model),
@@ -44,13 +39,7 @@ def idle_fields(plan: ParallelPlan, model: Model) -> dict[str, str]:
 
 
 def idle_fields_in_all(plans: Sequence[ParallelPlan], model: Model) -> dict[str, str]:
-    """Return each field that changes nothing in any of several plans, with the reason in the first.
-
-    >>> from workloads.models.huggingface import named
-    >>> plans = [ParallelPlan(cp=cp, cp_exchange="all-gather") for cp in (1, 2)]
-    >>> idle_fields_in_all(plans, named("llama-3.1-8b"))
-    {}
-    """
+    """Return each field that changes nothing in any of several plans, with the first reason."""
     first, *others = (idle_fields(plan, model) for plan in plans)
     return {name: why for name, why in first.items() if all(name in idle for idle in others)}
 
@@ -95,11 +84,9 @@ def _of_the_pipeline(plan: ParallelPlan, model: Model) -> dict[str, str]:
 
 
 def _has_usual_passes(plan: ParallelPlan) -> bool:
-    """Return whether every stage has the passes of the default schedule, in the same order.
-
-    With one stage that is not so for each schedule: gpipe holds the activations of all
-    microbatches, and others compute gradients of weights in passes of their own.
-    """
+    """Return whether every stage has the passes of the default schedule, in the same order."""
+    # With one stage that is not so for each schedule: gpipe holds the activations of all
+    # microbatches, and others compute gradients of weights in passes of their own.
     schedule, usual = plan.pipeline, DEFAULTS.pipeline
     if plan.vpp not in usual.chunks_allowed or schedule.pairs_passes != usual.pairs_passes:
         return False

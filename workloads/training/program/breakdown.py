@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cluster_sim.analysis.category_times import CategoryTimes, category_times, idle_gaps
 from cluster_sim.analysis.intervals import Intervals
-from cluster_sim.analysis.stretches import end_of_run_ps
+from cluster_sim.analysis.stretches import CategoryTimes, category_times, end_of_run_ps, idle_gaps
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.trace.trace import Trace
 from topologies.arrays import IntArray
@@ -36,8 +35,7 @@ ORDER: Mapping[str, list[str]] = {
     "other": ["other"],
 }
 """Categories by priority: an instant in which several are active counts to the first of them."""
-SILENT = ("optimizer", "compute", "host", "other")
-"""Categories that are not communication."""
+SILENT = ("optimizer", "compute", "host", "other")  # categories that are not communication
 
 PARTS = (
     "compute", "exposed_tp", "exposed_pp", "exposed_dp", "exposed_cp", "exposed_ep", "bubble",
@@ -45,22 +43,16 @@ PARTS = (
 )  # fmt: skip
 """All parts, in the order in which results list them."""
 
-OPS_OF_A_RANK = 2**32
-"""Number above that of any op of a rank, so that rank and op make one number."""
+OPS_OF_A_RANK = 2**32  # number above that of any op of a rank, so that rank and op make one number
 
 
 @dataclass(frozen=True, eq=False)
 class RankTimes:
-    """Time of each rank by category; the parts of every rank sum to the iteration exactly.
+    """Time of each rank by category; the parts of every rank sum to the iteration exactly."""
 
-    ``rank`` (ranks,): simulated ranks, ascending.
-    ``count`` (ranks,): number of equal ranks that each of them stands for.
-    ``parts_ps`` (ranks,): time of each of ``PARTS`` [ps].
-    """
-
-    rank: IntArray
-    count: IntArray
-    parts_ps: Mapping[str, IntArray]
+    rank: IntArray  # (ranks,): simulated ranks, ascending
+    count: IntArray  # (ranks,): number of equal ranks that each of them stands for
+    parts_ps: Mapping[str, IntArray]  # (ranks,): time of each of ``PARTS`` [ps]
 
     def mean_s(self) -> dict[str, float]:
         """Mean of each part over all ranks, folded ones included [s]; sums to the iteration."""
@@ -91,14 +83,9 @@ def breakdown(
     times: CategoryTimes | None = None,
     like: IntArray | None = None,
 ) -> RankTimes:
-    """Return the time of each rank by category.
-
-    ``trace``: trace of a schedule with the labels ``rank``, ``what`` and ``count``.
-    ``undisturbed``: the same schedule run without jitter and faults. Without it no time counts as
-    waiting for stragglers. ``times``: result of :func:`hidden_and_exposed`, if it is computed
-    already. ``like`` (ranks,): number of the rank of the undisturbed run that each rank equals
-    there, where equal ranks were run once; by default each equals that of its own number.
-    """
+    """Return the time of each rank by category."""
+    # ``like`` (ranks,): number of the rank of the undisturbed run that each rank equals there,
+    # where equal ranks were run once; by default each equals that of its own number.
     times = hidden_and_exposed(trace) if times is None else times
     ranks = np.asarray(times.groups)
     idle = end_of_run_ps(trace) - times.exposed_ps.sum(axis=1)

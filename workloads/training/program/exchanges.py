@@ -12,15 +12,13 @@ import numpy as np
 from topologies.arrays import IntArray, present
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.group_costs import GroupCosts
+from workloads.training.program.groups import GroupCosts, Groups, PlacedGroups
 from workloads.training.program.ops import Catalog
-from workloads.training.program.placed_groups import Groups, PlacedGroups
+from workloads.training.program.pass_steps import RETURNING
 from workloads.training.program.shared_memory import Draws, draws
-from workloads.training.program.streams import Stream
-from workloads.training.program.transfers import RETURNING
+from workloads.training.program.stage import Stream
 
-WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")
-"""Axes whose groups lie within one stage."""
+WITHIN = ("tp", "cp", "etp", "ep", "dp", "edp")  # axes whose groups lie within one stage
 TRANSFERS = ("forward", "backward")
 """Beginnings of the names of axes between stages, on which one rank sends and another receives."""
 
@@ -31,24 +29,18 @@ class Exchange:
 
     All groups make the same series of calls. A call of a group starts when all of its members are
     ready for it.
-
-    ``axis``: axis of the plan along which the groups lie, or of a transfer between stages.
-    ``members`` (groups, members): ranks of each group, by their row in the program.
-    ``role`` (members,): role of each member, an index into ``ops``. Only members on different
-        stages, or a sender and a receiver, differ in their roles.
-    ``ops`` (calls,): for each role, its op of every call, in the stream of its stage.
-    ``kind`` (groups,): row of ``duration_ps`` of each group.
-    ``duration_ps`` (kinds, calls): time of each call [ps].
-    ``draws``: bytes that each call reads and writes in the memory of a member, arrays (kinds,
-        calls).
     """
 
-    axis: str
-    members: IntArray
+    axis: str  # axis of the plan along which the groups lie, or of a transfer between stages
+    members: IntArray  # (groups, members): ranks of each group, by their row in the program
+    # (members,): role of each member, an index into ``ops``. Only members on different stages, or a
+    # sender and a receiver, differ in their roles.
     role: IntArray
+    # (calls,): for each role, its op of every call, in the stream of its stage
     ops: tuple[IntArray, ...]
-    kind: IntArray
-    duration_ps: IntArray
+    kind: IntArray  # (groups,): row of ``duration_ps`` of each group
+    duration_ps: IntArray  # (kinds, calls): time of each call [ps]
+    # Bytes that each call reads and writes in the memory of a member, arrays (kinds, calls)
     draws: Draws
 
     @property
@@ -68,20 +60,8 @@ class Exchanges:
     The costs of calls are computed once for all stages that make the same calls on groups whole
     periods apart.
 
-    Parameters
-    ----------
-    placed : PlacedGroups
-        Groups of the plan's ranks.
-    plan : ParallelPlan
-    catalog : Catalog
-        The different steps of all stages.
-    streams : tuple of Stream
-        Ops of each stage.
-    memory_bytes_per_s : int
-        Rate of a rank's memory [B/s]; 0 where contention for it is not simulated.
-    per_token : int
-        Experts of a token.
-    costs : GroupCosts
+    ``memory_bytes_per_s``: rate of a rank's memory [B/s]; 0 where contention for it is not
+    simulated.
     """
 
     def __init__(
@@ -112,10 +92,8 @@ class Exchanges:
         yield from self._whole(stages)
 
     def _pipeline(self, stages: int) -> Iterator[Exchange]:
-        """Transfers between neighbouring stages, and the sum of a tied embedding's gradients.
-
-        With several chunks a stage, the last stage sends to the first, unless the schedule turns.
-        """
+        """Transfers between neighbouring stages, and the sum of a tied embedding's gradients."""
+        # With several chunks a stage, the last stage sends to the first, unless the schedule turns.
         round_trip = self.plan.vpp > 1 and not self.plan.pipeline.turns
         ahead, back = self.placed.ahead, self.placed.back
         for s in range(stages if round_trip else stages - 1):
@@ -150,11 +128,9 @@ class Exchanges:
             yield self._exchange(axis, pairs, np.arange(2), ops, stages[0])
 
     def _ops(self, axis: str, stage: int, part: str = "") -> IntArray:
-        """Ops of an axis in a stage, int64 (calls,).
-
-        Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
-        stages take their microbatches in different orders, but the chunks of one in the same.
-        """
+        """Ops of an axis in a stage, int64 (calls,)."""
+        # Transfers are sorted by microbatch, so that the calls of sender and receiver match: two
+        # stages take their microbatches in different orders, but the chunks of one in the same.
         number = self._calls.get((axis, part))
         rows = self._rows[stage][0 if number is None else number]
         if number is None:
@@ -194,10 +170,9 @@ class Exchanges:
         return Exchange(axis, groups.ranks, role, ops, groups.kind, lasts[:, where], of_calls)
 
     def _costs(self, groups: IntArray, used: IntArray) -> tuple[Draws, IntArray]:
-        """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps).
-
-        ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the steps.
-        """
+        """Memory traffic and times [ps] of steps on groups of chips, arrays (groups, steps)."""
+        # ``groups`` (groups, members): chips of each group. ``used`` (steps,): numbers of the
+        # steps.
         key = used.tobytes(), *(self.costs.place_key(chips) for chips in groups)
         if key not in self._worked_out:
             steps = [self.steps[number] for number in used.tolist()]

@@ -21,9 +21,9 @@ import numpy as np
 
 from cluster_sim.hardware.fault_text import Fault
 from topologies.arrays import IntArray, distinct, distinct_rows
-from workloads.training.program.by_value import ByValue
 from workloads.training.program.exchanges import Exchange
 from workloads.training.program.program import Program
+from workloads.training.program.shared_parts import ByValue
 
 MOST_COUNTED = 4
 """Largest range of values, in multiples of their number, that is numbered by counting; sorting is
@@ -31,29 +31,19 @@ faster for a wider one."""
 
 
 class FoldedGroups(NamedTuple):
-    """Groups of an exchange after folding.
+    """Groups of an exchange after folding."""
 
-    ``members`` (groups, members): rows of each group's members in the folded program.
-    ``role`` (members,): role of each member.
-    ``first`` (groups,): first group of the whole exchange that each of them stands for.
-    """
-
-    members: IntArray
-    role: IntArray
-    first: IntArray
+    members: IntArray  # (groups, members): rows of each group's members in the folded program
+    role: IntArray  # (members,): role of each member
+    first: IntArray  # (groups,): first group of the whole exchange that each of them stands for
 
 
 class Folded(NamedTuple):
-    """Rows and groups of a folded program.
+    """Rows and groups of a folded program."""
 
-    ``first`` (classes,): first row of each class.
-    ``ranks`` (classes,): number of ranks that each class stands for.
-    ``groups``: groups of each exchange.
-    """
-
-    first: IntArray
-    ranks: IntArray
-    groups: tuple[FoldedGroups, ...]
+    first: IntArray  # (classes,): first row of each class
+    ranks: IntArray  # (classes,): number of ranks that each class stands for
+    groups: tuple[FoldedGroups, ...]  # groups of each exchange
 
     def numbers(self) -> int:
         """Return how many numbers this holds."""
@@ -63,11 +53,7 @@ class Folded(NamedTuple):
 def fold(
     program: Program, apart: IntArray | None = None, structures: ByValue | None = None
 ) -> Program:
-    """Return the program with one row for each kind of equal ranks.
-
-    ``apart``: rows that are kept apart from all others, as a fault strikes them. ``structures``:
-    cache that programs share whose groups and their costs are alike.
-    """
+    """Return the program with one row for each kind of equal ranks; faults keep rows ``apart``."""
 
     def folded() -> Folded:
         return _folded(program, equal_ranks(program, apart))
@@ -80,10 +66,8 @@ def fold(
 
 
 def keep(program: Program, classes: IntArray) -> Program:
-    """Return the program with the first rank of each class only.
-
-    ``classes`` (rows,): class of each row, as :func:`equal_ranks` returns it.
-    """
+    """Return the program with the first rank of each class only."""
+    # ``classes`` (rows,): class of each row, as :func:`equal_ranks` returns it.
     return _kept(program, _folded(program, classes))
 
 
@@ -132,12 +116,10 @@ def _settled(program: Program, classes: IntArray) -> bool:
 
 
 def _refine(program: Program, classes: IntArray) -> IntArray:
-    """Split classes until ranks of one class communicate with equal ranks.
-
-    Exchanges are ordered by stage. Going through them forward and backward by turns, a difference
-    reaches all stages of a pipeline in one round, as each exchange sees the classes that the one
-    before has split.
-    """
+    """Split classes until ranks of one class communicate with equal ranks."""
+    # Exchanges are ordered by stage. Going through them forward and backward by turns, a difference
+    # reaches all stages of a pipeline in one round, as each exchange sees the classes that the one
+    # before has split.
     exchanges = _different(program.exchanges)
     sizes = np.bincount(classes)
     while True:
@@ -153,10 +135,8 @@ def _refine(program: Program, classes: IntArray) -> IntArray:
 
 
 def _different(exchanges: Sequence[Exchange]) -> list[tuple[Exchange, IntArray]]:
-    """Return exchanges that tell ranks apart differently, with the numbers of their costs.
-
-    A transfer forward and the one backward join the same pairs, most often at the same cost.
-    """
+    """Return exchanges that tell ranks apart differently, with the numbers of their costs."""
+    # A transfer forward and the one backward join the same pairs, most often at the same cost.
     different: dict[tuple[bytes, ...], tuple[Exchange, IntArray]] = {}
     for exchange in exchanges:
         cost = _cost(exchange)
@@ -184,11 +164,10 @@ def affected_ranks(program: Program, faults: Sequence[Fault]) -> IntArray:
 
 
 def _refined(classes: IntArray, sizes: IntArray, exchange: Exchange, cost: IntArray) -> IntArray:
-    """Split classes by the role in an exchange, its duration, and the classes that take part.
-
-    ``classes`` (ranks,): classes, which are returned themselves if none is split. ``sizes``
-    (classes,): ranks of each class. ``cost`` (groups,): number that groups with equal costs share.
-    """
+    """Split classes by the role in an exchange, its duration, and the classes that take part."""
+    # ``classes`` (ranks,): classes, which are returned themselves if none is split. ``sizes``
+    # (classes,): ranks of each class. ``cost`` (groups,): number that groups with equal costs
+    # share.
     met = classes[exchange.members]
     different: IntArray = np.zeros(1, np.int64)
     if (cost == cost[0]).all() and _all_as_first(met):
@@ -213,12 +192,9 @@ def _all_as_first(rows: IntArray) -> bool:
 
 
 def _alike(mark: IntArray, met: IntArray, sizes: IntArray, times: int) -> bool:
-    """Return whether an exchange splits no class: its ranks have equal marks, or none has any.
-
-    ``mark`` (rows, members): mark of each member of the groups. ``met`` (rows, members): class of
-    each member. ``sizes`` (classes,): ranks of each class. ``times``: groups that each row stands
-    for.
-    """
+    """Return whether an exchange splits no class: its ranks have equal marks, or none has any."""
+    # ``mark`` (rows, members): mark of each member of the groups. ``met`` (rows, members): class of
+    # each member. ``sizes`` (classes,): ranks of each class.
     class_mark = np.zeros(len(sizes), np.int64)
     class_mark[met] = mark
     marked = times * np.bincount(met.reshape(-1), minlength=len(sizes))

@@ -13,21 +13,16 @@ from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
 from workloads.training.layers.steps import LayerOp, back
 
-NONE = -1
-"""Layer or microbatch of an op that belongs to none."""
+NONE = -1  # layer or microbatch of an op that belongs to none
 
 
 @dataclass(frozen=True, eq=False)
 class Ops:
-    """Ops of one rank in program order, each of which runs one step.
+    """Ops of one rank in program order, each of which runs one step."""
 
-    ``step`` (ops,): number of the op's step among all different ones (``Catalog.steps``).
-    ``back`` (ops,): distance to the earlier op that the op waits for, in ops; 0 for none.
-    ``layer, microbatch`` (ops,): layer and microbatch that the op belongs to; -1 for none.
-    """
-
-    step: IntArray
-    back: IntArray
+    step: IntArray  # (ops,): number of the op's step among all different ones (``Catalog.steps``)
+    back: IntArray  # (ops,): distance to the earlier op that the op waits for, in ops; 0 for none
+    # layer, microbatch: (ops,): layer and microbatch that the op belongs to; -1 for none
     layer: IntArray
     microbatch: IntArray
 
@@ -44,15 +39,11 @@ class Ops:
         return Ops(self.step, self.back, self.layer, self.microbatch + np.int32(microbatches))
 
 
-EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))
-"""A table without ops."""
+EMPTY = Ops(*(np.zeros(0, np.int32) for _ in range(4)))  # a table without ops
 
 
 class Catalog:
-    """The different steps of all stages, numbered in order of their first use.
-
-    ``steps``: step of each number.
-    """
+    """The different steps of all stages, numbered in order of their first use."""
 
     def __init__(self) -> None:
         self.steps: list[LayerOp] = []
@@ -110,11 +101,9 @@ def join(parts: Sequence[Ops]) -> Ops:
 
 
 def sequence(blocks: Sequence[Ops], which: IntArray, microbatch: IntArray) -> Ops:
-    """Concatenate blocks, each for a microbatch.
-
-    ``which`` (places,): number of the block at each place. ``microbatch`` (places,): microbatch of
-    all ops of the block at each place.
-    """
+    """Concatenate blocks, each for a microbatch."""
+    # ``which`` (places,): number of the block at each place. ``microbatch`` (places,): microbatch
+    # of all ops of the block at each place.
     lengths = np.array([len(block) for block in blocks], np.int64)
     joined, length = join(blocks), lengths[which]
     # Row of ``joined`` for every row of the result: the block's first row, plus the row within it.
@@ -136,10 +125,8 @@ def repeat(block: Ops, layers: Sequence[int] | IntArray) -> Ops:
 
 
 def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
-    """Let ops wait for the op before an asynchronous one, rather than for that one itself.
-
-    ``asynchronous`` (ops,): ops that the ops after them do not wait for.
-    """
+    """Let ops wait for the op before an asynchronous one, rather than for that one itself."""
+    # ``asynchronous`` (ops,): ops that the ops after them do not wait for.
     row = np.arange(len(ops))
     latest = np.maximum.accumulate(np.where(asynchronous, NONE, row))
     before = np.concatenate([[NONE], latest[:-1]])
@@ -149,13 +136,10 @@ def past_asynchronous(ops: Ops, asynchronous: BoolArray) -> Ops:
 
 
 def edges(ops: Ops, stream: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the dependencies within a rank: waits for data, and the order of every stream.
-
-    ``stream`` (ops,): stream of each op.
-
-    Returns ``src, dst`` (edges,): op ``dst`` waits for op ``src``. An edge of a stream's order is
-    left out where a chain of waits implies it.
-    """
+    """Return the dependencies within a rank: waits for data, and the order of every stream."""
+    # ``stream`` (ops,): stream of each op.
+    # Returns ``src, dst`` (edges,): op ``dst`` waits for op ``src``. An edge of a stream's order is
+    # left out where a chain of waits implies it.
     row = np.arange(len(ops))
     waits = ops.back > 0
     # Ops with the same number are a chain, each of which waits for the one before it.

@@ -21,10 +21,70 @@ from workloads.training.layers.layer import backward, data_half, forward, weight
 from workloads.training.layers.replica_exchange import ReplicaExchange, Stretch
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.stage_parameters import StageParameters
-from workloads.training.layers.steps import LayerOp
+from workloads.training.layers.steps import (
+    NOTHING,
+    RECEIVE,
+    RECEIVE_BACK,
+    RETURN,
+    RETURN_BACK,
+    SEND,
+    LayerOp,
+    collective,
+)
 from workloads.training.plan.plan import ParallelPlan
 from workloads.training.plan.schedules import FORWARD, WEIGHT
-from workloads.training.program.transfers import received, sent
+
+# Transfers between stages of a pipeline: activations forward, their gradients backward.
+
+RETURNING = ".return"
+"""Ending of the names of axes on which the model is on its way back to the first stage."""
+STREAMS = {
+    "forward": RECEIVE,
+    "backward": RECEIVE_BACK,
+    "forward" + RETURNING: RETURN,
+    "backward" + RETURNING: RETURN_BACK,
+}
+"""Stream that receives the transfers of each axis."""
+
+
+def sent(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
+    """Return the step that sends the result of a chunk to the next chunk, if it is elsewhere."""
+    # ``number``: number of the chunk in order of the model. ``way`` ("forward", "backward").
+    axis = _axis(shapes.plan, number, way, leaves=True)
+    return [LayerOp(f"{way}.send", "pp", SEND, 0.0, _carried(shapes), axis, "send")] if axis else []
+
+
+def received(shapes: RankShapes, number: int, way: str) -> list[LayerOp]:
+    """Return the steps that receive a chunk's input, and gather it where ranks need all of it."""
+    plan, size = shapes.plan, _carried(shapes)
+    axis = _axis(plan, number, way, leaves=False)
+    if not axis:
+        return []
+    receive = LayerOp(f"{way}.receive", "pp", STREAMS[axis], 0.0, size, axis, "send", after=NOTHING)
+    if plan.sp == plan.tp:
+        return [receive]
+    return [receive, collective(f"{way}.gather", "tp", "all-gather", shapes.wide_bytes)]
+
+
+def _axis(plan: ParallelPlan, number: int, way: str, *, leaves: bool) -> str:
+    """Axis of a chunk's transfer; empty at an end of the model and between chunks of a stage."""
+    # Chunk whose result is sent forward, or whose gradient comes back.
+    before = number - ((way == "forward") != leaves)
+    if not 0 <= before < plan.pp * plan.vpp - 1:
+        return ""
+    if not plan.pipeline.turns:
+        return way
+    turn = (before + 1) % plan.pp == 0
+    return "" if turn else way + RETURNING * (before // plan.pp % 2)
+
+
+def _carried(shapes: RankShapes) -> int:
+    """Size of a transfer between stages: each rank of a tensor-parallel group sends a part [B]."""
+    # With sequence parallelism a rank has only this part. Without it every rank has the whole,
+    # sends a part, and the next stage gathers the parts (arXiv 2104.04473, section 4.1;
+    # Megatron-LM's default).
+    return shapes.wide_bytes // shapes.plan.tp
+
 
 Blocks = Sequence[Sequence[Sequence[LayerOp]]]
 """Steps of a layer of each kind, first with its activations recomputed, then with them kept."""
@@ -34,37 +94,25 @@ Gathered = tuple[IntArray, list[LayerOp]]
 
 @dataclass(frozen=True, eq=False)
 class PassSteps:
-    """Steps of one pass through a chunk.
+    """Steps of one pass through a chunk."""
 
-    ``begin, end``: steps before the first layer and after the last.
-    ``blocks``: steps of a layer, by its kind and by whether its activations are kept.
-    ``stretches``: layers in the order of the pass, with the reductions that start after some of
-        them.
-    ``waits``: time for which kernels wait for parameters and gradients of other ranks.
-    ``traced``: passes over the layers that the host issues; 0 if it issues them with another pass.
-    ``gathered_edges``: steps that gather embedding and output layer before a forward pass, under
-        ZeRO-3.
-    ``gathered`` (int array, list of LayerOp): steps that gather each layer, one layer ahead, under
-        ZeRO-3.
-    """
-
+    # begin, end: steps before the first layer and after the last
     begin: list[LayerOp]
     end: list[LayerOp]
-    blocks: Blocks
+    blocks: Blocks  # steps of a layer, by its kind and by whether its activations are kept
+    # Layers in the order of the pass, with the reductions that start after some of them
     stretches: list[Stretch]
-    waits: list[LayerOp]
+    waits: list[LayerOp]  # time for which kernels wait for parameters and gradients of other ranks
+    # Passes over the layers that the host issues; 0 if it issues them with another pass
     traced: int
+    # Steps that gather embedding and output layer before a forward pass, under ZeRO-3
     gathered_edges: list[LayerOp] = field(default_factory=list)
+    # (int array, list of LayerOp): steps that gather each layer, one layer ahead, under ZeRO-3
     gathered: list[Gathered] = field(default_factory=list)
 
 
 class StagePasses:
-    """Steps of the passes of one stage.
-
-    ``job``: plan of the whole job, of which the shapes may show a part.
-    ``parameters``: parameters that a rank of the stage holds and trains.
-    ``exchange``: communication of the rank with its replicas.
-    """
+    """Steps of the passes of one stage; the shapes may show a part of the plan of a ``job``."""
 
     def __init__(self, shapes: RankShapes, stage: int, job: ParallelPlan):
         self.shapes = shapes
@@ -74,12 +122,8 @@ class StagePasses:
         self.exchange = ReplicaExchange(self.parameters, job)
 
     def steps(self, phase: int, chunk: int, *, last: bool) -> PassSteps:
-        """Return the steps of a pass.
-
-        ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``. ``chunk``: number of the chunk among
-        those of the stage. ``last``: whether it is the last pass of this phase through the chunk,
-        after which gradients are complete.
-        """
+        """Return the steps of a pass."""
+        # ``phase``: ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
         if phase == FORWARD:
             return self._forward(chunk)
         if phase == WEIGHT:
@@ -87,10 +131,8 @@ class StagePasses:
         return self._backward(chunk, self._reduces(last))
 
     def likeness(self, phase: int, chunk: int, *, last: bool) -> Hashable:
-        """Return a key that passes of any stages share if only their layers' numbers differ.
-
-        The parameters are those of :meth:`steps`.
-        """
+        """Return a key that passes of any stages share if only their layers' numbers differ."""
+        # The parameters are those of :meth:`steps`.
         layers, pipeline = self.parameters.chunks[chunk], self.shapes.plan.pipeline
         at_turn = pipeline.turns and self.stage in (0, self.shapes.plan.pp - 1)
         kinds = self.parameters.kinds[layers].tobytes(), self.parameters.kept[layers].tobytes()

@@ -18,7 +18,6 @@ from topologies.routing.scale_out import period
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import STREAM_KINDS, LayerOp
 from workloads.training.plan.placement import Placement
-from workloads.training.program.by_value import digest
 from workloads.training.program.exchanges import Exchange, Exchanges
 from workloads.training.program.ops import Catalog
 from workloads.training.program.shared_memory import (
@@ -28,46 +27,39 @@ from workloads.training.program.shared_memory import (
     memory_bytes_per_s,
     overlaps,
 )
-from workloads.training.program.shared_parts import SharedParts
-from workloads.training.program.stage import StageParts, beside, stage_ops, stage_parts
-from workloads.training.program.streams import Stream, marks_of, stream_of
+from workloads.training.program.shared_parts import SharedParts, digest
+from workloads.training.program.stage import (
+    StageParts,
+    Stream,
+    beside,
+    marks_of,
+    stage_ops,
+    stage_parts,
+    stream_of,
+)
 
 NUMBERS_OF_AN_OP = 8
 """Numbers that a stream has for each of its ops: four columns, and the ends of about two edges."""
 
 
 class Role(NamedTuple):
-    """Role that some members of an exchange have in common.
+    """Role that some members of an exchange have in common."""
 
-    ``stage``: stage of these members.
-    ``ops`` (calls,): op of each call, in the stream of that stage.
-    ``places``: columns of ``Exchange.members`` that have the role.
-    """
-
-    stage: int
-    ops: IntArray
-    places: IntArray
+    stage: int  # stage of these members
+    ops: IntArray  # (calls,): op of each call, in the stream of that stage
+    places: IntArray  # columns of ``Exchange.members`` that have the role
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """An iteration, or several in a row, before its streams are repeated for all ranks.
+    """An iteration, or several in a row, before its streams are repeated for all ranks."""
 
-    ``steps``: the different steps of all stages; ops refer to them by number.
-    ``step_ps`` (steps,): time of each step's kernel [ps].
-    ``streams``: ops of a rank of each stage.
-    ``stage, rank, domain, chip, core, count`` (rows,): rows, each for a rank or a class of equal
-        ranks: its stage, its (first) rank, that rank's domain counted anew wherever the switches
-        above repeat, its chip and place on the chip, and the number of ranks of the class.
-    ``draws``: bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,).
-    ``memory_bytes_per_s``: rate that a rank's memory gives its kernels and collectives together
-        [B/s]; 0 where contention for it is not simulated.
-    ``facts``: names of model and cluster, for the trace.
-    """
-
-    steps: tuple[LayerOp, ...]
-    step_ps: IntArray
-    streams: tuple[Stream, ...]
+    steps: tuple[LayerOp, ...]  # the different steps of all stages; ops refer to them by number
+    step_ps: IntArray  # (steps,): time of each step's kernel [ps]
+    streams: tuple[Stream, ...]  # ops of a rank of each stage
+    # stage, rank, domain, chip, core, count: (rows,): rows, each for a rank or a class of equal
+    # ranks: its stage, its (first) rank, that rank's domain counted anew wherever the switches
+    # above repeat, its chip and place on the chip, and the number of ranks of the class
     stage: IntArray
     rank: IntArray
     domain: IntArray
@@ -75,9 +67,12 @@ class Program:
     core: IntArray
     count: IntArray
     exchanges: tuple[Exchange, ...]
+    # Bytes that each step's kernel reads and writes in its rank's memory, arrays (steps,)
     draws: Draws
+    # Rate that a rank's memory gives its kernels and collectives together [B/s]; 0 where contention
+    # for it is not simulated
     memory_bytes_per_s: int
-    facts: tuple[tuple[str, str | int], ...]
+    facts: tuple[tuple[str, str | int], ...]  # names of model and cluster, for the trace
 
     def __len__(self) -> int:
         return len(self.stage)
@@ -94,11 +89,7 @@ def program(
     iterations: int = 1,
     shared: SharedParts | None = None,
 ) -> Program:
-    """Return the program of one iteration, or of several in a row, on placed ranks.
-
-    ``iterations``: optimizer steps in a row. ``shared``: parts that programs on the same cluster
-    have in common.
-    """
+    """Return the program of one iteration, or of several in a row, on placed ranks."""
     plan, catalog = shapes.plan, Catalog()
     shared = shared or SharedParts()
     streams = _streams(shapes, catalog, iterations, shared)
@@ -168,11 +159,9 @@ def sharing(program: Program, memory_bytes_per_s: int) -> Program:
 
 
 def fits_in_memory_rate(program: Program) -> bool:
-    """Return whether the memory of every rank serves its contending ops at their full rates.
-
-    A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
-    together do not exceed the memory's, and the run has the times that it has without contention.
-    """
+    """Return whether the memory of every rank serves its contending ops at their full rates."""
+    # A stream runs one op at a time. So ops are never slowed if the highest rates of all streams
+    # together do not exceed the memory's, and the run has the times that it has without contention.
     stream_of = _stream_of(program)
     for stream, rates in zip(program.streams, _rates_bytes_per_s(program), strict=True):
         highest = np.zeros(len(STREAM_KINDS), np.int64)

@@ -19,7 +19,6 @@ from workloads.kernels.chip_share import family
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import CC, CC_DP, ENGINE
 from workloads.training.plan.plan import ParallelPlan
-from workloads.training.program.stretches import cover, most_of
 
 LEAST_BYTES_PER_S = 10**9
 """Mean rate below which an op's memory traffic is ignored [B/s]. It is a thousandth of any memory's
@@ -28,14 +27,10 @@ one part in 10⁹."""
 
 
 class Draws(NamedTuple):
-    """Memory traffic of ops, as arrays of one shape; 0 for an op whose traffic is ignored.
+    """Memory traffic of ops, as arrays of one shape; 0 for an op whose traffic is ignored."""
 
-    ``size_bytes``: bytes that an op reads and writes in all [B].
-    ``rate_bytes_per_s``: mean rate of the op when it is alone [B/s].
-    """
-
-    size_bytes: IntArray
-    rate_bytes_per_s: IntArray
+    size_bytes: IntArray  # bytes that an op reads and writes in all [B]
+    rate_bytes_per_s: IntArray  # mean rate of the op when it is alone [B/s]
 
 
 def overlaps(plan: ParallelPlan) -> bool:
@@ -60,15 +55,9 @@ def memory_bytes_per_s(shapes: RankShapes) -> int:
 def draws(
     size_bytes: IntArray, duration_ps: IntArray, most_bytes_per_s: int
 ) -> tuple[Draws, IntArray]:
-    """Return the memory traffic of ops, and their times with rates in whole bytes a second.
-
-    ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op alone
-    [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
-
-    >>> drawn, lasts = draws(np.array([10**9, 7]), np.array([3 * 10**9, 10**12]), 2 * 10**12)
-    >>> drawn.rate_bytes_per_s.tolist(), lasts.tolist()
-    ([333333333334, 0], [3000000000, 1000000000000])
-    """
+    """Return the memory traffic of ops, and their times with rates in whole bytes a second."""
+    # ``size_bytes``: bytes that each op reads and writes [B]. ``duration_ps``: time of each op
+    # alone [ps]. ``most_bytes_per_s``: rate of the memory, which no op exceeds [B/s].
     columns = [
         _draw(int(size), int(lasts), most_bytes_per_s)
         for size, lasts in zip(size_bytes.ravel(), duration_ps.ravel(), strict=True)
@@ -94,18 +83,14 @@ def contending(
     rate_bytes_per_s: IntArray,
     most_bytes_per_s: int,
 ) -> BoolArray:
-    """Return which ops of a rank may exceed the memory's rate together with ops beside them.
-
-    A communication may run at any time after the last kernel before it and before the first kernel
-    that waits for it. A stream runs one op at a time. Transfers between pipeline stages are left
-    out, as they are small.
-
-    ``stream`` (ops,). ``src, dst`` (edges,): op ``dst`` waits for op ``src``, in order of ``dst``.
-    ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate that the
-    memory gives [B/s].
-
-    Returns False for ops that are never slowed and never slow another; (ops,).
-    """
+    """Return which ops of a rank may exceed the memory's rate together with ops beside them."""
+    # A communication may run at any time after the last kernel before it and before the first
+    # kernel that waits for it. A stream runs one op at a time. Transfers between pipeline stages
+    # are left out, as they are small.
+    # ``stream`` (ops,). ``src, dst`` (edges,): op ``dst`` waits for op ``src``, in order of
+    # ``dst``. ``rate_bytes_per_s`` (ops,): rate of each op alone [B/s]. ``most_bytes_per_s``: rate
+    # that the memory gives [B/s].
+    # Returns False for ops that are never slowed and never slow another; (ops,).
     contends = np.zeros(len(stream), np.bool_)
     communications, low, high = _windows(stream, src, dst)
     kernels = np.where(stream == ENGINE, rate_bytes_per_s, 0)
@@ -147,11 +132,62 @@ def _windows(stream: IntArray, src: IntArray, dst: IntArray) -> tuple[IntArray, 
 
 @compiled
 def _nearest(src: IntArray, dst: IntArray, kernel: BoolArray, nearest: IntArray, sign: int) -> None:
-    """Find the latest kernel that each op waits for, directly or not, in ``nearest``.
-
-    With sign -1, and edges reversed, find the earliest kernel that waits for each op.
-    """
+    """Find the latest kernel that each op waits for, directly or not, in ``nearest``."""
+    # With sign -1, and edges reversed, find the earliest kernel that waits for each op.
     for k in range(len(src)):
         end = src[k] if kernel[src[k]] else nearest[src[k]]
         if sign * end > sign * nearest[dst[k]]:
             nearest[dst[k]] = end
+
+
+# Greatest values within stretches of an array, and among the stretches over each place.
+#
+# Stretches are half-open, ``low:high``. Both ends ascend from one stretch to the next, so one pass
+# that keeps the values which may still be the greatest finds all answers.
+
+
+def most_of(values: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """Return the greatest of the values in each stretch, 0 for an empty one, int64 (stretches,)."""
+    # ``values`` (places,): values from 0. ``low, high`` (stretches,): ends of the stretches, both
+    # ascending.
+    if (np.diff(low) < 0).any() or (np.diff(high) < 0).any():
+        raise ValueError("the ends of stretches must ascend")
+    most = np.zeros(len(low), np.int64)
+    _slide(
+        np.ascontiguousarray(values, np.int64),
+        np.ascontiguousarray(low, np.int64),
+        np.ascontiguousarray(high, np.int64),
+        np.empty(len(values), np.int64),
+        most,
+    )
+    return most
+
+
+def cover(count: int, low: IntArray, high: IntArray, value: IntArray) -> IntArray:
+    """Return the greatest value among the stretches that each place lies in, or 0."""
+    # As their ends ascend, the stretches over a place follow one another: they are those from the
+    # first that ends behind it to the last that begins at it or before.
+    # ``count``: number of places. ``low, high`` (stretches,): ends of the stretches, both
+    # ascending. ``value`` (stretches,): values from 0.
+    ended, begun = (np.cumsum(np.bincount(end, minlength=count))[:count] for end in (high, low))
+    return most_of(value, ended, begun)
+
+
+@compiled
+def _slide(
+    values: IntArray, low: IntArray, high: IntArray, waiting: IntArray, most: IntArray
+) -> None:
+    """Write the greatest value of each stretch."""
+    # ``waiting`` has the places whose values no later one reaches, so these values descend.
+    first, last, place = 0, 0, 0
+    for k in range(len(low)):
+        while place < high[k]:
+            while last > first and values[waiting[last - 1]] <= values[place]:
+                last -= 1
+            waiting[last] = place
+            last += 1
+            place += 1
+        while first < last and waiting[first] < low[k]:
+            first += 1
+        if first < last and low[k] < high[k]:
+            most[k] = values[waiting[first]]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from topologies.clusters.cluster import Cluster
 
-NAME = "nccl"
-"""Name that ``auto`` resolves to on machines whose collectives take NCCL's measured times."""
+NAME = "nccl"  # name that auto resolves to on machines whose collectives take NCCL's measured times
 
 
 def covers(cluster: Cluster) -> bool:
@@ -21,10 +20,7 @@ def covers(cluster: Cluster) -> bool:
 
 
 def reduces_in_switch(cluster: Cluster) -> bool:
-    """Return whether a cluster's switches can sum what NCCL's all-reduces send to them.
-
-    Such an all-reduce may be faster than its two halves one after the other.
-    """
+    """Return whether switches can sum, so that an all-reduce may be faster than its two halves."""
     if not covers(cluster):
         return False
     from cluster_sim.collectives.duration.nccl.constants import SWITCH, constants

@@ -39,10 +39,8 @@ FABRIC = ("efficiency", "step", "ll128_step", "slice", "message")
 """Constants of every fabric between domains."""
 STEPS = ("step", "ll128_step", "simple_step", "simple_second_step", "in_switch_latency")
 """Constants of a chip that hold the latency of its links."""
-FAR_STEPS = ("step", "ll128_step", "tree_step")
-"""Constants of a fabric that hold its latency."""
-HOPS = 2
-"""Links between two chips of a switch."""
+FAR_STEPS = ("step", "ll128_step", "tree_step")  # constants of a fabric that hold its latency
+HOPS = 2  # links between two chips of a switch
 BESIDE = ("nccl-beside", "efficiency")
 """Catalogue part and quantity of the share of its adapter's rate that a rank of a small group keeps
 while other groups of its server use theirs."""
@@ -70,10 +68,7 @@ class Nccl:
     beside: float = 1.0
 
     def far_s(self, load: Load, payload: float = 1.0) -> Number:
-        """Time of a rank's bytes over its network adapter [s].
-
-        ``payload`` is the share of the sent bytes that is data; the rest are the protocol's flags.
-        """
+        """Time of a rank's bytes over its adapter, of which ``payload`` is data, not flags [s]."""
         share = np.where(np.asarray(load.beside) > 0, self.beside, 1.0)
         rate = self.fabric["efficiency"] * payload * self.adapter * share
         adapter_s: Number = load.outside / rate
@@ -81,20 +76,14 @@ class Nccl:
 
 
 class Machine(NamedTuple):
-    """Facts on which a cluster's constants depend.
-
-    ``chip, fabric``: catalogue names; the fabric's is empty where the cluster is a single domain.
-    ``adapter_bytes_per_s``: rate of a chip's network adapter, 0 without a fabric [B/s].
-    ``port_bytes_per_s``: rate of a chip's port, 0 for the catalogue's [B/s].
-    ``later_ps, far_later_ps``: excess of the latencies of a link and of the fabric over those of
-        the catalogue, with which the constants were measured [ps].
-    """
+    """Facts on which a cluster's constants depend."""
 
     catalogue: Catalogue
     chip: str
-    fabric: str
-    adapter_bytes_per_s: int
-    port_bytes_per_s: int = 0
+    fabric: str  # empty where the cluster is a single domain
+    adapter_bytes_per_s: int  # of a chip, 0 without a fabric
+    port_bytes_per_s: int = 0  # of a chip, 0 for the catalogue's
+    # Excess of latencies over those of the catalogue, with which the constants were measured.
     later_ps: int = 0
     far_later_ps: int = 0
 
@@ -102,8 +91,7 @@ class Machine(NamedTuple):
 def has_constants(cluster: Cluster) -> bool:
     """Return whether the catalogue has constants of NCCL that hold on a cluster.
 
-    They were measured on chips around one switch and on fabrics that do not block. A cluster file
-    may put the same chips into another shape, whose links then count.
+    They were measured on chips around one switch and on fabrics that do not block.
     """
     catalogue, fabric = cluster.catalogue, _fabric(cluster)
     if cluster.plain or catalogue is None or not isinstance(cluster.shape, Switch):

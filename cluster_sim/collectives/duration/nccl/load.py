@@ -17,8 +17,7 @@ from topologies.clusters.cluster import Cluster
 Number = float | npt.NDArray[np.float64]
 OPTIONAL = ("shard", "in_switch", "steps", "second_steps", "far_steps", "messages", "beside")
 """Fields of a load that are zero for some of the ways in which NCCL moves data."""
-SERVER = 8
-"""Most chips that share the adapters of one server; a domain may have many servers."""
+SERVER = 8  # most chips that share the adapters of one server; a domain may have many servers
 TREES = ("nccl-tuner", "trees")
 """Part and quantity of the catalogue: whether an all-reduce may go by trees and switches."""
 Way = Literal["ring", "tree", "exchange"]
@@ -28,35 +27,22 @@ servers; or directly between all pairs at once."""
 
 @dataclass(frozen=True)
 class Load:
-    """Load of one collective, or arrays of the loads of many that go the same way.
-
-    ``way``: way in which the data goes: ``ring``, ``tree`` or ``exchange``.
-    ``size``: size of the buffer as nccl-tests counts it [B].
-    ``ranks, domains``: ranks of the group, and scale-up domains over which they are spread.
-    ``inside, outside``: bytes that one rank sends over NVLink, and over its network adapter [B].
-    ``shard``: bytes of a rank's own shard, which it copies in place [B].
-    ``in_switch``: bytes that one rank sends when the switch reduces, 0 where it cannot [B].
-    ``steps``: steps over NVLink that follow one another.
-    ``second_steps``: steps among them in the second half of an all-reduce round a ring, which only
-        gathers.
-    ``far_steps``: steps between domains that follow one another.
-    ``messages``: messages that one rank sends to other domains.
-    ``beside``: 1 where the group has less than half of its servers' chips, else 0. The server's
-        other groups are then taken to communicate in the same way at the same time.
-    """
+    """Load of one collective, or arrays of the loads of many that go the same way [B]."""
 
     way: Way
-    size: Number
+    size: Number  # of the buffer as nccl-tests counts it
     ranks: Number
-    domains: Number
-    inside: Number
-    outside: Number
-    shard: Number
-    in_switch: Number
-    steps: Number
-    second_steps: Number
-    far_steps: Number
-    messages: Number
+    domains: Number  # scale-up domains over which the ranks are spread
+    inside: Number  # bytes that one rank sends over NVLink …
+    outside: Number  # … and over its network adapter
+    shard: Number  # bytes of a rank's own shard, which it copies in place
+    in_switch: Number  # bytes that one rank sends when the switch reduces, 0 where it cannot
+    steps: Number  # over NVLink that follow one another …
+    second_steps: Number  # … those in the second half of a ring's all-reduce, which only gathers …
+    far_steps: Number  # … and steps between domains
+    messages: Number  # that one rank sends to other domains
+    # 1 where the group has less than half of its servers' chips, else 0: the server's other groups
+    # are then taken to communicate in the same way at the same time.
     beside: Number
 
 
@@ -68,8 +54,8 @@ def has_trees(cluster: Cluster) -> bool:
 def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
     """Load of a call on the ports of its ranks.
 
-    ``rings`` forces an all-reduce to go round rings, without trees and reduction in the switch, as
-    does the catalogue's ``nccl-tuner.trees=none``.
+    ``rings`` forces an all-reduce to go round rings, as does the catalogue's
+    ``nccl-tuner.trees=none``.
 
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
@@ -122,12 +108,9 @@ def load_of(call: CollectiveCall, *, rings: bool = False) -> Load:
 
 
 def uneven_load(group: Group, sent_bytes: IntArray) -> Load:
-    """Load of an all-to-all whose parts differ: what its busiest port sends or receives.
+    """Load of an all-to-all by bytes (ranks, ranks): what its busiest port sends or receives.
 
     For equal parts over domains of equal size it is that of the all-to-all.
-
-    ``sent_bytes`` (ranks, ranks): bytes that rank i has for rank j; those of the diagonal are
-    copied in place [B].
     """
     even = load_of(CollectiveCall("all-to-all", group, int(sent_bytes.sum()) // group.ranks))
     domain = group.domain.repeat(group.ranks_per_chip)

@@ -40,10 +40,7 @@ from topologies.arrays import IntArray
 
 
 def nccl_ps(call: CollectiveCall, *, rings: bool = False) -> int:
-    """Time of a call on a cluster that NCCL's constants cover [ps].
-
-    ``call``: call whose cluster :func:`~cluster_sim.collectives.duration.nccl.covers`. ``rings``:
-    whether an all-reduce must go round rings, without trees and reduction in the switch.
+    """Time of a call that NCCL's constants cover [ps]; see :func:`load_of` for ``rings``.
 
     >>> from cluster_sim.collectives.group import whole
     >>> from topologies.clusters.names import cluster
@@ -103,10 +100,7 @@ FAR_SHARE = {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}
 
 
 def ring_s(load: Load, costs: Nccl, protocol: str) -> Number:
-    """Time of a collective round rings in one protocol [s].
-
-    LL copies a rank's own shard at the rate of the links, the other protocols at the copy rate.
-    """
+    """Time round rings in one protocol [s]; LL copies a rank's shard at the links' rate."""
     chip, fabric = costs.chip, costs.fabric
     if protocol == "ll":
         wire = (load.inside + load.shard) / (chip["ll_efficiency"] * costs.port)
@@ -227,10 +221,7 @@ def steps(call: CollectiveCall) -> int:
 
 
 def bound_with_switch(call: CollectiveCall, bound: Bound) -> Bound:
-    """Halve the bandwidth bound of an all-reduce where the switches of a domain can reduce.
-
-    A rank then sends its buffer once, not twice.
-    """
+    """Halve an all-reduce's bound where switches reduce: a rank sends its buffer once."""
     reduces = SWITCH[0] in constants(call.group.cluster).chip and call.kind == "all-reduce"
     if not reduces or bound.what in ("distance", AROUND):
         return bound

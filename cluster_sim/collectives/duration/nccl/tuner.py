@@ -26,20 +26,13 @@ PART = "nccl-tuner"
 
 @dataclass(frozen=True)
 class Believed:
-    """Cost of one protocol on a machine, as NCCL's tuner believes it.
+    """Cost of one protocol on a machine, as NCCL's tuner believes it."""
 
-    ``start_s, step_s, far_step_s``: time before the first byte, of a step over NVLink, and of a
-        step between servers [s].
-    ``rate``: bus bandwidth inside a domain, 0 for a protocol that the tuner does not use there
-        [B/s].
-    ``far_rate``: rate of one rank's adapter between domains [B/s].
-    """
-
-    start_s: float
-    step_s: float
-    far_step_s: float
-    rate: float
-    far_rate: float
+    start_s: float  # before the first byte
+    step_s: float  # over NVLink
+    far_step_s: float  # between servers
+    rate: float  # bus bandwidth inside a domain [B/s], 0 where the tuner does not use the protocol
+    far_rate: float  # of one rank's adapter [B/s]
 
 
 @dataclass(frozen=True)
@@ -119,11 +112,10 @@ def _tree_bytes(catalogue: Catalogue, part: str) -> tuple[float, ...]:
 
 
 def pick(load: Load, tuner: Tuner, true_s: Sequence[Number]) -> Number:
-    """Time of the protocol that the tuner picks [s].
+    """Time of the protocol that the tuner picks [s], from the true times of ``PROTOCOLS`` and NVLS.
 
-    ``true_s`` has the true time of each of ``PROTOCOLS``, and then of NVLS. Where a protocol that
-    the tuner believes to have a higher rate truly takes less time than the one it picks, that time
-    is taken instead, so that more bytes never take less time.
+    Where one that the tuner believes to have a higher rate truly takes less time, that time is
+    taken instead, so that more bytes never take less time.
     """
     believed = [_believed(load, protocol) for protocol in tuner.protocols]
     believed.append(_in_switch(load, tuner))

@@ -202,7 +202,7 @@ def _interval(
     timed: bool = False,
 ) -> Interval:
     """Interval of the time of one row; ``timed`` says whether the vendor's own test measured it."""
-    from workloads.confidence.collectives import collective_interval
+    from workloads.confidence.answers import collective_interval
     from workloads.confidence.timing_tool import vendors_test
 
     tool = "" if inputs.runtime == "compiled" else inputs.runtime
@@ -271,7 +271,7 @@ def _read(compare: Path | None, op: str, ranks: int) -> Measured | None:
 
 def _sizes(size: str | None, measured: Measured | None) -> list[int]:
     """Sizes of the option; by default those of the measurements."""
-    from cluster_sim.collectives.sizes import parse_sizes
+    from cluster_sim.collectives.group_parsing import parse_sizes
     from topologies.errors import InputError
 
     if size is not None:

@@ -74,7 +74,7 @@ def how_to_measure(
 ) -> tuple[list[int], Measure]:
     """Return the sizes that a matrix of bytes determines, if any, and the function for one size."""
     from cluster_sim.collectives import CollectiveCall, measure
-    from cluster_sim.collectives.algorithms.scratchpad import check_scratchpad
+    from cluster_sim.collectives.builder import check_scratchpad
     from cluster_sim.collectives.measure_all_to_all_v import (
         KIND,
         buffer_bytes,

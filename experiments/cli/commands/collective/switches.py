@@ -25,7 +25,7 @@ def beside_best(
     ``best_algorithm`` and ``best_time_s`` [s]. Other rows are returned as they are.
     """
     from cluster_sim.collectives import KINDS, CollectiveCall
-    from cluster_sim.collectives.algorithms.switches import switched
+    from cluster_sim.collectives.algorithms.registry import switched
 
     if inputs.algorithm != "auto" or inputs.op not in KINDS or inputs.fault:
         return row

@@ -105,8 +105,8 @@ def _run_all(question: FleetOptions, catalogue: Catalogue, call: Invocation) -> 
 
 def _document(answer: _Answer, call: Invocation) -> dict[str, Any]:
     """Return the results by their keys in the command line's JSON."""
-    from workloads.fleet.comparison import compared
     from workloads.fleet.from_options import notes
+    from workloads.fleet.front import compared
     from workloads.fleet.results.summary import summary
     from workloads.fleet.setup.night_work import post_training_document
     from workloads.fleet.setup.sureness import replicas_document

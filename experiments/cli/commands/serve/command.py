@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from experiments.cli.commands.serve.tables import chips_of, print_serving
@@ -16,12 +17,10 @@ from workloads.options.speculation import SPECULATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
-    from topologies.clusters.cluster import Cluster
-    from workloads.serving import Highest, Served, ServingOptions
+    from workloads.serving import Highest
     from workloads.serving import Slo as Limits
 
 
@@ -58,6 +57,15 @@ class RequestInputs:
             "of the requests is that of --slo"
         ),
     )
+    concurrency: int | None = field(
+        default=None,
+        metadata=option(
+            "Users of a closed loop, in place of a rate: each sends the next request when the last "
+            "is answered",
+            least=1,
+            most=MOST_SLOTS,
+        ),
+    )
     rate: float | None = field(
         default=None,
         metadata=option("Arrival rate for a log that states no times", unit="requests/s"),
@@ -85,6 +93,13 @@ class RequestInputs:
 class ReplicaInputs:
     """The replica that serves the requests, and the limits on latency."""
 
+    search: bool = field(
+        default=False,
+        metadata=option(
+            "Search for the tensor-parallel degree, the way to run prompts, the split and the "
+            "slots that serve most requests a chip within the SLO; what is stated stays"
+        ),
+    )
     slo: str = field(
         default="ttft=6s,tpot=175ms",
         metadata=option(
@@ -117,8 +132,9 @@ class ReplicaInputs:
         default=None,
         metadata=option("Tokens of an iteration with chunked prefill", least=1, default="512"),
     )
-    slots: int = field(
-        default=64, metadata=option("Requests that decode at once", least=1, most=MOST_SLOTS)
+    slots: int | None = field(
+        default=None,
+        metadata=option("Requests that decode at once", least=1, most=MOST_SLOTS, default="64"),
     )
     scheduler: str | None = field(
         default=None,
@@ -202,22 +218,23 @@ def serve(
     With --disaggregate, prompts and decoding run on separate replicas. Several clusters, written
     --cluster A,B,C, serve the same requests and are compared side by side.
     """
-    from workloads.serving import Highest, at_highest_rate, parse_slo, requests_from
+    from cluster_sim.progress import progress
+    from topologies.errors import InputError
+    from workloads.serving import parse_slo
+    from workloads.serving.front import answered
 
     limits, names = parse_slo(replica.slo), cluster_names(inputs.cluster)
-    path, drawing = _log(load, faster), {"seed": call.seed, **_drawing(load)}
-    requests = None if load.max_rate else requests_from(load.requests, **drawing)
+    stated = _stated(load, replica, faster, call.seed)
+    if replica.search and sure.sensitivity:
+        raise InputError(
+            "--sensitivity is for stated replicas. State the options that --search finds."
+        )
 
     def simulate(name: str, catalogue: Catalogue) -> Highest:
         """Serve on one of the clusters, at the stated or the highest rate."""
         cluster = replace(inputs, cluster=name).read_cluster(catalogue)
-        options = _options(replica, faster, cluster)
-        served_by = options.deployment(
-            inputs.read_model(), cluster, tp=replica.tp, precision=replica.precision
-        )
-        if requests is None:
-            return at_highest_rate(options.offered(served_by, load.requests, **drawing), limits)
-        return Highest(served_by.run(options.cached(requests, served_by.profile, path), call.seed))
+        watch = partial(progress, quiet=call.quiet)
+        return answered(inputs.read_model(), cluster, limits, stated, watch=watch)
 
     def answer(name: str, catalogue: Catalogue, highest: Highest) -> dict[str, Any]:
         return _document(replace(inputs, cluster=name), catalogue, highest, limits)
@@ -238,7 +255,7 @@ def serve(
     call.answer(
         lambda: document,
         lambda: print_serving(document),
-        lambda run: _write(run, document, highest.deployed.served, limits),
+        lambda run: _write(run, document, highest, limits),
         rankings=rankings,
     )
 
@@ -271,7 +288,7 @@ def _document(
 ) -> dict[str, Any]:
     """Return the results of a replica with their intervals and price."""
     from workloads.economics import Economics
-    from workloads.serving.sureness import with_intervals
+    from workloads.serving.deployment import with_intervals
 
     cluster, deployed = inputs.read_cluster(catalogue), highest.deployed
     plain = {
@@ -285,49 +302,20 @@ def _document(
     return with_intervals(plain, inputs.read_model(), cluster, deployed)
 
 
-def _options(replica: ReplicaInputs, faster: DeploymentInputs, cluster: Cluster) -> ServingOptions:
-    """Return the settings of serving from the options."""
-    from workloads.serving import ServingOptions, batching_from
-
-    return ServingOptions(
-        batching=batching_from(
-            cluster,
-            replica.prefill,
-            replica.chunk,
-            replica.slots,
-            scheduler=replica.scheduler,
-            poll=replica.poll,
-            gather=replica.gather,
-        ),
-        ep=replica.ep,
-        cache_precision=replica.cache_precision,
-        prefix_cache=faster.prefix_cache,
-        speculate=faster.speculate,
-        disaggregate=faster.disaggregate,
-    )
-
-
-def _log(load: RequestInputs, faster: DeploymentInputs) -> Path | None:
-    """Path of the log of requests; None for drawn requests."""
-    from pathlib import Path
-
+def _stated(
+    load: RequestInputs, replica: ReplicaInputs, faster: DeploymentInputs, seed: int
+) -> dict[str, Any]:
+    """Return the stated options as the keywords of :func:`workloads.serving.front.serve`."""
     from topologies.errors import InputError
 
-    whole = (faster.prefix_cache or "").strip() == "trace"
-    if whole and load.service is not None:
+    if (faster.prefix_cache or "").strip() == "trace" and load.service is not None:
         raise InputError("--prefix-cache trace is for all requests of a log; leave --service out.")
-    return None if load.requests.startswith("poisson:") else Path(load.requests)
-
-
-def _drawing(load: RequestInputs) -> dict[str, Any]:
-    """Return the options about requests other than their source."""
-    return {
-        "count": load.count,
-        "rate": load.rate,
-        "prompt": load.prompt,
-        "output": load.output,
-        "service": load.service,
-    }
+    stated: dict[str, Any] = {"requests": load.requests, "seed": seed}
+    for inputs in (load, replica, faster):
+        values = {each.name: (getattr(inputs, each.name), each.default) for each in fields(inputs)}
+        stated |= {name: value for name, (value, usual) in values.items() if value != usual}
+    stated.pop("slo", None)
+    return stated
 
 
 def _ranked(highest: Highest) -> float:
@@ -337,11 +325,13 @@ def _ranked(highest: Highest) -> float:
     return highest.rate_per_s or float(np.median(highest.deployed.served.ttft_s))
 
 
-def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits) -> None:
+def _write(run: Run, document: Mapping[str, Any], highest: Highest, limits: Limits) -> None:
     import pandas as pd
 
-    from experiments.figures.serving import latencies
+    from experiments.figures.serving import frontier, latencies
+    from workloads.serving.deployment_search import BestDeployment
 
+    served = highest.deployed.served
     requests = served.requests
     frame = pd.DataFrame(
         {
@@ -358,5 +348,11 @@ def _write(run: Run, document: Mapping[str, Any], served: Served, limits: Limits
         f"{document['slo_attainment']:.2%} of {document['requests']:,} requests within the SLO"
     )
     run.figure("latency", latencies(served, limits, title), title="Latency of requests")
+    if isinstance(highest, BestDeployment):
+        points = pd.DataFrame(highest.search.frontier())
+        heading = f"{document['model']} on {document['cluster']}: speed for a user and for a chip"
+        run.figure("frontier", frontier(points, heading), title="Speed for a user and for a chip")
+        run.table("frontier", points, title="Points of the curves")
+        run.table("deployments", pd.DataFrame(document["deployments"]), title="Best deployments")
     run.json("summary", document, title="Results")
     run.table("metrics", frame, title="Requests", parquet=True)

@@ -25,6 +25,8 @@ def print_serving(document: Mapping[str, Any]) -> None:
         ]
         for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
     ]
+    if "deployments" in document:
+        print_deployments(document)
     title = f"{document['model']} on {chips_of(document)}"
     print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
     facts = [
@@ -48,6 +50,29 @@ def print_serving(document: Mapping[str, Any]) -> None:
         f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
         "decode at once."
     )
+
+
+def print_deployments(document: Mapping[str, Any]) -> None:
+    """Print the best deployments that a search found, and how many there are."""
+    best = document["deployments"]
+    most = best[0]["max_rate_per_s_per_chip"]
+    rows = [
+        [
+            each["options"],
+            f"{each['chips']:,}",
+            f"{each['max_rate_per_s']:,.4g}",
+            f"{each['max_rate_per_s_per_chip']:,.4g}",
+            f"{each['max_rate_per_s_per_chip'] / most:.1%}",
+        ]
+        for each in best
+    ]
+    title = (
+        f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
+        f"{document['candidates']} deployments"
+    )
+    columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
+    print_table(title, columns, rows)
+    click.echo("Below is the first, at its highest rate.\n")
 
 
 def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:

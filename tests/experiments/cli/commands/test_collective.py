@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from cluster_sim.collectives.sizes import parse_sizes
+from cluster_sim.collectives.group_parsing import parse_sizes
 from experiments.cli.main import run
 from tests.support.commands import command
 from topologies.errors import InputError

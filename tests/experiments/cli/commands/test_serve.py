@@ -130,7 +130,7 @@ def test_the_highest_rate_is_shown_and_is_that_of_the_front_door(
     ("more", "message"),
     [
         (["--requests=poisson:3"], "--requests poisson:3 states when requests arrive"),
-        (["--rate=3"], "--rate 3 states when requests arrive, and --max-rate searches"),
+        (["--rate=3"], "--rate 3 states when requests arrive, and the highest rate is"),
         (["--slo=ttft=1ms"], "keeps ttft 1 ms for only 0.0%"),
         (["--prefix-cache=trace"], "--prefix-cache trace needs --requests FILE"),
     ],
@@ -139,5 +139,72 @@ def test_what_the_search_for_a_rate_cannot_use_is_refused(
     capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     assert run([*QUICK, "--max-rate", *more]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+
+
+def test_the_options_that_a_search_finds_repeat_its_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = [*QUICK[:3], "--quiet", *HIGHEST[1:], "--tp=8"]
+    assert run([*options, "--search", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    best = document["deployments"][0]
+    assert document["options"] == best["options"]
+    assert document["max_rate_per_s"] == best["max_rate_per_s"]
+    assert run([*options, "--max-rate", *document["options"].split(), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {name: document[name] for name in again} == again
+    assert run([*options, "--search", f"--out={tmp_path / 'run'}"]) == 0
+    assert best["options"] in capsys.readouterr().out
+    assert (tmp_path / "run" / "frontier.png").exists()
+    result = cs.serve("llama-3.1-8b", "trn2.48xlarge", tp=8, count=400, search=True,
+                      slo="ttft=1s,tpot=20ms")  # fmt: skip
+    assert result.summary["options"] == document["options"]
+
+
+def test_clusters_side_by_side_have_the_best_deployment_of_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    both = "--cluster=trn2.48xlarge,p5.48xlarge"
+    assert run(["serve", QUICK[1], both, "--search", "--count=100", "--tp=8", "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    assert "trn2.48xlarge: found --tp 8" in shown
+    assert "p5.48xlarge: found --tp 8 --prefill chunked" in shown
+
+
+def test_a_closed_loop_keeps_its_users(capsys: pytest.CaptureFixture[str]) -> None:
+    """Users are the rate of answers times the time of each (Little's law), but for the ends."""
+    result = cs.serve("llama-3.1-8b", "trn2.48xlarge", tp=4, concurrency=8, count=2000,
+                      prompt=500, output=50)  # fmt: skip
+    frame = result.frame()
+    users = (frame.end_s - frame.arrival_s).mean() * result.summary["requests_per_s"]
+    assert users == pytest.approx(8, rel=0.01)
+    assert (frame.arrival_s[8:].isin(frame.end_s)).all()
+    assert run([*QUICK, "--concurrency=8", "--count=2000", "--prompt=500", "--output=50",
+                "--json"]) == 0  # fmt: skip
+    document = json.loads(capsys.readouterr().out)
+    assert document["concurrency"] == 8
+    assert document["tokens_per_s"] == result.tokens_per_s
+    ends = document["tokens_per_s_interval"]
+    assert ends["low"] * ends["high"] == pytest.approx(document["tokens_per_s"] ** 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--search", "--concurrency=3"], "--concurrency and --search exclude each other"),
+        (["--max-rate", "--concurrency=3"], "exclude each other; give one of them"),
+        (["--search", "--sensitivity"], "--sensitivity is for stated replicas"),
+        (["--search", "--requests=poisson:3"], "--requests poisson:3 states when requests arrive"),
+        (["--concurrency=3", "--disaggregate=1:1"], "leave --disaggregate out"),
+        (["--concurrency=3", "--requests=poisson:3"], "poisson:3 states when requests arrive"),
+        (["--concurrency=3", "--rate=3"], "exclude each other"),
+    ],
+)
+def test_a_search_and_a_closed_loop_refuse_what_they_cannot_use(
+    capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert run([*QUICK, *more]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line

@@ -132,11 +132,30 @@ def test_chunks_that_a_row_states_stay_whatever_they_need():
     assert plan_of(**MIXTURE | cells).vpp == 7
 
 
-def test_no_other_saving_of_memory_is_tried():
-    """A row that states no recomputation and no sharding keeps those of its framework."""
-    large = {"layers": 80, "hidden": 4096, "heads": 32, "vocab": 128256, "microbatch": 16}
-    plan = plan_of(**large)
-    assert (plan.zero, plan.recompute) == (1, "selective")
+@pytest.mark.parametrize(
+    ("cells", "taken"),
+    [
+        ({}, (1, "selective")),
+        ({"hidden": 8192}, (3, "selective")),
+        ({"hidden": 4096, "microbatch": 4, "seq": 8192}, (3, "full")),
+        ({"hidden": 4096, "microbatch": 4, "seq": 8192, "zero": 1}, (1, "selective")),
+        ({"hidden": 4096, "microbatch": 4, "seq": 8192, "recompute": "none"}, (1, "none")),
+        ({"hidden": 8192, "tp": 8, "seq": 8192, "microbatch": 2}, (1, "full")),
+    ],
+)
+def test_open_fields_save_the_memory_that_a_dense_plan_lacks(cells, taken):
+    """Sharding comes before recomputation; where nothing suffices the usual values stay."""
+    plan = plan_of(**{"layers": 80, "heads": 64, "chips": 64, "global_batch": 256, **cells})
+    assert (plan.zero, plan.recompute) == taken
+    assert {"zero", "recompute"} - set(cells) <= set(plan.assumed)
+
+
+def test_stated_fields_and_mixtures_save_no_memory():
+    large = {"layers": 80, "hidden": 8192, "heads": 64, "microbatch": 16, "chips": 64}
+    stated = plan_of(**large, zero=1, recompute="none")
+    assert (stated.zero, stated.recompute) == (1, "none")
+    mixture = plan_of(**large, experts=8, experts_per_token=2)
+    assert (mixture.zero, mixture.recompute) == (1, "selective")
 
 
 def test_spellings_of_a_precision_run_at_one_rate():

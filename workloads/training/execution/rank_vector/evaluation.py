@@ -8,19 +8,47 @@ no op waits for a later one, without a queue of events and without a table of al
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from queue import SimpleQueue
 
 import numpy as np
 
 from cluster_sim.schedule.picoseconds import PS_PER_S
 from cluster_sim.schedule.table import HORIZON_PS, ScheduleError
-from topologies.arrays import IntArray
-from workloads.training.execution.jitter import Disturbance
-from workloads.training.execution.rank_vector.compare import compare
-from workloads.training.execution.rank_vector.cover import IGNORE, RECORD, Usual, usual_of
-from workloads.training.execution.rank_vector.machine import Followed, Machine, follow, meet
-from workloads.training.execution.rank_vector.nodes import Nodes, nodes
-from workloads.training.execution.rank_vector.over_blocks import Progress
+from topologies.arrays import BoolArray, IntArray
+from workloads.training.execution.jitter import GOLDEN, Disturbance, jittered
+from workloads.training.execution.rank_vector.chain import unions
+from workloads.training.execution.rank_vector.cover import (
+    COMPARE,
+    IGNORE,
+    NOTHING,
+    RECORD,
+    ROOM,
+    STARTS,
+    Clocks,
+    Cover,
+    Kernels,
+    Notes,
+    Question,
+    Usual,
+    Work,
+    new_cover,
+    usual_of,
+)
+from workloads.training.execution.rank_vector.layout import Layout, layout
+from workloads.training.execution.rank_vector.nodes import IDLE, Nodes, nodes
+from workloads.training.execution.rank_vector.run import carry_out
+from workloads.training.execution.rank_vector.tape import (
+    Cut,
+    Tape,
+    cut_tapes,
+    phases_tape,
+    starting_order,
+    timed_tape,
+)
 from workloads.training.program.breakdown import ORDER, RankTimes
 from workloads.training.program.fold import equal_ranks, keep
 from workloads.training.program.program import Program
@@ -28,21 +56,14 @@ from workloads.training.program.program import Program
 
 @dataclass(frozen=True, eq=False)
 class RankVector:
-    """Times of all ranks, summed up by category while they were computed.
+    """Times of all ranks, summed up by category while they were computed."""
 
-    ``total_ps``: length of the iteration [ps].
-    ``ops``: ops of all ranks, joins not counted.
-    ``ranks``: time of each rank in each category of the breakdown.
-    ``overlapped_s``: communication hidden behind work of a category that takes precedence, mean
-        over all ranks [s].
-    ``undisturbed_ps``: length of the iteration without jitter and stragglers, where it was
-        disturbed [ps].
-    """
-
-    total_ps: int
-    ops: int
-    ranks: RankTimes
+    total_ps: int  # length of the iteration [ps]
+    ops: int  # ops of all ranks, joins not counted
+    ranks: RankTimes  # time of each rank in each category of the breakdown
+    # Communication hidden behind work of a category that takes precedence, mean over all ranks [s]
     overlapped_s: float
+    # Length of the iteration without jitter and stragglers, where it was disturbed [ps]
     undisturbed_ps: int | None = None
 
     @property
@@ -61,16 +82,10 @@ def evaluate(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> RankVector:
-    """Evaluate a program for all its ranks.
-
-    ``program``: program of an iteration; it must not be folded if it is to be disturbed.
-    ``disturbance``: jitter and stragglers; none by default. ``progress``: called with the name of a
-    stage of the work, how much of it is done, and how much there is. ``threads``: threads that work
-    on blocks of ranks at the same time, by default one for each core. The times are the same for
-    any number.
-
-    Raises ScheduleError if ops wait for each other in a cycle, or the run may pass the horizon.
-    """
+    """Evaluate a program for all its ranks."""
+    # ``disturbance``: jitter and stragglers; none by default. ``threads``: threads that work on
+    # blocks of ranks at the same time, by default one for each core. The times are the same for any
+    # number.
     disturbance = disturbance or Disturbance()
     if disturbance and (program.count > 1).any():
         raise ScheduleError("a folded program cannot be disturbed: its ranks stand for others")
@@ -135,3 +150,363 @@ def _late(followed: Followed, usual: Usual, tail: IntArray) -> IntArray:
     """Waiting of each rank beyond the usual, after its last op too [ps]."""
     late: IntArray = followed.late + np.maximum(0, tail - usual.idle[-1, usual.like])
     return late
+
+
+# Work on blocks of ranks, several at once.
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a stage of the work, how much of it is done, and how much there is."""
+CALLS = 200  # approximate number of stretches into which all blocks are divided
+
+
+def over_blocks(
+    blocks: int,
+    states: Sequence[State],
+    work: Callable[[State, tuple[int, int]], None],
+    report: Callable[[int], None],
+) -> None:
+    """Do some work on stretches of blocks, with as many threads as there are states."""
+    step = max(1, blocks // CALLS)
+    stretches = [(low, min(low + step, blocks)) for low in range(0, blocks, step)]
+    if len(stretches) == 1 or len(states) == 1:
+        for low, high in stretches:
+            work(states[0], (low, high))
+            report(high - low)
+        return
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    free: SimpleQueue[State] = SimpleQueue()
+    for state in states:
+        free.put(state)
+
+    def work_on(stretch: tuple[int, int]) -> int:
+        """Work on a stretch with a state that is free."""
+        state = free.get()
+        work(state, stretch)
+        free.put(state)
+        return stretch[1] - stretch[0]
+
+    with ThreadPoolExecutor(len(states)) as pool:
+        futures = [pool.submit(work_on, stretch) for stretch in stretches]
+        try:
+            for future in as_completed(futures):
+                report(future.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+# Evaluation of a disturbed program, whose waiting is compared with the undisturbed one's.
+#
+# The time at which ranks meet in a wide exchange is known only after the clocks of all blocks are
+# computed up to it, so that as a rule every instruction runs twice: once for the clocks, and once
+# more, block by block, to note where time goes. Instructions that no late meeting can delay run
+# only once, with their notes. The state of every block is then kept; from there the clocks go on
+# phase by phase, and once all meetings are known, the notes go on as well.
+
+
+def compare(
+    machine: Machine, order: IntArray, usual: Usual, progress: Progress | None = None
+) -> Followed:
+    """Find where the time of all ranks goes, and how much longer they wait than undisturbed."""
+    # ``order`` (nodes,): nodes in order of start without disturbance.
+    cut = cut_tapes(machine.nodes, machine.layout.wide, order, machine.layout.widest)
+    if cut is None:
+        meet(machine, progress)
+        return follow(machine, COMPARE, usual, progress)
+    return _Passes(machine, cut, usual, progress).run()
+
+
+class _Passes:
+    """Passes over the blocks before and after a cut."""
+
+    def __init__(self, machine: Machine, cut: Cut, usual: Usual, progress: Progress | None):
+        self.machine = machine
+        self.cut = cut
+        self.followed = empty_breakdown(machine)
+        self.notes = machine.notes(COMPARE, usual, self.followed)
+        self.covers: list[Cover] = [self.notes.cover] * machine.layout.blocks
+        blocks = machine.layout.blocks
+        self.early = list(pairwise(machine.tape.bounds.tolist()))[: cut.phases]
+        self.late = list(pairwise(cut.rest.bounds.tolist()))[:-1]
+        clocks = (len(self.early) + len(self.late)) * blocks
+        self.clocks = Counter(clocks, reporter(progress, "clocks"))
+        self.breakdown = Counter(2 * blocks, reporter(progress, "breakdown"))
+
+    def run(self) -> Followed:
+        """Run all passes, and return where the time goes."""
+        machine, cut = self.machine, self.cut
+        blocks = machine.layout.blocks
+        # Meetings that instructions before the cut wait for.
+        end = np.zeros(machine.tape.size * blocks if self.early else 0, np.int64)
+        go_through(machine, machine.tape, self.early, end, self.clocks)
+        # Clocks and notes up to the cut.
+        cut_end = np.zeros(cut.timed.size * blocks, np.int64)
+        clocks = [machine.clocks(cut_end, cut.timed.size) for _ in range(machine.threads)]
+        states = [State(of_thread, self.notes) for of_thread in clocks]
+        over_blocks(blocks, states, self._begin, self.breakdown.more)
+        # Clocks after the cut, on a copy: the notes go on from the clocks at the cut.
+        go_through(machine, cut.rest, self.late, cut_end.copy(), self.clocks)
+        over_blocks(blocks, states, self._go_on, self.breakdown.more)
+        return self.followed
+
+    def _begin(self, state: State, blocks: tuple[int, int]) -> None:
+        """Run the instructions before the cut, again with more room if a cover lost an interval."""
+        for block in range(*blocks):
+            room = self.notes.cover.gap_start.shape[0]
+            while True:
+                cover = self.machine.cover(room)
+                self._carry_out(state, block, cover, (0, self.cut.at))
+                if not cover.lost[0]:
+                    break
+                room *= 4
+            self.covers[block] = cover
+
+    def _go_on(self, state: State, blocks: tuple[int, int]) -> None:
+        """Run the instructions after the cut, or all again if a cover lost an interval."""
+        for block in range(*blocks):
+            cover = self.covers[block]
+            self._carry_out(state, block, cover, (self.cut.at, len(self.cut.timed.node)))
+            if cover.lost[0]:
+                cover.lost[0] = 0
+                room = 4 * cover.gap_start.shape[0]
+                state.notes = self.notes._replace(cover=self.machine.cover(room))
+                follow_blocks(self.machine, self.cut.timed, state, (block, block + 1))
+
+    def _carry_out(
+        self, state: State, block: int, cover: Cover, instructions: tuple[int, int]
+    ) -> None:
+        state.notes = self.notes._replace(cover=cover)
+        self.machine.carry_out(self.cut.timed, instructions, state, (block, block + 1))
+
+
+# A program laid out for evaluation, and the passes over its blocks of ranks.
+
+MOST_TABLES = 512
+"""Most different durations for which all jittered times are tabulated; each takes 8 KiB."""
+
+
+class Machine:
+    """A program laid out for evaluation.
+
+    ``meet_at`` (exchanges,): where the calls of a wide exchange begin in ``meet_ps``. ``meet_ps``:
+    start of each call of each group of the wide exchanges [ps].
+    """
+
+    def __init__(self, program: Program, nodes: Nodes, disturbance: Disturbance, threads: int):
+        self.program = program
+        self.nodes = nodes
+        self.layout = layout(program)
+        self.tape = phases_tape(nodes, self.layout.wide, self.layout.widest)
+        self.unions = unions(nodes)
+        self.work = _work(nodes)
+        self.kernels = _kernels(program, nodes, self.layout, disturbance)
+        sizes = np.where(self.layout.wide, self.layout.groups * self.layout.calls, 0)
+        self.meet_at = np.cumsum(sizes) - sizes
+        self.meet_ps = np.zeros(int(sizes.sum()), np.int64)
+        self.threads = min(threads, self.layout.blocks)
+
+    def clocks(self, end: IntArray, stride: int) -> Clocks:
+        """Clocks for a thread; ``end`` may be shared by all threads, block after block."""
+        roles, widest = int(np.diff(self.nodes.part_ptr).max()), int(self.layout.widest.max())
+        start, drawn = np.zeros((roles, widest), np.int64), np.zeros(widest, np.int64)
+        place, ready = np.zeros(widest, np.uint64), np.zeros_like(self.meet_ps)
+        return Clocks(end, stride, ready, self.meet_ps, self.meet_at, start, place, drawn)
+
+    def cover(self, room: int) -> Cover:
+        """Return a cover without intervals for the ranks of a block."""
+        rows, stages = int(self.layout.row_at[-1]), len(self.layout.widest)
+        return new_cover(len(self.unions.top), IDLE, (stages, rows), room)
+
+    def no_notes(self) -> Notes:
+        """Return notes of an evaluation that notes nothing."""
+        flat, none = np.zeros((0, 0), np.int64), np.zeros(0, np.int64)
+        return Notes(
+            new_cover(0, 0, (0, 0), 0), Question(none, Usual(flat, none, none), NOTHING),
+            none, none, none, flat, flat, none, none,
+        )  # fmt: skip
+
+    def notes(self, mode: int, usual: Usual, followed: Followed) -> Notes:
+        """Return notes of where time goes, which are added up in ``followed``."""
+        question = Question(self.unions.top, usual, mode)
+        return Notes(
+            self.cover(ROOM), question, self.unions.alone, self.unions.place,
+            np.zeros(0, np.int64), *vars(followed).values(),
+        )  # fmt: skip
+
+    def in_order(self) -> IntArray:
+        """Return the nodes in order of start, once it is known when wide exchanges meet."""
+        return starting_order(self.nodes, first_starts(self), self.unions.place)
+
+    def carry_out(
+        self, tape: Tape, instructions: tuple[int, int], state: State, blocks: tuple[int, int]
+    ) -> None:
+        """Carry out instructions for some blocks."""
+        carry_out(
+            self.work, tape, self.layout, self.kernels, state.clocks,
+            state.notes, blocks, instructions,
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class State:
+    """State that one thread changes."""
+
+    clocks: Clocks
+    notes: Notes
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """Breakdown of the time, by place in the layout; see :class:`Notes`."""
+
+    covered: IntArray
+    spent: IntArray
+    late: IntArray
+    until: IntArray
+
+
+def meet(machine: Machine, progress: Progress | None = None) -> None:
+    """Find when the groups of wide exchanges meet, by running all phases but the last."""
+    phases = list(pairwise(machine.tape.bounds.tolist()))[:-1]
+    end = np.zeros(machine.tape.size * machine.layout.blocks if phases else 0, np.int64)
+    counter = Counter(len(phases) * machine.layout.blocks, reporter(progress, "clocks"))
+    go_through(machine, machine.tape, phases, end, counter)
+
+
+def go_through(
+    machine: Machine, tape: Tape, phases: list[tuple[int, int]], end: IntArray, counter: Counter
+) -> None:
+    """Carry out phases, one by one, on all blocks, and find when wide exchanges meet."""
+    # ``end`` (blocks · clocks of the tape,): clocks of all blocks, which the phases continue [ps].
+    notes = machine.no_notes()
+    states = [State(machine.clocks(end, tape.size), notes) for _ in range(machine.threads)]
+    for instructions in phases:
+        work = partial(machine.carry_out, tape, instructions)
+        over_blocks(machine.layout.blocks, states, work, counter.more)
+        for state in states:
+            np.maximum(machine.meet_ps, state.clocks.ready, out=machine.meet_ps)
+
+
+def first_starts(machine: Machine) -> IntArray:
+    """Earliest start of each node on the first ranks of every stage, by which to order nodes [ps].
+
+    On other ranks nodes may start in another order. Their intervals then come out of order, which
+    a cover allows as far as it has room.
+    """
+    start_ps = np.full(len(machine.nodes), HORIZON_PS, np.int64)
+    notes = machine.no_notes()
+    notes = notes._replace(question=notes.question._replace(mode=STARTS), first_start=start_ps)
+    # Enough blocks that each stage has a rank among them.
+    blocks = int(np.argmax((machine.layout.low > 0).all(axis=1)))
+    end = np.zeros(machine.tape.size * blocks, np.int64)
+    state = State(machine.clocks(end, machine.tape.size), notes)
+    for instructions in pairwise(machine.tape.bounds.tolist()):
+        machine.carry_out(machine.tape, instructions, state, (0, blocks))
+    return start_ps
+
+
+def follow(machine: Machine, mode: int, usual: Usual, progress: Progress | None = None) -> Followed:
+    """Evaluate all blocks, each from beginning to end, and note where time goes."""
+    followed = empty_breakdown(machine)
+    tape = timed_tape(machine.nodes, machine.in_order(), machine.layout.widest)
+    states = [
+        State(
+            machine.clocks(np.zeros(tape.size, np.int64), 0),
+            machine.notes(mode, usual, followed),
+        )
+        for _ in range(machine.threads)
+    ]
+    counter = Counter(machine.layout.blocks, reporter(progress, "breakdown"))
+    over_blocks(machine.layout.blocks, states, partial(follow_blocks, machine, tape), counter.more)
+    return followed
+
+
+def empty_breakdown(machine: Machine) -> Followed:
+    """Return the breakdown of all ranks' time before any of it is noted."""
+    ranks = len(machine.program)
+    return Followed(
+        np.zeros((machine.unions.followed, ranks), np.int64),
+        np.zeros((IDLE, ranks), np.int64),
+        *np.zeros((2, ranks), np.int64),
+    )
+
+
+def follow_blocks(machine: Machine, tape: Tape, state: State, blocks: tuple[int, int]) -> None:
+    """Evaluate blocks one by one; repeat one with twice the room if its cover lost an interval."""
+    for block in range(*blocks):
+        alone = (block, block + 1)
+        machine.carry_out(tape, (0, len(tape.node)), state, alone)
+        while state.notes.cover.lost[0]:
+            room = state.notes.cover.gap_start.shape[0]
+            if state.notes.question.mode == RECORD:
+                _unrecord(machine.layout, state.notes.question.usual, alone)
+            state.notes = state.notes._replace(cover=machine.cover(2 * room))
+            machine.carry_out(tape, (0, len(tape.node)), state, alone)
+
+
+def _unrecord(layout: Layout, usual: Usual, blocks: tuple[int, int]) -> None:
+    """Clear the idle times that blocks recorded while their cover lost an interval."""
+    for stage, first in enumerate(layout.stage_at[:-1]):
+        low, high = first + layout.low[list(blocks), stage]
+        usual.idle[:, usual.like[low:high]] = 0
+
+
+Reporter = Callable[[int, int], None]
+
+
+def reporter(progress: Progress | None, stage: str) -> Reporter | None:
+    """Return a function that reports the progress of one stage of the work, None for no reports."""
+    return partial(progress, stage) if progress else None
+
+
+class Counter:
+    """Counter of finished work, which reports every addition."""
+
+    def __init__(self, whole: int, report: Reporter | None):
+        self.whole = whole
+        self.done = 0
+        self.report = report
+
+    def more(self, count: int) -> None:
+        """Count more finished work, and report it."""
+        self.done += count
+        if self.report:
+            self.report(self.done, self.whole)
+
+
+def _work(nodes: Nodes) -> Work:
+    """Columns of the nodes that compiled code reads, with the summed time of each run."""
+    total = np.concatenate([[0], np.cumsum(nodes.run_ps)])
+    return Work(
+        nodes.exchange, nodes.call, nodes.part_ptr, nodes.stage, nodes.category, nodes.first,
+        nodes.run_ptr, nodes.run_op, nodes.run_ps, np.diff(total[nodes.run_ptr]), nodes.wait_ptr,
+    )  # fmt: skip
+
+
+def _kernels(program: Program, nodes: Nodes, layout: Layout, disturbance: Disturbance) -> Kernels:
+    """Disturbance of kernels, with all jittered times tabulated if durations are few enough."""
+    ranks = program.rank[layout.order]
+    longest = int(np.diff(nodes.base).max())
+    op_key = np.arange(longest).astype(np.uint64) * GOLDEN
+    slow = disturbance.slowness(ranks)
+    durations, row = np.unique(nodes.run_ps, return_inverse=True)
+    tabulated = bool(disturbance) and len(durations) <= MOST_TABLES
+    scaled = jittered(durations if tabulated else durations[:0], disturbance.table)
+    slowed = _slowed(layout, slow) if tabulated else np.ones(_blocks(layout), np.bool_)
+    duration = np.ascontiguousarray(row, np.int64)
+    keys = disturbance.keys(ranks)
+    return Kernels(
+        keys, slow, disturbance.table, op_key, scaled, duration, slowed, bool(disturbance)
+    )
+
+
+def _blocks(layout: Layout) -> tuple[int, int]:
+    return layout.blocks, layout.low.shape[1]
+
+
+def _slowed(layout: Layout, slow: IntArray) -> BoolArray:
+    """Return whether each stage of each block has a slow rank, bool (blocks, stages)."""
+    before = np.concatenate([[0], np.cumsum(slow > 0)])
+    counted = before[layout.stage_at[:-1] + layout.low]
+    return np.ascontiguousarray(np.diff(counted, axis=0) > 0)

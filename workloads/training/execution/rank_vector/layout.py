@@ -29,45 +29,35 @@ class Layout(NamedTuple):
 
     A rank's row is its place in the arrays of its block: stage after stage, with room for the
     widest stretch of each.
-
-    ``order`` (ranks,): rows of the program, stage by stage, each in order of component.
-    ``stage_at`` (stages + 1,): first place of each stage in ``order``.
-    ``low`` (blocks + 1, stages): first rank of each block among those of each stage.
-    ``row_at`` (stages + 1,): first row of each stage, and their number.
-    ``wide`` (exchanges,): whether the groups of an exchange span blocks.
-    ``group_low`` (exchanges, blocks + 1): first group of each block; 0 for wide exchanges.
-    ``packed`` (exchanges,): whether the members of every role of every group are neighbours in the
-        block.
-    ``width, role_ptr`` (exchanges,), (exchanges, roles + 1): number of members of a group, and the
-        first member of each role.
-    ``member_at, group_at, time_at`` (exchanges,): where an exchange begins in ``member``, ``kind``
-        and ``duration_ps``.
-    ``calls, groups`` (exchanges,): numbers of calls and groups of each exchange.
-    ``member``: members of narrow exchanges, group by group, each as its position in the block's
-        stretch of its stage.
-    ``kind``: kind of each group; groups of one kind have the same durations.
-    ``duration_ps``: duration of each call of each kind [ps].
-    ``group_of, own_at``: group of each rank in the wide exchanges; the ranks of a role's stage
-        begin at ``own_at[exchange, role]``.
     """
 
-    order: IntArray
-    stage_at: IntArray
-    low: IntArray
-    row_at: IntArray
-    wide: BoolArray
-    group_low: IntArray
+    order: IntArray  # (ranks,): rows of the program, stage by stage, each in order of component
+    stage_at: IntArray  # (stages + 1,): first place of each stage in ``order``
+    low: IntArray  # (blocks + 1, stages): first rank of each block among those of each stage
+    row_at: IntArray  # (stages + 1,): first row of each stage, and their number
+    wide: BoolArray  # (exchanges,): whether the groups of an exchange span blocks
+    group_low: IntArray  # (exchanges, blocks + 1): first group of each block; 0 for wide exchanges
+    # (exchanges,): whether the members of every role of every group are neighbours in the block
     packed: BoolArray
+    # width, role_ptr: (exchanges,), (exchanges, roles + 1): number of members of a group, and the
+    # first member of each role
     width: IntArray
     role_ptr: IntArray
+    # member_at, group_at, time_at: (exchanges,): where an exchange begins in ``member``, ``kind``
+    # and ``duration_ps``
     member_at: IntArray
     group_at: IntArray
     time_at: IntArray
+    # calls, groups: (exchanges,): numbers of calls and groups of each exchange
     calls: IntArray
     groups: IntArray
+    # Members of narrow exchanges, group by group, each as its position in the block's stretch of
+    # its stage
     member: IntArray
-    kind: IntArray
-    duration_ps: IntArray
+    kind: IntArray  # kind of each group; groups of one kind have the same durations
+    duration_ps: IntArray  # duration of each call of each kind [ps]
+    # group_of, own_at: group of each rank in the wide exchanges; the ranks of a role's stage begin
+    # at ``own_at[exchange, role]``
     group_of: IntArray
     own_at: IntArray
 
@@ -88,18 +78,12 @@ class Layout(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Blocks of ranks, from which the tables of exchanges are built.
+    """Blocks of ranks, from which the tables of exchanges are built."""
 
-    ``component`` (ranks,): component of each rank.
-    ``first`` (blocks + 1,): first component of each block.
-    ``low`` (blocks + 1, stages): first rank of each block among those of each stage.
-    ``place`` (ranks,): place of a rank among those of its stage.
-    """
-
-    component: IntArray
-    first: IntArray
-    low: IntArray
-    place: IntArray
+    component: IntArray  # (ranks,): component of each rank
+    first: IntArray  # (blocks + 1,): first component of each block
+    low: IntArray  # (blocks + 1, stages): first rank of each block among those of each stage
+    place: IntArray  # (ranks,): place of a rank among those of its stage
 
 
 def layout(program: Program) -> Layout:
@@ -122,10 +106,8 @@ def layout(program: Program) -> Layout:
 
 
 def _components(program: Program) -> tuple[IntArray, BoolArray]:
-    """Component of each rank, numbered by first rank, and which exchanges are wide.
-
-    Axes are joined from the one with most calls on, so that wide exchanges have the fewest calls.
-    """
+    """Component of each rank, numbered by first rank, and which exchanges are wide."""
+    # Axes are joined from the one with most calls on, so that wide exchanges have the fewest calls.
     component: IntArray = np.arange(len(program))
     wide = np.zeros(len(program.exchanges), np.bool_)
     axes = [exchange.axis for exchange in program.exchanges]

@@ -17,8 +17,7 @@ from topologies.arrays import BoolArray, IntArray
 from workloads.training.program.breakdown import ORDER
 from workloads.training.program.program import Program
 
-IDLE = len(ORDER)
-"""Code of idle time; smaller codes are the categories of the breakdown."""
+IDLE = len(ORDER)  # code of idle time; smaller codes are the categories of the breakdown
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,34 +26,28 @@ class Nodes:
 
     A call has one part for each role of its members, a run has a single part. Ops are numbered
     stage after stage.
-
-    ``exchange, call`` (nodes,): exchange of a call and its number there; the exchange of a run is
-        -1.
-    ``part_ptr`` (nodes + 1,): first part of each node, and the number of parts.
-    ``stage, category, stream`` (parts,): stage, category and stream of each part.
-    ``first`` (parts,): first op of each part, by its number in the stage.
-    ``value`` (parts,): last op of each part, numbered through all stages; its end is the part's
-        end.
-    ``run_ptr, run_op, run_ps``: ops of each part, by number in the stage, and their undisturbed
-        times [ps].
-    ``wait_ptr, wait``: ops that each part waits for, numbered through all stages.
-    ``base`` (stages + 1,): first op of each stage.
     """
 
+    # exchange, call: (nodes,): exchange of a call and its number there; the exchange of a run is -1
     exchange: IntArray
     call: IntArray
-    part_ptr: IntArray
+    part_ptr: IntArray  # (nodes + 1,): first part of each node, and the number of parts
+    # stage, category, stream: (parts,): stage, category and stream of each part
     stage: IntArray
     category: IntArray
     stream: IntArray
-    first: IntArray
+    first: IntArray  # (parts,): first op of each part, by its number in the stage
+    # (parts,): last op of each part, numbered through all stages; its end is the part's end
     value: IntArray
+    # run_ptr, run_op, run_ps: ops of each part, by number in the stage, and their undisturbed times
+    # [ps]
     run_ptr: IntArray
     run_op: IntArray
     run_ps: IntArray
+    # wait_ptr, wait: ops that each part waits for, numbered through all stages
     wait_ptr: IntArray
     wait: IntArray
-    base: IntArray
+    base: IntArray  # (stages + 1,): first op of each stage
 
     def __len__(self) -> int:
         return len(self.exchange)
@@ -75,10 +68,7 @@ class _Ops:
 
 
 def nodes(program: Program) -> Nodes:
-    """Return the nodes of a program.
-
-    Raises ScheduleError when ops wait for each other in a cycle.
-    """
+    """Return the nodes of a program."""
     ops = _ops(program)
     category, stream = _of_steps(program)
     category, stream = category[ops.step], stream[ops.step]
@@ -166,10 +156,8 @@ def _assembled(
 
 
 def _ranks(first: IntArray, src: IntArray, dst: IntArray) -> IntArray:
-    """Place of each op's node in a topological order, -1 in or behind a cycle.
-
-    ``first`` is the op that stands for each op's node: itself, or the first member of its call.
-    """
+    """Place of each op's node in a topological order, -1 in or behind a cycle."""
+    # ``first`` is the op that stands for each op's node: itself, or the first member of its call.
     count = len(first)
     leaves, enters = first[src], first[dst]
     ptr = np.zeros(count + 1, np.int64)
@@ -209,10 +197,8 @@ def _heads(
     meets: BoolArray,
     category: IntArray,
 ) -> IntArray:
-    """First op of each op's node: of its call, or of the run of kernels that the op continues.
-
-    A kernel continues the run before it if it waits for that op alone, and alone waits for it.
-    """
+    """First op of each op's node: of its call, or of the run of kernels that the op continues."""
+    # A kernel continues the run before it if it waits for that op alone, and alone waits for it.
     count = len(first)
     before = np.full(count, -1, np.int64)
     before[dst] = src  # the last edge into an op; only ops with one are looked at

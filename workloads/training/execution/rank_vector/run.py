@@ -12,13 +12,18 @@ from workloads.training.execution.rank_vector.cover import (
     IGNORE,
     NOTHING,
     STARTS,
+    Clocks,
+    Kernels,
+    Notes,
     Stretch,
+    Work,
     clear,
+    extend,
+    extend_after_gap,
+    put_aside,
+    settle_all,
 )
-from workloads.training.execution.rank_vector.gaps import extend, extend_after_gap, settle_all
 from workloads.training.execution.rank_vector.layout import Layout
-from workloads.training.execution.rank_vector.side_intervals import put_aside
-from workloads.training.execution.rank_vector.state import Clocks, Kernels, Notes, Work
 from workloads.training.execution.rank_vector.tape import Tape
 
 
@@ -33,11 +38,10 @@ def carry_out(
     blocks: tuple[int, int],
     instructions: tuple[int, int],
 ) -> None:
-    """Carry out a range of instructions for a range of blocks, and note what the question wants.
-
-    A block's cover is cleared before its first instruction and summed up after its last. If it
-    loses an interval for lack of room, the function returns at once, as the block must be repeated.
-    """
+    """Carry out a range of instructions for a range of blocks, and note what the question wants."""
+    # A block's cover is cleared before its first instruction and summed up after its last. If it
+    # loses an interval for lack of room, the function returns at once, as the block must be
+    # repeated.
     for block in range(blocks[0], blocks[1]):
         if notes.question.mode >= IGNORE and instructions[0] == 0:
             clear(notes.cover)

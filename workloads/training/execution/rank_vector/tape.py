@@ -18,36 +18,26 @@ from workloads.training.execution.rank_vector.nodes import Nodes
 
 WORTH = 0.05
 """Share of all ops that a cut must save to be worth the memory that the state of blocks takes."""
-AHEAD = 1000
-"""Most instructions by which a node beside the chain may come before its turn."""
+AHEAD = 1000  # most instructions by which a node beside the chain may come before its turn
 
 
 class Tape(NamedTuple):
-    """Instructions in phases; each phase begins when all ranks have ended the one before.
+    """Instructions in phases; each phase begins when all ranks have ended the one before."""
 
-    ``node`` (instructions,): node that each instruction evaluates.
-    ``only_meets`` (instructions,): whether members of a call only record when they are ready; a
-        later instruction ends it.
-    ``out`` (parts,): where the clocks of each part begin.
-    ``wait_at`` (waits,): where the clocks of the op that is waited for begin.
-    ``size``: number of clocks, all ranks of a block counted.
-    ``bounds`` (phases + 1,): first instruction of each phase.
-    """
-
-    node: IntArray
+    node: IntArray  # (instructions,): node that each instruction evaluates
+    # (instructions,): whether members of a call only record when they are ready; a later
+    # instruction ends it
     only_meets: BoolArray
-    out: IntArray
-    wait_at: IntArray
-    size: int
-    bounds: IntArray
+    out: IntArray  # (parts,): where the clocks of each part begin
+    wait_at: IntArray  # (waits,): where the clocks of the op that is waited for begin
+    size: int  # number of clocks, all ranks of a block counted
+    bounds: IntArray  # (phases + 1,): first instruction of each phase
 
 
 def phases_tape(nodes: Nodes, wide: BoolArray, rows: IntArray) -> Tape:
-    """Return a tape on which members of a wide exchange meet in one phase and go on in the next.
-
-    ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``rows`` (stages,): ranks
-    of each stage in a block.
-    """
+    """Return a tape on which members of a wide exchange meet in one phase and go on in the next."""
+    # ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``rows`` (stages,):
+    # ranks of each stage in a block.
     node, only, phase = _in_phases(nodes, wide)
     bounds = np.searchsorted(phase, np.arange(int(phase.max()) + 2))
     return _tapes(nodes, [(node, only, bounds)], rows)[0]
@@ -70,32 +60,24 @@ def _in_phases(nodes: Nodes, wide: BoolArray) -> tuple[IntArray, BoolArray, IntA
 
 
 class Cut(NamedTuple):
-    """Two tapes with the same instructions before a cut, none of which waits for a late meeting.
+    """Two tapes with the same instructions before a cut, none of which waits for a late meeting."""
 
-    ``timed``: tape in order of start, of a single phase.
-    ``rest``: tape whose first instructions are those before the cut, and which goes on in phases.
-    ``at``: number of instructions before the cut.
-    ``phases``: number of phases that must have ended before the cut's instructions can run.
-    """
-
-    timed: Tape
+    timed: Tape  # tape in order of start, of a single phase
+    # Tape whose first instructions are those before the cut, and which goes on in phases
     rest: Tape
-    at: int
-    phases: int
+    at: int  # number of instructions before the cut
+    phases: int  # number of phases that must have ended before the cut's instructions can run
 
 
 def cut_tapes(nodes: Nodes, wide: BoolArray, order: IntArray, rows: IntArray) -> Cut | None:
-    """Return tapes with the cut that saves most work, or None if none saves enough.
-
-    When ranks meet in a wide exchange is known only after everything before it is evaluated. So
-    instructions run once to find the meetings and once more, in order of start, to take notes.
-    Instructions that start before anything waits for a meeting of a later phase can do both in one
-    run. The cut is behind the phase for which they are most.
-
-    ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``order`` (nodes,): nodes
-    in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage in a
-    block.
-    """
+    """Return tapes with the cut that saves most work, or None if none saves enough."""
+    # When ranks meet in a wide exchange is known only after everything before it is evaluated. So
+    # instructions run once to find the meetings and once more, in order of start, to take notes.
+    # Instructions that start before anything waits for a meeting of a later phase can do both in
+    # one run. The cut is behind the phase for which they are most.
+    # ``wide`` (exchanges,): whether the groups of an exchange span blocks. ``order`` (nodes,):
+    # nodes in order of start, see :func:`starting_order`. ``rows`` (stages,): ranks of each stage
+    # in a block.
     node, only, phase = _in_phases(nodes, wide)
     level = np.zeros(len(nodes), np.int64)
     level[node[~only]] = phase[~only]
@@ -132,14 +114,11 @@ def timed_tape(nodes: Nodes, order: IntArray, rows: IntArray) -> Tape:
 
 
 def starting_order(nodes: Nodes, start_ps: IntArray, place: IntArray) -> IntArray:
-    """Return the nodes in order of start, int64 (nodes,).
-
-    Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on some
-    ranks they may start before nodes of the chain, whose gaps should not be settled before.
-
-    ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
-    for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.unions.Unions`.
-    """
+    """Return the nodes in order of start, int64 (nodes,)."""
+    # Nodes beside the chain come earlier, as soon as all nodes that they wait for have come: on
+    # some ranks they may start before nodes of the chain, whose gaps should not be settled before.
+    # ``start_ps`` (nodes,): start of each node on some ranks [ps]; none comes before what it waits
+    # for. ``place`` (parts,): see :class:`workloads.training.execution.rank_vector.chain.Unions`.
     part_node = np.repeat(np.arange(len(nodes)), np.diff(nodes.part_ptr))
     waits = nodes.part_ptr, nodes.wait_ptr, part_node[wait_part(nodes)]
     not_before = start_ps.copy()
@@ -215,22 +194,14 @@ class _Work(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """Slots for the clocks of parts, with a stack of free ones for each stage.
+    """Slots for the clocks of parts, with a stack of free ones for each stage."""
 
-    ``slot`` (parts,): slot of each part among those of its stage.
-    ``used`` (stages,): number of slots that each stage needs.
-    ``free`` (stages,): top of the stack: the part whose slot was freed last, -1 for none.
-    ``below`` (parts,): next part down the stack, -1 for none.
-    ``last`` (ops,): last instruction that waits for an op, -1 for none.
-    ``part_of`` (ops,): part of which an op is the last.
-    """
-
-    slot: IntArray
-    used: IntArray
-    free: IntArray
-    below: IntArray
-    last: IntArray
-    part_of: IntArray
+    slot: IntArray  # (parts,): slot of each part among those of its stage
+    used: IntArray  # (stages,): number of slots that each stage needs
+    free: IntArray  # (stages,): top of the stack: the part whose slot was freed last, -1 for none
+    below: IntArray  # (parts,): next part down the stack, -1 for none
+    last: IntArray  # (ops,): last instruction that waits for an op, -1 for none
+    part_of: IntArray  # (ops,): part of which an op is the last
 
 
 def _new_slots(nodes: Nodes, stages: int) -> _Slots:

@@ -68,10 +68,7 @@ def dualpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
 
 
 class _Steps:
-    """Recorder of passes that numbers the microbatches of each phase and chunk as they come.
-
-    ``passes``: phase, microbatch and chunk of each pass.
-    """
+    """Recorder of passes that numbers the microbatches of each phase and chunk as they come."""
 
     def __init__(self) -> None:
         self.passes: list[tuple[int, int, int]] = []

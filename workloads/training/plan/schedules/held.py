@@ -10,8 +10,7 @@ from topologies.arrays import IntArray
 from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
 from workloads.training.plan.schedules.schedule import PipelineSchedule
 
-REMEMBERED = 4096
-"""Results of :func:`most_held` that are kept."""
+REMEMBERED = 4096  # results of :func:`most_held` that are kept
 COUNTED = 4096
 """Microbatches whose passes are counted one by one. A schedule soon repeats itself from round to
 round of the pipeline, so the rounds beyond are extrapolated from the last two that are counted."""
@@ -22,11 +21,8 @@ def passes(
 ) -> Passes:
     """Return the passes of one stage, after checking that none is missing.
 
-    Raises
-    ------
-    ValueError
-        For a schedule that leaves out a pass, takes one twice, or takes a microbatch backward
-        before forward. This is a mistake in the schedule's code, not of the user.
+    Raises ValueError for a schedule that leaves out a pass, takes one twice, or takes a microbatch
+    backward before forward. This is a mistake in the schedule's code, not of the user.
     """
     order = schedule.passes(pp, stage, microbatches, chunks)
     phases = 3 if schedule.splits_weights else 2

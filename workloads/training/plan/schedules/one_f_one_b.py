@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, Passes
+from workloads.training.plan.schedules.passes import BACKWARD, FORWARD, WEIGHT, Passes
 from workloads.training.plan.schedules.schedule import ANY_NUMBER, PipelineSchedule
 
 if TYPE_CHECKING:
@@ -55,11 +55,9 @@ def _group_sizes(pp: int, microbatches: int) -> tuple[int, int]:
 
 
 def _forward_order(pp: int, microbatches: int, chunks: int) -> tuple[IntArray, IntArray]:
-    """Microbatch and chunk of each forward pass, int64 (passes,) each.
-
-    A group of microbatches goes through one chunk after the other before the next group begins.
-    Backward passes take the same order with the chunks reversed.
-    """
+    """Microbatch and chunk of each forward pass, int64 (passes,) each."""
+    # A group of microbatches goes through one chunk after the other before the next group begins.
+    # Backward passes take the same order with the chunks reversed.
     import numpy as np
 
     if chunks == 1:
@@ -91,4 +89,63 @@ INTERLEAVED = PipelineSchedule(
     chunks_searched=(2, 3, 4, 8),
     aliases=("interleaved-1f1b", "1f1b-interleaved", "vpp"),
     source="arXiv 2104.04473, section 2.2",
+)
+
+
+# GPipe: all forward passes first, then all backward passes.
+
+
+def gpipe(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
+    """Return the passes of a stage, which are the same for all stages (arXiv 1811.06965).
+
+    >>> print(gpipe(4, 2, 3, 1))
+    F0 F1 F2 B0 B1 B2
+    """
+    return alternating(pp, microbatches, chunks, warm_up=microbatches * chunks)
+
+
+GPIPE = PipelineSchedule(
+    name="gpipe",
+    title="gpipe",
+    passes=gpipe,
+    searched=False,  # it has the bubble of 1F1B and holds more activations
+    aliases=("afab",),
+    source="arXiv 1811.06965",
+)
+
+
+# ZB-H1: gradients of weights fill the bubble of 1F1B, with no more activations held.
+
+
+def zero_bubble(pp: int, stage: int, microbatches: int, chunks: int) -> Passes:
+    """Return the passes of ZB-H1 (arXiv 2401.10241, section 2.1).
+
+    The gradients of a microbatch's weights follow the backward pass of the microbatch ``stage``
+    places later, or come at the end. So the last stage, which would wait longest for the others,
+    has the most of them left to fill its bubble.
+
+    >>> print(zero_bubble(2, 1, 3, 1))
+    F0 B0 F1 B1 W0 F2 B2 W1 W2
+    """
+    import numpy as np  # the command line lists the schedules without it
+
+    whole = one_f_one_b(pp, stage, microbatches, chunks)
+    number = np.arange(microbatches)
+    backward_at = np.flatnonzero(whole.phase == BACKWARD).astype(float)
+    due = np.minimum(number + min(stage, microbatches), microbatches - 1)
+    # Half a place after the backward pass at which they are due; equal places keep their order.
+    place = np.concatenate([np.arange(len(whole.phase)), backward_at[due] + 0.5])
+    order = np.argsort(place, kind="stable")
+    weights = Passes(np.full(microbatches, WEIGHT), number, np.zeros(microbatches, np.int64))
+    columns = zip(whole, weights, strict=True)
+    return Passes(*(np.concatenate(both)[order] for both in columns))
+
+
+ZERO_BUBBLE = PipelineSchedule(
+    name="zero-bubble",
+    title="zero-bubble",
+    passes=zero_bubble,
+    splits_weights=True,
+    aliases=("zb", "zb-h1", "zbh1", "zb1p"),
+    source="arXiv 2401.10241, section 2.1",
 )

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from workloads.training.plan.schedules.passes import Passes
 
-ANY_NUMBER = range(1, 2**31)
-"""Chunks a stage of a schedule that allows any number."""
-ONLY_ONE = range(1, 2)
-"""Chunks a stage of a schedule that does not divide stages."""
+ANY_NUMBER = range(1, 2**31)  # chunks a stage of a schedule that allows any number
+ONLY_ONE = range(1, 2)  # chunks a stage of a schedule that does not divide stages
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,342 @@
+"""Tables of the solver of shared rates: classes of equal flows, groups of classes, working space.
+
+Flows that agree in all that rates depend on form a class, for which one rate is solved. Classes
+that cross one resource, or are linked so over others, belong to one component whatever flows there
+are later. Where it has few classes, its rates are solved together from the start at each change,
+and one place in the heap of ends serves them all: a change moves the ends of most of them anyway. A
+class of a large component is a group of its own, and its component is solved in part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster_sim.engine.compiler.jit import inlined, lean
+from cluster_sim.schedule.table import NO_RESOURCE, Flows, IntArray, Schedule
+
+UNLIMITED = np.iinfo(np.int64).max  # rate cap of a flow without one [B/s]
+NO_GROUP = -1
+NOWHERE = -1  # place of what is not in the heap
+FEW_CLASSES = 24
+"""Classes up to which a component is small: filling it takes less than keeping account of it."""
+
+
+class Paths(NamedTuple):
+    """Classes of equal flows and the resources they cross; each such pair is a share."""
+
+    ptr: IntArray  # (classes + 1,): shares of class c are ptr[c]:ptr[c + 1]
+    resource: IntArray  # (shares,)
+    weight: IntArray  # (shares,): B/s of the resource that 1 B/s of a flow takes
+    owner: IntArray  # (shares,): class that the share belongs to
+    cap: IntArray  # (classes,): rate cap of each flow of the class [B/s]
+    capacity: IntArray  # (resources,): rate that each resource divides among its flows [B/s]
+    members: IntArray  # (classes,): number of flows in the class now …
+    rate: IntArray  # … and the rate of each [B/s]
+    # The shares of classes that have flows now sit in one list of seats for each resource.
+    first: IntArray  # (resources,): first seat of each resource
+    taken: IntArray  # (resources,): seats in use
+    share: IntArray  # (shares,): share on each seat
+    seat: IntArray  # (shares,): seat of each share in use, by which it is removed without a search
+
+
+class Groups(NamedTuple):
+    """Groups of classes, each a small component or one class, and a list of those that changed."""
+
+    of_class: IntArray  # (classes,)
+    of_resource: IntArray  # (resources,): group of a small component; else NO_GROUP
+    first: IntArray  # (groups + 1,): classes of group g are first[g] up to first[g + 1]
+    ptr: IntArray  # (groups + 1,): a small component of group g has resource[ptr[g]:ptr[g + 1]]
+    resource: IntArray  # (resources of small components,)
+    small: IntArray  # (groups,): 1 for a small component
+    touched: IntArray  # (groups,): list of the groups that changed at this instant …
+    listed: IntArray  # (groups,): … 1 for each in it …
+    length: IntArray  # (1,): … and its length
+
+
+LISTED, CHANGED, NEW, QUEUED, FAR, HORIZON, VISITED = range(7)
+"""Places in ``Solver.sizes``: lengths of the lists of touched resources, of changed and of new
+classes, of the heap, and of what is far; the level from which on something is far; how many classes
+solves looked at, counted at each resource."""
+
+
+class Solver(NamedTuple):
+    """Working space of the solver, and sums at each resource that one solve leaves to the next."""
+
+    sizes: IntArray
+    resources: IntArray  # list of the touched resources
+    listed: IntArray  # 1 for each resource in the list
+    new: IntArray  # list of the classes that rise from zero in the next solve
+    rising: IntArray  # 1 for each class whose rate is not final
+    changed: IntArray  # list of the classes whose rate has changed
+    classes: IntArray  # list of the rising classes of a small component
+    # By resource.
+    whole: IntArray  # weight of all flows
+    spare: IntArray  # capacity that no settled flow has
+    weight: IntArray  # weight of the rising flows, zero between solves
+    level: IntArray  # at which the resource is full, UNLIMITED for never [B/s] …
+    top: IntArray  # … and the weight of the flows that have this rate
+    # By seat, side by side to be summed fast.
+    rate: IntArray  # of the class, UNLIMITED while it rises
+    seat_weight: IntArray  # weight of all its flows there
+    # The heap, of resources and behind these of classes.
+    full: IntArray  # items that are full at one level
+    key: IntArray
+    item: IntArray
+    place: IntArray  # in the heap, NOWHERE for none
+    far: IntArray  # list of what waits outside of the heap, as it is not due for long …
+    due: IntArray  # … and the level at which each may be, UNLIMITED for all others
+
+
+def empty_solver(paths: Paths) -> Solver:
+    """Return working space for classes without flows."""
+    classes, resources, seats = len(paths.cap), len(paths.capacity), len(paths.resource)
+    items = classes + resources
+    return Solver(
+        sizes=np.zeros(7, np.int64),
+        resources=np.empty(resources, np.int32),
+        listed=np.zeros(resources, np.uint8),
+        new=np.empty(classes, np.int32),
+        rising=np.zeros(classes, np.uint8),
+        changed=np.empty(classes, np.int32),
+        classes=np.empty(classes, np.int32),
+        whole=np.zeros(resources, np.int64),
+        spare=paths.capacity.copy(),
+        weight=np.zeros(resources, np.int64),
+        level=np.full(resources, UNLIMITED, np.int64),
+        top=np.zeros(resources, np.int64),
+        rate=np.empty(seats, np.int64),
+        seat_weight=np.empty(seats, np.int64),
+        full=np.empty(items, np.int32),
+        key=np.empty(items, np.int64),
+        item=np.empty(items, np.int32),
+        place=np.full(items, NOWHERE, np.int32),
+        far=np.empty(items, np.int32),
+        due=np.full(items, UNLIMITED, np.int64),
+    )
+
+
+def paths_of(
+    ptr: IntArray, resource: IntArray, weight: IntArray, cap: IntArray, capacity: IntArray
+) -> Paths:
+    """Return the paths of classes without flows from columns of :class:`Paths`."""
+    classes = len(cap)
+    length = np.bincount(resource, minlength=len(capacity))
+    return Paths(
+        ptr=ptr,
+        resource=resource,
+        weight=weight,
+        owner=np.repeat(np.arange(classes, dtype=np.int32), np.diff(ptr)),
+        cap=cap,
+        capacity=capacity,
+        members=np.zeros(classes, np.int64),
+        rate=np.zeros(classes, np.int64),
+        first=np.cumsum(length) - length,
+        taken=np.zeros(len(capacity), np.int32),
+        share=np.empty(len(resource), np.int32),
+        seat=np.empty(len(resource), np.int32),
+    )
+
+
+def share_tables(
+    schedule: Schedule, faulty: IntArray
+) -> tuple[IntArray, IntArray, Paths, Solver, Groups]:
+    """Build the solver's tables; a flow on a slot of a ``faulty`` resource has its cap scaled.
+
+    Returns the class of each flow, the faulty resource whose slot each class holds (-1 for none),
+    and the tables of the classes before any flow starts, all empty for a schedule without flows.
+    """
+    flows = schedule.flows
+    resources = len(schedule.resources) if len(flows) else 0
+    held = schedule.resource[flows.op]
+    # A slot matters to a rate only where a fault may scale the caps of those that hold it.
+    held = np.where(np.isin(held, faulty), held, NO_RESOURCE)
+    number, example = classify(flows, held)
+    ptr, share = _shares(flows, example)
+    order, groups = group_classes(ptr, flows.resource[share], resources)
+    if (order[1:] < order[:-1]).any():
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order))
+        _renumber(number, place)
+        example = example[order]
+        ptr, share = _shares(flows, example)
+    paths = paths_of(
+        ptr,
+        flows.resource[share].astype(np.int32),
+        flows.weight[share].astype(np.int32),
+        flows.cap_bytes_per_s[example].astype(np.int64),
+        schedule.resources.capacity[:resources].astype(np.int64),
+    )
+    return number, held[example].astype(np.int32), paths, empty_solver(paths), groups
+
+
+@lean
+def _renumber(number: IntArray, place: IntArray) -> None:
+    """Replace the classes of flows by their new numbers, in the memory that they have."""
+    for flow in range(len(number)):
+        number[flow] = place[number[flow]]
+
+
+def _shares(flows: Flows, example: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where the shares of each class begin, and all their shares, in order."""
+    length = np.diff(flows.ptr)[example]
+    ptr = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    return ptr, np.repeat(flows.ptr[example] - ptr[:-1], length) + np.arange(ptr[-1])
+
+
+ODD = 0x1E3779B97F4A7C15
+"""An odd number of scattered bits: multiplying by it scatters small integers (Knuth, volume 3)."""
+FEW = 2**12
+"""A quarter of the classes that the first table has room for; each later one has four times as
+many."""
+
+
+class Columns(NamedTuple):
+    """Columns in which flows may differ, see :class:`cluster_sim.schedule.table.Flows`."""
+
+    ptr: IntArray
+    resource: IntArray
+    weight: IntArray
+    cap: IntArray
+    slot: IntArray
+
+
+def classify(flows: Flows, slot: IntArray) -> tuple[IntArray, IntArray]:
+    """Find flows with the same path, weights, cap and slot, a further number (flows,).
+
+    Returns the class of each flow, counted as they first occur, and the first flow of each class.
+    """
+    if not len(flows):
+        return np.empty(0, np.int32), np.empty(0, np.int64)
+    columns = Columns(
+        _column(flows.ptr, np.int64),
+        _column(flows.resource, np.int32),
+        _column(flows.weight, np.int32),
+        _column(flows.cap_bytes_per_s, np.int64),
+        _column(slot, np.int64),
+    )
+    number, room, classes = np.empty(len(flows), np.int32), FEW, -1
+    while classes < 0:
+        room *= 4
+        example = np.empty(room, np.int64)
+        classes = _classify(columns, np.full(2 * room, -1, np.int32), example, number)
+    return number, example[:classes].copy()
+
+
+def _column(values: IntArray, dtype: npt.DTypeLike) -> IntArray:
+    return np.ascontiguousarray(values, dtype)
+
+
+@lean
+def _classify(flows: Columns, table: IntArray, example: IntArray, number: IntArray) -> int:
+    """Number classes by a hash table with open addressing; return how many, -1 without room."""
+    classes, mask = 0, len(table) - 1
+    for flow in range(len(number)):
+        place = _scattered(flows, flow) & mask
+        while table[place] >= 0 and not _equal(flows, flow, example[table[place]]):
+            place = (place + 1) & mask
+        if table[place] < 0:
+            if classes == len(example):
+                return -1
+            table[place] = classes
+            example[classes] = flow
+            classes += 1
+        number[flow] = table[place]
+    return classes
+
+
+@inlined
+def _scattered(flows: Columns, flow: int) -> int:
+    """Return a hash of a flow."""
+    mark = flows.cap[flow] * ODD ^ flows.slot[flow]
+    for share in range(flows.ptr[flow], flows.ptr[flow + 1]):
+        mark = (mark ^ (mark >> 31)) * ODD + (flows.resource[share] << 20)
+        mark ^= flows.weight[share]
+    mark *= ODD
+    scattered: int = mark ^ (mark >> 32)
+    return scattered
+
+
+@inlined
+def _equal(flows: Columns, one: int, other: int) -> bool:
+    """Return whether two flows belong to the same class."""
+    first, second = flows.ptr[one], flows.ptr[other]
+    length = flows.ptr[one + 1] - first
+    if flows.cap[one] != flows.cap[other] or flows.slot[one] != flows.slot[other]:
+        return False
+    if flows.ptr[other + 1] - second != length:
+        return False
+    for share in range(length):
+        if flows.resource[first + share] != flows.resource[second + share]:
+            return False
+        if flows.weight[first + share] != flows.weight[second + share]:
+            return False
+    return True
+
+
+def group_classes(ptr: IntArray, resource: IntArray, resources: int) -> tuple[IntArray, Groups]:
+    """Put classes, of which c crosses ``resource[ptr[c]:ptr[c + 1]]``, into groups.
+
+    Returns the classes in the order in which groups are of one piece, and the groups of the classes
+    as they are numbered in this order.
+    """
+    classes = len(ptr) - 1
+    component = np.empty(classes, np.int32)  # by the number of one of its resources
+    root = np.arange(resources, dtype=np.int32)
+    if classes:
+        _find_components(ptr, np.ascontiguousarray(resource, np.int32), root, component)
+    alone = np.flatnonzero(component == NO_GROUP)  # classes that cross nothing
+    component[alone] = resources + np.arange(len(alone))
+    order = np.argsort(component, kind="stable")
+    component = component[order]
+    size = np.bincount(component, minlength=resources)
+    together = size[component] <= FEW_CLASSES
+    begins = np.ones(classes, np.bool_)
+    begins[1:] = (component[1:] != component[:-1]) | ~together[1:]
+    first = np.flatnonzero(begins)
+    count = len(first)
+    group_of = np.full(len(size), NO_GROUP, np.int32)
+    group_of[component[first[together[first]]]] = np.flatnonzero(together[first])
+    of_resource = group_of[root]
+    crossed = np.argsort(of_resource, kind="stable")[np.count_nonzero(of_resource < 0) :]
+    length = np.bincount(of_resource[crossed], minlength=count)
+    return order, Groups(
+        of_class=(np.cumsum(begins) - 1).astype(np.int32),
+        of_resource=of_resource,
+        first=np.append(first, classes).astype(np.int32),
+        ptr=np.concatenate([[0], np.cumsum(length)]).astype(np.int32),
+        resource=crossed.astype(np.int32),
+        small=together[first].astype(np.uint8),
+        touched=np.empty(count, np.int32),
+        listed=np.zeros(count, np.uint8),
+        length=np.zeros(1, np.int64),
+    )
+
+
+@lean
+def _find_components(
+    ptr: IntArray, resource: IntArray, root: IntArray, component: IntArray
+) -> None:
+    """Unite the resources that each class crosses; ``root`` is each resource's own at first."""
+    for number in range(len(component)):
+        for share in range(ptr[number] + 1, ptr[number + 1]):
+            one, other = _root(root, resource[share - 1]), _root(root, resource[share])
+            root[max(one, other)] = min(one, other)
+    for index in range(len(root)):
+        root[index] = _root(root, index)
+    for number in range(len(component)):
+        if ptr[number] < ptr[number + 1]:
+            component[number] = root[resource[ptr[number]]]
+        else:
+            component[number] = NO_GROUP
+
+
+@inlined
+def _root(root: IntArray, resource: int) -> int:
+    """Return the resource that stands for a component, and shorten the way to it."""
+    while root[resource] != resource:
+        root[resource] = root[root[resource]]
+        resource = root[resource]
+    return resource

@@ -1,0 +1,275 @@
+"""Policies that follow a rule; each is a function of a view, with a function that configures it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from workloads.demand.trace import MINUTES_PER_DAY, period_means
+from workloads.fleet.policies.forecast import with_margin
+from workloads.fleet.policies.kind import PolicyKind, Situation
+from workloads.fleet.policies.view import Decision, Policy, View, units_wanted
+from workloads.options.fleet import PolicyInputs
+
+USUAL_HEADROOM = 0.05
+"""Headroom of policies that forecast, as a share of the need."""
+
+
+def static(units: npt.ArrayLike) -> Policy:
+    """Keep the same number of units serving at all times."""
+    fixed = np.atleast_1d(np.asarray(units, float))
+    return lambda view: fixed
+
+
+def best_static(need: FloatArray, *, headroom: float = 0.0) -> FloatArray:
+    """Units that the busiest hour needs of each pool; (pools,)."""
+    result: FloatArray = period_means(need, 60).max(axis=1) * (1 + headroom)
+    return result
+
+
+def _static(settings: PolicyInputs, situation: Situation) -> Policy:
+    busiest = best_static(situation.need, headroom=settings.headroom or 0.0)
+    if settings.static_units is None:
+        return static(busiest)
+    return static(busiest * settings.static_units / busiest.sum())
+
+
+def clock(
+    day: npt.ArrayLike,
+    night: npt.ArrayLike,
+    *,
+    night_from: float = 0.0,
+    night_to: float = 8.0,
+    weekend_all_night: bool = False,
+) -> Policy:
+    """Serve with ``night`` units from one hour (UTC) to another, with ``day`` units otherwise.
+
+    Fixed evening hours are all that has been disclosed of Project Rainier; DeepSeek has shown
+    00:30–08:30 local time.
+    """
+    by_day, by_night = (np.atleast_1d(np.asarray(units, float)) for units in (day, night))
+
+    def policy(view: View) -> FloatArray:
+        inside = (view.hour - night_from) % 24.0 < (night_to - night_from) % 24.0
+        return by_night if inside or (weekend_all_night and view.weekday >= 5) else by_day
+
+    return policy
+
+
+def _clock(settings: PolicyInputs, situation: Situation) -> Policy:
+    busiest = best_static(situation.need, headroom=settings.headroom or 0.0)
+    first, last = settings.night_hours
+    return clock(busiest, busiest * settings.night_share, night_from=first, night_to=last)
+
+
+def threshold(*, headroom: float = 0.10, hysteresis: float = 0.05, hold_s: float = 900.0) -> Policy:
+    """React to the load of the last minute, with ``headroom`` as a share of the need on top.
+
+    Units are given up once a share ``hysteresis`` of them has been idle for ``hold_s`` [s].
+    """
+    for name, value in (("headroom", headroom), ("hysteresis", hysteresis), ("hold_s", hold_s)):
+        if not value >= 0:
+            raise InputError(f"{name} is {value}; it must be at least 0.")
+
+    def policy(view: View) -> FloatArray:
+        hold_minutes = max(1, round(hold_s / 60.0))
+        # Units to work off the waiting requests within ten minutes come on top.
+        need = view.load[:, -1] * (1 + headroom) + view.backlog / 10.0
+        past = view.load[:, -hold_minutes:].max(axis=1) * (1 + headroom)
+        have = (view.serving + view.coming).astype(float)
+        lower = np.maximum(need, past)
+        return np.where(need > have, need, np.where(lower < have * (1 - hysteresis), lower, have))
+
+    return policy
+
+
+def _threshold(settings: PolicyInputs, _situation: Situation) -> Policy:
+    return threshold(
+        headroom=0.10 if settings.headroom is None else settings.headroom,
+        hysteresis=0.05 if settings.hysteresis is None else settings.hysteresis,
+        hold_s=900.0 if settings.hold_s is None else settings.hold_s,
+    )
+
+
+def forecast(
+    *,
+    quantile: float = 0.999,
+    every: int = 15,
+    headroom: float = USUAL_HEADROOM,
+    most: float = 3.0,
+    lead_s: float | None = None,
+) -> Policy:
+    """Serve the expected need of the next interval, with a margin learned from past errors.
+
+    The expectation is the larger of the load of the last 15 minutes and that of the same time of an
+    earlier day (:func:`workloads.fleet.policies.forecast.predict`). The margin is a ``quantile`` of
+    the ratios of observed to expected load in all intervals so far, from 1 to ``most``; a run
+    without a history has few of them in its first hours. ``every``: minutes between decisions.
+    ``lead_s``: time from an order until it takes effect [s]; by default the fleet's.
+    """
+    if not 0 < quantile <= 1 or every < 1:
+        raise InputError(
+            f"forecast with quantile {quantile} and every {every} min; the quantile lies in (0, 1] "
+            "and every is at least 1."
+        )
+
+    def policy(view: View) -> FloatArray | None:
+        if view.minute % every and view.minute > 0:
+            return None
+        lead = max(1, -(-round((view.lead_s if lead_s is None else lead_s) * 1000) // 60_000))
+        first_weekday = (view.weekday - (view.history + view.minute) // MINUTES_PER_DAY) % 7
+        expected = [
+            with_margin(load, every, lead, first_weekday, quantile, most) for load in view.load
+        ]
+        # Units to work off the waiting requests within ten minutes come on top.
+        result: FloatArray = np.array(expected) * (1 + headroom) + view.backlog / 10.0
+        return result
+
+    return policy
+
+
+def _forecast(settings: PolicyInputs, _situation: Situation) -> Policy:
+    headroom = USUAL_HEADROOM if settings.headroom is None else settings.headroom
+    return forecast(quantile=settings.quantile, headroom=headroom)
+
+
+def price_aware(serve: Policy, *, share: float = 0.5) -> Policy:
+    """Train in the cheapest share of the coming day's minutes, serve by another policy.
+
+    Where a tariff has the same price for many hours and only a part of them belongs to the share,
+    that part is trained at the beginning of the hours, rounded up to whole hours. With a share of 1
+    training never pauses.
+    """
+    if not 0 <= share <= 1:
+        raise InputError(f"a price share of {share:g} is not in [0, 1]; 0.5 trains half the day.")
+    # A stretch of equal prices of which a part is trained: where that ends, and the stretch.
+    train_until, stretch_ends = 0, 0
+
+    def policy(view: View) -> Decision:
+        nonlocal train_until, stretch_ends
+        ahead = view.prices_usd_per_mwh[:MINUTES_PER_DAY]
+        cheaper, equal = int((ahead < ahead[0]).sum()), int((ahead == ahead[0]).sum())
+        left = share * len(ahead) - cheaper
+        cheap = left > 0
+        if 0 < left < equal:
+            if view.minute == 0 or view.minute >= stretch_ends:
+                stretch = _stretch(ahead)
+                train_until = view.minute + 60 * math.ceil(stretch * (left / equal) / 60)
+                stretch_ends = view.minute + stretch
+            cheap = view.minute < train_until
+        return Decision(units_wanted(serve, view), training=None if cheap else 0)
+
+    return policy
+
+
+def _stretch(ahead: FloatArray) -> int:
+    """Minutes from now on for which the price stays as it is."""
+    changes = np.flatnonzero(ahead != ahead[0])
+    return int(changes[0]) if len(changes) else len(ahead)
+
+
+def _price(settings: PolicyInputs, situation: Situation) -> Policy:
+    if not situation.priced:
+        raise InputError("policy price needs prices of electricity; add --price FILE.csv.")
+    return price_aware(_forecast(settings, situation), share=settings.price_share)
+
+
+def power_capped(serve: Policy, *, cap_w: float, step: float = 0.01) -> Policy:
+    """Keep the draw of the site under a cap [W] by training on fewer units; serving goes first.
+
+    Units that serve, or are on their way to serving, count with their full draw, all others that
+    are not broken with their idle draw. The limit on training falls at once; it rises only by more
+    than a share ``step`` of the fleet, so that small changes of the load move no gang.
+    """
+    if not cap_w > 0:
+        raise InputError(f"a power cap of {cap_w:g} W is not above 0; write it in MW.")
+    limit = -1
+
+    def policy(view: View) -> Decision:
+        nonlocal limit
+        alive = view.units - view.broken
+        serving = int((view.serving + view.coming).sum())
+        rise_w = view.unit_busy_w - view.unit_idle_w
+        left_w = cap_w - alive * view.unit_idle_w - serving * rise_w
+        allowed = max(0, min(math.floor(left_w / rise_w) if rise_w > 0 else alive, alive))
+        if view.minute == 0 or not limit <= allowed <= limit + step * view.units:
+            limit = allowed
+        return Decision(units_wanted(serve, view), training=limit)
+
+    return policy
+
+
+def _power_cap(settings: PolicyInputs, situation: Situation) -> Policy:
+    if settings.power_cap_w is None:
+        raise InputError("policy power-cap needs the most that the site may draw; add --power-cap.")
+    return power_capped(_forecast(settings, situation), cap_w=settings.power_cap_w)
+
+
+def oracle(
+    need: FloatArray, *, lead_s: float = 0.0, shortest_valley_s: float = 0.0, ramp: int = 0
+) -> Policy:
+    """Serve exactly the need of each minute, with units ordered in time.
+
+    ``need`` (services, minutes): units that each minute of the run will need. ``lead_s``: time by
+    which units are ordered ahead [s]. ``shortest_valley_s``: valleys of the need shorter than this
+    are not lent [s]: a change there and back would not pay. ``ramp``: most units that can be
+    ordered in a minute, 0 for any number.
+    """
+    lead = int(-(-lead_s // 60.0)) if np.isfinite(lead_s) else need.shape[1]
+    window = min(
+        int(shortest_valley_s // 60.0) if np.isfinite(shortest_valley_s) else 2**30, need.shape[1]
+    )
+    plan = np.ceil(need - 1e-9)
+    if window > 1:
+        import pandas as pd  # names of policies are listed without it
+
+        # A morphological closing fills exactly the valleys that are narrower than the window: the
+        # least of the maxima of all windows with a minute. Both windows end at their row.
+        padded = pd.DataFrame(np.pad(plan, ((0, 0), (window, window)), mode="edge").T)
+        closed = padded.rolling(window).max().rolling(window).min()
+        plan = closed.to_numpy().T[:, 2 * window - 1 : -1]
+    if lead:
+        ahead = np.pad(plan, ((0, 0), (0, lead)), mode="edge")
+        windows = np.lib.stride_tricks.sliding_window_view(ahead, lead + 1, axis=1)
+        plan = windows.max(axis=2)
+    if ramp:
+        # From behind: a minute has at least what the next one has, less one minute's orders.
+        steps = ramp * np.arange(plan.shape[1], dtype=float)
+        plan = np.maximum.accumulate((plan - steps)[:, ::-1], axis=1)[:, ::-1] + steps
+
+    def policy(view: View) -> FloatArray:
+        wanted: FloatArray = plan[:, min(view.minute, plan.shape[1] - 1)]
+        return wanted
+
+    return policy
+
+
+def _oracle(settings: PolicyInputs, situation: Situation) -> Policy:
+    """Order ahead by the change time; lend no valley shorter than a change there and back."""
+    lead_s = situation.lead_s
+    return oracle(
+        situation.need * (1 + (settings.headroom or 0.0)),
+        lead_s=lead_s + 60.0 if lead_s else 0.0,
+        shortest_valley_s=lead_s + situation.back_s,
+        ramp=situation.ramp,
+    )
+
+
+STATIC = PolicyKind("static", "what the busiest hour needs, always", _static)
+CLOCK = PolicyKind("clock", "the busiest hour's need by day, a share of it at night", _clock)
+THRESHOLD = PolicyKind("threshold", "the last minute's load, and a headroom", _threshold)
+FORECAST = PolicyKind("forecast", "the larger of now and an earlier day, by past errors", _forecast)
+PRICE = PolicyKind(
+    "price", "serves by forecast, trains in the cheapest hours", _price, bound="mpc-oracle"
+)
+POWER_CAP = PolicyKind(
+    "power-cap",
+    "serves by forecast, trains within the site's power",
+    _power_cap,
+    bound="mpc-oracle",
+)
+ORACLE = PolicyKind("oracle", "the future, ordered early enough: an upper bound", _oracle)

@@ -1,0 +1,343 @@
+"""Search for the deployments that serve most requests a chip within an SLO.
+
+A deployment is a tensor-parallel degree, a way to run prompts and, where these have replicas of
+their own, a split of the replicas. No deployment serves more than when requests always wait, and a
+split no more than its prompts' or its decoding replicas alone. So most candidates need no search
+for their rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from cluster_sim.progress import Watch, unwatched
+from topologies.catalogue.families import chip_family
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.economics import Economics
+from workloads.models.model import Model
+from workloads.serving.batching import batching_from
+from workloads.serving.capacity import Slo, SloMissed
+from workloads.serving.disaggregated import decoding
+from workloads.serving.highest_rate import FREED, MOST, Highest, Offered, highest_rate, what_binds
+from workloads.serving.options import ServingOptions
+
+PIECES = (512, 2048, 8192)
+"""Tokens of an iteration that are tried where prompts run in pieces."""
+MOST_IN_GROUP = 8
+"""Most replicas of a group with replicas for prompts."""
+MOST_SLOTS = 512
+"""Most requests that decode at once, up to which slots are doubled while that serves more."""
+WORTH = 1.01
+"""Gain in rate for which twice the slots are kept."""
+KEPT = 3
+"""Number of best deployments that are surely the best."""
+FRONTIER = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 0.99)
+"""Rates over the saturated one at which the speed for a user and for a chip are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A deployment and what it serves.
+
+    Attributes
+    ----------
+    words : dict
+        Options of ``cluster-sim serve`` that describe it, by name.
+    offered : Offered
+        Its replicas, and the requests that are offered to them.
+    rate_per_s : float
+        Highest rate within the SLO, of all its replicas [1/s].
+    """
+
+    words: Mapping[str, Any]
+    offered: Offered
+    rate_per_s: float
+
+    @property
+    def rate_per_chip_s(self) -> float:
+        """Highest rate within the SLO for each chip [1/s]."""
+        return self.rate_per_s / self.offered.deployment.chips
+
+    def row(self) -> dict[str, Any]:
+        """Return its numbers by their key in ``cluster-sim serve --search --json``."""
+        return {
+            "options": _in_words(self.words),
+            "chips": self.offered.deployment.chips,
+            "max_rate_per_s": self.rate_per_s,
+            "max_rate_per_s_per_chip": self.rate_per_chip_s,
+        }
+
+
+def _in_words(words: Mapping[str, Any]) -> str:
+    """Options as they are written on the command line."""
+    return " ".join(f"--{name} {value}" for name, value in words.items())
+
+
+@dataclass(frozen=True, eq=False)
+class DeploymentQuestion:
+    """Requests to be served within an SLO, and what a deployment for them must have.
+
+    Attributes
+    ----------
+    model : Model
+    cluster : Cluster
+    slo : Slo
+    options : ServingOptions
+        Settings of every deployment: division of experts, caches, speculation.
+    batching : mapping
+        Keywords of :func:`workloads.serving.parsing.batching_from` that were stated.
+    drawing : mapping
+        Keywords of :meth:`workloads.serving.options.ServingOptions.offered`.
+    tp : int, optional
+        Tensor-parallel degree, where it was stated.
+    precision : str, optional
+        Precision of weights; by default that of the stored ones.
+    """
+
+    model: Model
+    cluster: Cluster
+    slo: Slo
+    options: ServingOptions
+    batching: Mapping[str, Any]
+    drawing: Mapping[str, Any]
+    tp: int | None = None
+    precision: str | None = None
+
+    def offered(self, words: Mapping[str, Any]) -> Offered:
+        """Return the requests offered to the deployment that some options describe."""
+        ways = {**self.batching, **words}
+        tp, apart = ways.pop("tp", self.tp), ways.pop("disaggregate", None)
+        batching = batching_from(self.cluster, **ways)
+        options = replace(self.options, batching=batching, disaggregate=apart)
+        deployment = options.deployment(self.model, self.cluster, tp=tp, precision=self.precision)
+        return options.offered(deployment, **self.drawing)
+
+
+Candidate = tuple[float, dict[str, Any], Offered]
+"""Bound of the rate of a chip [1/s], options, and the requests offered to the replicas."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeploymentSearch:
+    """Deployments for a question.
+
+    Attributes
+    ----------
+    question : DeploymentQuestion
+    candidates : list of (float, dict, Offered)
+        All deployments that fit: bound of the rate of a chip [1/s], options, offered requests.
+    ranked : list of Ranked
+        Deployments whose rate was searched, the best first. The first ``KEPT`` are the best of all.
+    """
+
+    question: DeploymentQuestion
+    candidates: list[Candidate]
+    ranked: list[Ranked]
+
+    def best(self) -> BestDeployment:
+        """Return what the best deployment serves at its highest rate."""
+        offered, rate = self.ranked[0].offered, self.ranked[0].rate_per_s
+        binds = what_binds(offered, self.question.slo, rate)
+        return BestDeployment(offered.run(rate), rate, binds, search=self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the deployments by their keys in ``cluster-sim serve --search --json``."""
+        return {
+            "options": _in_words(self.ranked[0].words),
+            "deployments": [each.row() for each in self.ranked[:KEPT]],
+            "candidates": len(self.candidates),
+        }
+
+    def frontier(self, watch: Watch = unwatched) -> list[dict[str, Any]]:
+        """Return the speed for a user and for a chip, from few requests to saturation.
+
+        Of each degree the deployment of the highest bound is run whose replicas do both, and the
+        one with replicas for prompts. A row has ``options``, ``apart``, ``rate_per_s``,
+        ``tokens_per_s_per_user``, the inverse of the median time per output token, and
+        ``tokens_per_s_per_chip`` of the requests that arrive [1/s]. ``watch`` wraps the sequence of
+        deployments to show progress.
+        """
+        first: dict[tuple[int, bool], Candidate] = {}
+        for candidate in self.candidates:
+            _, words, offered = candidate
+            first.setdefault((offered.deployment.profile.chips, "disaggregate" in words), candidate)
+        rows = []
+        for (_, apart), (_, words, offered) in watch(list(first.items()), "the frontier"):
+            for load in FRONTIER:
+                rate = load * offered.saturated_per_s
+                served = offered.run(rate).served
+                tokens_per_s = rate * float(served.requests.output.mean())
+                rows.append(
+                    {
+                        "options": _in_words(words),
+                        "apart": apart,
+                        "rate_per_s": rate,
+                        "tokens_per_s_per_user": 1 / float(np.nanmedian(served.tpot_s)),
+                        "tokens_per_s_per_chip": tokens_per_s / offered.deployment.chips,
+                    }
+                )
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class BestDeployment(Highest):
+    """The best deployment of a search, at its highest rate.
+
+    Attributes
+    ----------
+    search : DeploymentSearch
+    """
+
+    search: DeploymentSearch = field(kw_only=True)
+
+    def summary(self, chip: Economics) -> dict[str, Any]:
+        """Return the highest rate with what binds and its price, and the best deployments."""
+        return {**super().summary(chip), **self.search.summary()}
+
+
+def search_deployments(question: DeploymentQuestion, watch: Watch = unwatched) -> DeploymentSearch:
+    """Search for the deployments of most requests a chip within an SLO.
+
+    Parameters
+    ----------
+    question : DeploymentQuestion
+    watch : function
+        Wraps the sequence of candidates to show progress.
+
+    Raises
+    ------
+    SloMissed
+        If idle replicas miss the SLO in every deployment.
+    InputError
+        If no deployment fits the cluster.
+    """
+    candidates = sorted(_candidates(question), key=lambda each: -each[0])
+    ranked: list[Ranked] = []
+    missed: list[tuple[float, Mapping[str, Any]]] = []
+    for most_per_chip_s, words, offered in watch(candidates, "deployments"):
+        least = ranked[KEPT - 1].rate_per_chip_s if len(ranked) >= KEPT else 0.0
+        chips = offered.deployment.chips
+        if most_per_chip_s <= least or MOST * offered.saturated_per_s / chips <= least:
+            continue
+        try:
+            rate = highest_rate(offered, question.slo, above_per_s=least * chips)
+        except SloMissed as miss:
+            missed.append((miss.attained, words))
+            continue
+        if rate:
+            ranked.append(Ranked(words, offered, rate))
+            ranked.sort(key=lambda each: -each.rate_per_chip_s)
+    if not ranked:
+        attained, words = max(missed, key=lambda each: each[0])
+        name = f"{question.model.name} on {question.cluster.name}, at best with {_in_words(words)},"
+        raise SloMissed(name, question.slo, attained)
+    ranked[:KEPT] = [_with_more_slots(question, each) for each in ranked[:KEPT]]
+    return DeploymentSearch(
+        question, candidates, sorted(ranked, key=lambda each: -each.rate_per_chip_s)
+    )
+
+
+def _candidates(question: DeploymentQuestion) -> list[Candidate]:
+    """Return every deployment that fits, with a rate for each chip that it cannot exceed."""
+    candidates: list[Candidate] = []
+    first: InputError | None = None
+    for tp in _degrees(question):
+        try:
+            candidates += _of_degree(question, tp)
+        except InputError as mistake:
+            first = first or mistake
+    if not candidates and first is not None:
+        raise first
+    return candidates
+
+
+def _degrees(question: DeploymentQuestion) -> list[int | None]:
+    """Return the stated degree, or all powers of two up to the chips of a domain.
+
+    The largest comes first, so that a refusal names the degree at which the model fits best. Where
+    a domain is a single chip, a replica takes all of it.
+    """
+    most = min(question.cluster.chips, question.cluster.chips_per_domain)
+    if question.tp is not None or most == 1:
+        return [question.tp]
+    return [2**power for power in reversed(range(most.bit_length()))]
+
+
+def _of_degree(question: DeploymentQuestion, tp: int | None) -> Iterator[Candidate]:
+    """Yield the deployments of one degree: replicas that do both, and splits of groups."""
+    degree = {} if tp is None else {"tp": tp}
+    apart = question.options.disaggregate
+    for way in [{"disaggregate": apart}] if apart else _ways(question):
+        words = {**degree, **way}
+        offered = question.offered(words)
+        yield MOST * offered.saturated_per_s / offered.deployment.chips, words, offered
+    if not apart and not question.batching.keys() & {"prefill", "chunk", "scheduler"}:
+        yield from _splits(question, degree)
+
+
+def _ways(question: DeploymentQuestion) -> list[dict[str, Any]]:
+    """Return the ways to run prompts in replicas that decode as well.
+
+    Neuron compiles programs for whole prompts; elsewhere pieces of several sizes are tried too.
+    """
+    stated = question.batching
+    neuron = chip_family(question.cluster.chip, question.cluster.catalogue).is_neuron
+    if neuron or stated.keys() & {"chunk", "scheduler"} or stated.get("prefill") == "separate":
+        return [{}]
+    pieces = [{"prefill": "chunked", "chunk": tokens} for tokens in PIECES]
+    return pieces if stated.get("prefill") == "chunked" else [{"prefill": "separate"}, *pieces]
+
+
+def _splits(question: DeploymentQuestion, degree: Mapping[str, int]) -> Iterator[Candidate]:
+    """Yield the splits of groups, each with the rate of its scarcer kind of replicas.
+
+    A split in the proportion of a smaller one, such as 2:2, is left out.
+    """
+    prompts_per_s, decoded_per_s, chips = _rates_apart(question.offered(degree))
+    for size in range(2, min(MOST_IN_GROUP, question.cluster.chips // chips) + 1):
+        for prefill in range(1, size):
+            if math.gcd(prefill, size) > 1:
+                continue
+            decode = size - prefill
+            most = min(prefill * prompts_per_s, decode * decoded_per_s) / (size * chips)
+            words = {**degree, "disaggregate": f"{prefill}:{decode}"}
+            yield most, words, question.offered(words)
+
+
+def _rates_apart(offered: Offered) -> tuple[float, float, int]:
+    """Return the rates of a replica of prompts and of one that decodes [1/s], and its chips."""
+    replica, batching = offered.deployment.profile, offered.deployment.batching
+    requests = offered.requests(math.inf)
+    held = [requests.held(each) for each in range(len(requests))]
+    prompt_s = [
+        replica.prefill_s(batching.padded(int(prompt) - cached), cached)
+        for prompt, cached in zip(requests.prompt, held, strict=True)
+    ]
+    alone = replace(offered.deployment, batching=decoding(batching))
+    decoded_per_s = replace(offered, deployment=alone).saturated_per_s
+    return 1 / float(np.mean(prompt_s)), decoded_per_s, replica.chips
+
+
+def _with_more_slots(question: DeploymentQuestion, best: Ranked) -> Ranked:
+    """Return a deployment with as many slots as serve more, if their number was not stated."""
+    if "slots" in question.batching:
+        return best
+    slots = best.offered.deployment.batching.slots
+    while FREED * slots <= MOST_SLOTS:
+        slots *= FREED
+        words = {**best.words, "slots": slots}
+        try:
+            offered = question.offered(words)
+        except InputError:  # more than the tokens of an iteration leave room for
+            return best
+        rate = highest_rate(offered, question.slo, above_per_s=WORTH * best.rate_per_s)
+        if not rate:
+            return best
+        best = Ranked(words, offered, rate)
+    return best

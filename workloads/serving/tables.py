@@ -1,0 +1,399 @@
+"""Capacity tables and rankings of ways to run prompts: runs of a replica, kept by their inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+
+from topologies.arrays import FloatArray, IntArray
+from topologies.errors import InputError
+from topologies.files import kept_files
+from workloads.serving.batching import Batching
+from workloads.serving.capacity import Capacity, Slo, SloMissed
+from workloads.serving.deployment import Deployment
+from workloads.serving.disaggregated import Pools
+from workloads.serving.highest_rate import MOST, Offered, highest_rate, narrowed, what_binds
+from workloads.serving.prefix_cache import share_hits
+from workloads.serving.profile import Profile
+from workloads.serving.requests import Lengths, Requests
+from workloads.serving.served import Served, attained
+from workloads.serving.speculation import Speculation
+
+RATES = ("rate_slo_per_s", "rate_max_per_s")
+ARRAYS = (
+    "utilisation",
+    "quantiles",
+    "ttft_s",
+    "tpot_s",
+    "attainment",
+    "prompt_tokens",
+    "output_tokens",
+    "cost",
+)
+MOST_KEPT = 1000
+"""Largest number of tables in a folder, of about seven kilobytes each; the oldest are deleted."""
+
+
+def load_table(digest: str, slo: Slo, folder: Path | None = None) -> Capacity | None:
+    """Read the table of a digest, exactly as it was kept; None if there is none.
+
+    ``digest``: digest of everything that the table depends on. ``slo``: limits that the table was
+    computed for. ``folder``: folder of the table; by default the one of all kept files.
+    """
+
+    def table(values: Any) -> Capacity:
+        arrays = {name: np.array(values[name], float) for name in ARRAYS}
+        rates = {name: float(values[name]) for name in RATES}
+        return Capacity(slo=slo, **rates, **arrays)  # type: ignore[arg-type]
+
+    return kept_files.read_json(_name(digest), table, _within(folder))
+
+
+def keep_table(digest: str, table: Capacity, folder: Path | None = None) -> None:
+    """Keep a table under its digest, in the folder that :func:`load_table` reads."""
+    values = {name: getattr(table, name).tolist() for name in ARRAYS}
+    values |= {name: float(getattr(table, name)) for name in RATES}
+    content = json.dumps(values).encode()
+    kept_files.keep(_name(digest), content, _name("*"), most=MOST_KEPT, within=_within(folder))
+
+
+def _name(digest: str) -> str:
+    return f"capacity-{digest}.json"
+
+
+def _within(folder: Path | None) -> tuple[Path, ...]:
+    return () if folder is None else (folder,)
+
+
+LOADS = (0.05, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+"""Rates of the runs over the saturated rate."""
+LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
+"""Levels of the quantiles of latency that a table holds."""
+_Row = tuple[float, FloatArray, FloatArray]
+
+
+class RunFields(TypedDict, total=False):
+    """Fields of :class:`TableRuns` as keywords."""
+
+    batching: Batching
+    prompt_means: FloatArray | None
+    output_means: FloatArray | None
+    requests: int
+    seed: int
+    prefix_share: float
+    speculation: Speculation | None
+    pools: Pools | None
+
+
+@dataclass(frozen=True, eq=False)
+class TableRuns:
+    """Runs from which a capacity table is made.
+
+    ``batching``: batching of the replica.
+    ``prompt_means, output_means``: mean lengths at which the work of a request is measured,
+        ascending; by default the mean of the reference mix alone.
+    ``requests``: number of requests of each run.
+    ``seed``: seed of arrivals and lengths.
+    ``prefix_share``: share of every prompt that a prefix cache holds, see
+        :func:`workloads.serving.prefix_cache.share_hits`.
+    ``speculation``: proposals that one pass verifies.
+    ``pools``: prefill and decode replicas that serve together; by default one replica does both.
+    """
+
+    batching: Batching = field(default_factory=Batching)
+    prompt_means: FloatArray | None = None
+    output_means: FloatArray | None = None
+    requests: int = 3000
+    seed: int = 0
+    prefix_share: float = 0.0
+    speculation: Speculation | None = None
+    pools: Pools | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prefix_share < 1:
+            raise InputError(
+                f"a prefix cache that holds {self.prefix_share} of each prompt; use 0 to below 1."
+            )
+
+    def offered(self, profile: Profile, lengths: Lengths) -> Offered:
+        """Return requests of these lengths, offered to replicas as these runs have them."""
+        replicas = Deployment(profile, self.batching, self.speculation, self.pools)
+        return Offered(replicas, lengths, self.requests, self.seed, self._with_hits)
+
+    def _with_hits(self, requests: Requests) -> Requests:
+        """Return the requests with the share of each prompt that the cache holds."""
+        if not self.prefix_share:
+            return requests
+        return replace(requests, cached=share_hits(requests.prompt, self.prefix_share))
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """Inputs of a table besides the profile of the replica."""
+
+    lengths: Lengths
+    slo: Slo
+    runs: TableRuns
+
+
+def capacity_table(
+    profile: Profile,
+    lengths: Lengths,
+    slo: Slo,
+    runs: TableRuns | None = None,
+    *,
+    replicas: float = 1,
+    cache: Path | None = None,
+    **changes: Unpack[RunFields],
+) -> Capacity:
+    """Run one replica at many loads and mixes, and say what ``replicas`` of them can serve.
+
+    Each replica of a unit gets its share of Poisson arrivals; there is no imbalance between them,
+    and latencies are trusted up to about 85 to 90 % of saturation.
+
+    Parameters
+    ----------
+    profile : Profile
+        Times and sizes of one replica.
+    lengths : Lengths
+        Lengths of the reference mix.
+    slo : Slo
+        Limits of latency that requests must keep.
+    runs : TableRuns, optional
+        Runs from which the table is made.
+    replicas : float
+        Number of replicas of one unit; with pools, of groups of replicas, below 1 where a group
+        spans several units.
+    cache : Path, optional
+        Folder in which tables are kept, named by a digest of all their inputs; by default the
+        folder of all kept files.
+    **changes
+        Fields that replace those of ``runs``, such as ``requests=500``.
+
+    Raises
+    ------
+    SloMissed
+        If even an idle replica misses the SLO.
+    """
+    inputs = _Inputs(lengths, slo, replace(runs or TableRuns(), **changes))
+    capacity = _kept_or_run(profile, inputs, cache)
+    return replace(
+        capacity,
+        rate_slo_per_s=capacity.rate_slo_per_s * replicas,
+        rate_max_per_s=capacity.rate_max_per_s * replicas,
+    )
+
+
+def _means(lengths: IntArray, lengths_at: FloatArray | None) -> tuple[float, ...]:
+    """Mean lengths at which work is measured, ascending; by default the mean of the mix alone."""
+    means = np.unique([lengths.mean()] if lengths_at is None else lengths_at)
+    return tuple(means.tolist())
+
+
+def _kept_or_run(profile: Profile, inputs: _Inputs, cache: Path | None) -> Capacity:
+    """Load the table from the cache, or run the replica and keep the table."""
+    digest = table_digest(profile, inputs)
+    kept = load_table(digest, inputs.slo, cache)
+    if kept is not None:
+        return kept
+    table = _run(profile, inputs)
+    keep_table(digest, table, cache)
+    return table
+
+
+def saturated_rate(profile: Profile, lengths: Lengths, runs: TableRuns) -> float:
+    """Requests per second that a replica finishes when some always wait [1/s]."""
+    return runs.offered(profile, lengths).saturated_per_s
+
+
+def _run(profile: Profile, inputs: _Inputs) -> Capacity:
+    """Run the replica at saturation, at every load, and at every mix of lengths.
+
+    Between the last load that keeps the SLO and the first that misses it the search goes on.
+    """
+    slo, runs, lengths = inputs.slo, inputs.runs, inputs.lengths
+    offered = runs.offered(profile, lengths)
+    most = offered.saturated_per_s
+    rows: dict[float, _Row] = {}
+    for load in LOADS:
+        rows[load] = _row(offered.run(load * most).served, slo)
+        if rows[LOADS[0]][0] < slo.share:
+            raise SloMissed(profile.name, slo, rows[load][0])
+    best = LOADS[-1]
+    missed = next((load for load in LOADS if rows[load][0] < slo.share), None)
+    if missed is not None:
+        kept = LOADS[LOADS.index(missed) - 1]
+        ends = narrowed(offered, slo, kept * most, missed * most)
+        best, beyond = (rate / most for rate in ends)
+        more = {best, beyond} - rows.keys()
+        rows |= {load: _row(offered.run(load * most).served, slo) for load in more}
+    loads = sorted(rows)
+    attainment, ttft, tpot = (
+        np.array(column) for column in zip(*(rows[load] for load in loads), strict=True)
+    )
+    prompts = _means(lengths.prompt, runs.prompt_means)
+    outputs = _means(lengths.output, runs.output_means)
+    return Capacity(
+        rate_slo_per_s=best * most,
+        rate_max_per_s=most,
+        slo=slo,
+        utilisation=np.array(loads),
+        quantiles=np.array(LEVELS),
+        ttft_s=ttft,
+        tpot_s=tpot,
+        attainment=np.minimum.accumulate(attainment),
+        prompt_tokens=np.array(prompts),
+        output_tokens=np.array(outputs),
+        cost=_costs(profile, inputs, most, [(p, o) for p in prompts for o in outputs]).reshape(
+            len(prompts), len(outputs)
+        ),
+    )
+
+
+def _row(served: Served, slo: Slo) -> _Row:
+    """Share of the requests that keep the SLO, and quantiles of TTFT and TPOT [s]."""
+    later = served.tpot_s[np.isfinite(served.tpot_s)]
+    tpot = np.quantile(later, LEVELS) if len(later) else np.zeros(len(LEVELS))
+    return float(attained(served, slo).mean()), np.quantile(served.ttft_s, LEVELS), tpot
+
+
+def _costs(
+    profile: Profile, inputs: _Inputs, most: float, means: list[tuple[float, float]]
+) -> FloatArray:
+    """Work of a request of each mix relative to the reference mix; (mixes,)."""
+    rates = [
+        saturated_rate(profile, inputs.lengths.with_means(prompt, output), inputs.runs)
+        for prompt, output in means
+    ]
+    return np.asarray(most / np.array(rates))
+
+
+def table_digest(*inputs: object) -> str:
+    """Return a digest of all inputs of a table, with the code of serving and numpy's release."""
+    every_input = (*inputs, LOADS, LEVELS, np.__version__)
+    return kept_files.digest(
+        kept_files.exact_text(every_input),
+        *(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))),
+    )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The best of several ways to run prompts.
+
+    Attributes
+    ----------
+    best : tuple of (int, float)
+        Number of each of the two best ways, or of the only one that keeps the SLO, and the rate
+        within the SLO of one replica [1/s].
+    binds : tuple of str
+        Cause that binds the best way, for requests of each kind, see
+        :func:`workloads.serving.highest_rate.what_binds`.
+    """
+
+    best: tuple[tuple[int, float], ...]
+    binds: tuple[str, ...]
+
+
+def rank_ways(
+    profile: Profile,
+    kinds: Sequence[tuple[Lengths, float]],
+    slo: Slo,
+    ways: Sequence[Sequence[TableRuns]],
+    *,
+    cache: Path | None = None,
+) -> Ranking:
+    """Return the two ways in which each replica serves most requests under an SLO.
+
+    No way serves more than when it is saturated, and so most of them need no search.
+
+    Parameters
+    ----------
+    profile : Profile
+        One replica.
+    kinds : sequence of (Lengths, float)
+        Lengths of each kind of request, and its share of all requests.
+    slo : Slo
+    ways : sequence of sequence of TableRuns
+        The runs of each way for each kind.
+    cache : Path, optional
+        Folder in which rankings are kept; by default the folder of all kept files.
+
+    Raises
+    ------
+    SloMissed
+        If idle replicas miss the SLO in every way.
+    """
+    name = f"ways-{table_digest(profile, kinds, slo, ways)}.json"
+    within = () if cache is None else (cache,)
+    kept = kept_files.read_json(name, _read, within)
+    if kept is not None:
+        return kept
+    offers = [
+        [runs.offered(profile, lengths) for (lengths, _), runs in zip(kinds, way, strict=True)]
+        for way in ways
+    ]
+    ranking = _ranked(offers, [share for _, share in kinds], slo)
+    content = json.dumps({"best": ranking.best, "binds": ranking.binds}).encode()
+    kept_files.keep(name, content, "ways-*.json", most=MOST_KEPT, within=within)
+    return ranking
+
+
+def _ranked(offers: list[list[Offered]], shares: list[float], slo: Slo) -> Ranking:
+    """Search the ways from the fastest saturated one on, as long as one may be among the best."""
+    most = [
+        MOST * _together([each.saturated_per_s for each in way], shares) / _replicas(way)
+        for way in offers
+    ]
+    ranked: list[tuple[float, int, list[float]]] = []
+    missed: list[SloMissed] = []
+    for way in sorted(range(len(offers)), key=lambda way: -most[way]):
+        least = ranked[1][0] if len(ranked) > 1 else 0.0
+        if most[way] <= least:
+            break
+        try:
+            rates = _rates(offers[way], shares, slo, least * _replicas(offers[way]))
+        except SloMissed as miss:
+            missed.append(miss)
+            continue
+        if all(rates):
+            ranked.append((_together(rates, shares) / _replicas(offers[way]), way, rates))
+            ranked = sorted(ranked, key=lambda each: -each[0])[:2]
+    if not ranked:
+        raise max(missed, key=lambda miss: miss.attained)
+    _, first, rates = ranked[0]
+    binds = (what_binds(each, slo, rate) for each, rate in zip(offers[first], rates, strict=True))
+    return Ranking(tuple((way, rate) for rate, way, _ in ranked), tuple(binds))
+
+
+def _rates(way: list[Offered], shares: list[float], slo: Slo, least_per_s: float) -> list[float]:
+    """Return the highest rate for each kind; 0 where all together stay below the least one.
+
+    Replicas that serve all kinds at the least rate serve each alone at its share of it.
+    """
+    rates = []
+    for offered, share in zip(way, shares, strict=True):
+        rates.append(highest_rate(offered, slo, above_per_s=share * least_per_s))
+        if not rates[-1]:
+            break
+    return rates
+
+
+def _together(rates: list[float], shares: list[float]) -> float:
+    """Return the rate of all requests where replicas spend their time on one kind at a time."""
+    return sum(shares) / sum(share / rate for share, rate in zip(shares, rates, strict=True))
+
+
+def _replicas(way: list[Offered]) -> int:
+    """Number of replicas that serve together."""
+    return way[0].deployment.chips // way[0].deployment.profile.chips
+
+
+def _read(document: Any) -> Ranking:
+    best = tuple((int(way), float(rate)) for way, rate in document["best"])
+    return Ranking(best, tuple(map(str, document["binds"])))

@@ -1,0 +1,1 @@
+"""Several training jobs on one cluster, whose collectives share links."""

@@ -1,0 +1,201 @@
+"""Runs of jobs, alone and beside each other, and what each loses to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies.arrays import FloatArray, IntArray
+from topologies.clusters.cluster import Cluster
+from workloads.sharing.classes import folded
+from workloads.sharing.jobs import Job
+from workloads.sharing.link_use import LinkUse, Patterns, link_use
+from workloads.sharing.schedule import SideBySide, side_by_side
+from workloads.sharing.together import together
+from workloads.training.execution.chunk_level import PARTS
+from workloads.training.iteration import Iteration
+from workloads.training.program.program import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A job that is placed and ready to run.
+
+    ``step``: its step at the collective level, on its chips. ``program``: ``steps`` of its steps.
+    """
+
+    job: Job
+    chips: IntArray
+    step: Iteration
+    program: Program
+    steps: int
+
+    @property
+    def cluster(self) -> Cluster:
+        """Cluster with the numbers of the job's framework."""
+        return self.step.cluster
+
+
+class Ran(NamedTuple):
+    """Run of some jobs side by side.
+
+    ``ends_ps``: for each job the end of each of its steps [ps].
+    ``longer_s``: for each job by how much its calls take longer than alone, on the mean rank and
+        step, by the axis of their groups [s].
+    ``ops``: ops that were simulated.
+    """
+
+    ends_ps: list[IntArray]
+    longer_s: list[dict[str, float]]
+    ops: int
+
+
+class SharedLinks(NamedTuple):
+    """Links of one kind on which the same jobs meet, and that may be full.
+
+    ``kind``: kind of link or adapter. ``links``: how many there are. ``example``: the fullest.
+    ``crossed_by``: axes of the groups of each job that cross them. ``load``: load of the fullest if
+    all groups make their largest calls at once, relative to its capacity.
+    """
+
+    kind: str
+    links: int
+    example: str
+    crossed_by: dict[str, list[str]]
+    load: float
+
+
+class Meeting:
+    """Jobs of a cluster, and the links on which their groups meet.
+
+    Parameters
+    ----------
+    ready : sequence of Ready
+    patterns : Patterns
+        Cache of the links of collectives.
+    """
+
+    def __init__(self, ready: Sequence[Ready], patterns: Patterns):
+        self.ready, self.patterns = ready, patterns
+        self.program, self.use = self._used(range(len(ready)))
+        self.stage_job = np.repeat(
+            np.arange(len(ready)), [len(each.program.streams) for each in ready]
+        )
+        self.exchange_job = np.array(
+            [self.stage_job[self.program.stage[e.members[0, 0]]] for e in self.program.exchanges],
+            np.int64,
+        )
+
+    def _used(self, numbers: Sequence[int]) -> tuple[Program, LinkUse]:
+        """Program of some of the jobs, and their use of the links that they may fill."""
+        picked = [self.ready[number] for number in numbers]
+        program = together([each.program for each in picked])
+        clusters = [each.cluster for each in picked for _ in each.program.streams]
+        return program, link_use(program, clusters, self.patterns).where_full(program)
+
+    def _crossings(self) -> IntArray:
+        """Pairs of a link and a job that crosses it, of links that several jobs cross."""
+        job = self.exchange_job[self.use.exchange()]
+        pairs = np.unique(np.stack([self.use.link, job], axis=1), axis=0)
+        jobs_of_link = np.bincount(pairs[:, 0], minlength=len(self.use.links))
+        return np.asarray(pairs[jobs_of_link[pairs[:, 0]] > 1])
+
+    def parties(self) -> list[list[int]]:
+        """Return the jobs that meet on links, directly or through others, job by job."""
+        party = np.arange(len(self.ready))
+        pairs = self._crossings()
+        for link in np.unique(pairs[:, 0]).tolist():
+            met = np.unique(party[pairs[pairs[:, 0] == link, 1]])
+            if len(met) > 1:
+                party[np.isin(party, met)] = met[0]
+        return [np.flatnonzero(party == each).tolist() for each in np.unique(party)]
+
+    def run(self, numbers: Sequence[int], engine: str) -> Ran:
+        """Run some of the jobs side by side; all start at once."""
+        whole, use = self._used(numbers)
+        program, few = folded(whole, use)
+        beside = side_by_side(program, few, use.links)
+        times = beside.run(engine)
+        stages = np.cumsum([0, *(len(self.ready[number].program.streams) for number in numbers)])
+        ends, longer = [], []
+        extra_s = (times.end_ps - times.start_ps)[beside.op] - beside.alone_ps
+        weight = _ranks_of_flows(beside)
+        for number, low, high in zip(numbers, stages[:-1], stages[1:], strict=True):
+            steps = self.ready[number].steps
+            of_stages = [beside.ends_ps(times, stage, steps) for stage in range(low, high)]
+            ends.append(np.max(of_stages, axis=0))
+            ranks = int(program.count[(program.stage >= low) & (program.stage < high)].sum())
+            share = extra_s * weight / (ranks * steps * PS_PER_S)
+            longer.append(_by_axis(beside, share, range(low, high)))
+        return Ran(ends, longer, len(beside.schedule))
+
+    def shared_links(self) -> tuple[SharedLinks, ...]:
+        """Return the links on which several jobs meet, in rows of one kind and jobs."""
+        use, pairs = self.use, self._crossings()
+        if not len(pairs):
+            return ()
+        rows = use.of(np.flatnonzero(np.isin(use.link, pairs[:, 0])))
+        axes = [each.axis for each in self.program.exchanges]
+        exchange = rows.exchange()
+        most = _most(rows, exchange)
+        met: dict[int, dict[str, set[str]]] = {}
+        for link, number in np.unique(np.stack([rows.link, exchange], axis=1), axis=0).tolist():
+            name = self.ready[int(self.exchange_job[number])].job.name
+            met.setdefault(link, {}).setdefault(name, set()).add(axes[number])
+        alike: dict[tuple[int, frozenset[str]], list[int]] = {}
+        for link, by_job in met.items():
+            alike.setdefault((int(use.links.kind[link]), frozenset(by_job)), []).append(link)
+        return tuple(
+            SharedLinks(
+                kind=use.links.kinds[kind],
+                links=len(links),
+                example=use.links.names(np.array([max(links, key=lambda link: most[link])]))[0],
+                crossed_by={
+                    each.job.name: sorted(
+                        set().union(*(met[link][each.job.name] for link in links))
+                    )
+                    for each in self.ready
+                    if each.job.name in names
+                },
+                load=float(most[links].max()),
+            )
+            for (kind, names), links in alike.items()
+        )
+
+
+def _most(use: LinkUse, exchange: IntArray) -> FloatArray:
+    """Load of each link if every group makes its largest call at once, relative to capacity."""
+    keys = np.stack([use.link, use.group], axis=1)
+    order = np.lexsort((-use.parts, *keys.T[::-1]))
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (keys[order][1:] != keys[order][:-1]).any(axis=1)
+    picked = order[first]
+    return np.asarray(np.bincount(use.link[picked], use.parts[picked], len(use.links)) / PARTS)
+
+
+def _ranks_of_flows(beside: SideBySide) -> IntArray:
+    """Ranks that take part in the call of each flow, in all groups that it stands for."""
+    program = beside.program
+    ranks = np.zeros(len(beside.op), np.int64)
+    row = np.searchsorted(beside.layout.offset[:, 0], beside.op, side="right") - 1
+    for number, exchange in enumerate(program.exchanges):
+        of_row = np.zeros(len(program), np.int64)
+        for members in exchange.members:
+            of_row[members[0]] = program.count[np.unique(members)].sum()
+        mine = beside.exchange == number
+        ranks[mine] = of_row[row[mine]]
+    return ranks
+
+
+def _by_axis(beside: SideBySide, share: FloatArray, stages: range) -> dict[str, float]:
+    """Sum a column of flows by the axes of their groups, of those on some stages."""
+    program, sums = beside.program, dict[str, float]()
+    for number, exchange in enumerate(program.exchanges):
+        if program.stage[exchange.members[0, 0]] in stages:
+            mine = float(share[beside.exchange == number].sum())
+            sums[exchange.axis] = sums.get(exchange.axis, 0.0) + mine
+    return sums

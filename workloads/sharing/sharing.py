@@ -1,0 +1,264 @@
+"""Several jobs on one cluster: what each costs the others, and which placement loses least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cluster_sim.schedule.picoseconds import PS_PER_S
+from topologies import display
+from topologies.arrays import FloatArray, IntArray
+from topologies.clusters.cluster import Cluster
+from topologies.errors import InputError
+from workloads.sharing.jobs import Job
+from workloads.sharing.link_use import Patterns
+from workloads.sharing.placements import PLACEMENTS, chips_of_jobs
+from workloads.sharing.run import Meeting, Ran, Ready, SharedLinks
+from workloads.training.checks import chip_catalogue
+from workloads.training.iteration import Iteration, iteration
+from workloads.training.layers.shapes import RankShapes
+from workloads.training.plan.placement import place
+from workloads.training.program.program import program
+from workloads.training.program.shared_parts import SharedParts
+
+MOST_STEPS = 1000
+"""Most steps of a job."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobShare:
+    """A job beside others.
+
+    ``step``: its step at the collective level, whose interval and memory hold here too.
+    ``chips``: chips of its ranks.
+    ``alone_ps, beside_ps`` (steps,): times of the steps that end while all jobs that it meets still
+        run, alone and beside them [ps].
+    ``longer_s``: by how much calls take longer than alone, by the axis of their groups, mean over
+        ranks and steps [s]. Overlapped calls may take longer and cost the step nothing.
+    ``meets``: names of the jobs whose calls share links with its own, directly or through others.
+    """
+
+    job: Job
+    step: Iteration
+    chips: IntArray
+    alone_ps: IntArray
+    beside_ps: IntArray
+    longer_s: dict[str, float]
+    meets: tuple[str, ...]
+
+    @property
+    def alone_s(self) -> float:
+        """Mean time of a step alone [s]."""
+        return float(self.alone_ps.sum()) / len(self.alone_ps) / PS_PER_S
+
+    @property
+    def beside_s(self) -> float:
+        """Mean time of a step beside the other jobs [s]."""
+        return float(self.beside_ps.sum()) / len(self.beside_ps) / PS_PER_S
+
+    @property
+    def slowdown(self) -> float:
+        """Time of a step beside the others, relative to alone."""
+        return int(self.beside_ps.sum()) / int(self.alone_ps.sum())
+
+    @property
+    def slowdowns(self) -> FloatArray:
+        """Slowdown of each step."""
+        return np.asarray(self.beside_ps / self.alone_ps)
+
+    @property
+    def interval(self) -> dict[str, float]:
+        """Interval that should hold 80 % of measured times of such a step [s].
+
+        It is as wide as that of the job alone; that sharing itself may be misjudged is not in it.
+        """
+        return replace(self.step.interval, value=self.step.iteration_s).scaled(self.beside_s)
+
+
+@display.by_facts("Jobs on one cluster")
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """Several jobs on one cluster.
+
+    ``placement``: placement of all jobs; empty where each has its own.
+    ``links``: links on which jobs meet and that may be full.
+    ``ops``: ops that were simulated, of jobs alone and beside each other.
+    ``others``: the same jobs in other placements, if they were asked for; a placement that has no
+        room for them has the reason instead.
+    """
+
+    cluster: Cluster
+    jobs: tuple[JobShare, ...]
+    links: tuple[SharedLinks, ...]
+    placement: str
+    engine: str
+    ops: int
+    others: dict[str, Sharing | str] = field(default_factory=dict)
+
+    @property
+    def _facts(self) -> dict[str, object]:
+        slower = {each.job.name: f"{each.slowdown:.3f} × alone" for each in self.jobs}
+        return {"cluster": self.cluster.name, **slower}
+
+    def lost(self, best_s: Sequence[float] = ()) -> float:
+        """Return the share of the jobs' chip-hours that sharing and placement lose.
+
+        ``best_s`` (jobs,): time of each job's step in its best placement alone; by default in this
+        one.
+        """
+        least = best_s or [each.alone_s for each in self.jobs]
+        chips = [len(each.chips) for each in self.jobs]
+        kept = [
+            count * alone_s / each.beside_s
+            for count, alone_s, each in zip(chips, least, self.jobs, strict=True)
+        ]
+        return 1 - sum(kept) / sum(chips)
+
+    @property
+    def placements(self) -> dict[str, Sharing | str]:
+        """Every placement that was simulated, by name, this one first."""
+        return {self.placement or "as stated": self, **self.others}
+
+    @property
+    def best_alone_s(self) -> list[float]:
+        """Time of each job's step alone in its best placement [s]."""
+        tried = [each for each in self.placements.values() if isinstance(each, Sharing)]
+        times = zip(*([job.alone_s for job in each.jobs] for each in tried), strict=True)
+        return [min(of_job) for of_job in times]
+
+    @property
+    def best(self) -> str:
+        """Name of the placement that loses least; of equal ones the first."""
+        tried = {name: each for name, each in self.placements.items() if isinstance(each, Sharing)}
+        return min(tried, key=lambda name: round(tried[name].lost(self.best_alone_s), 9))
+
+
+def share_jobs(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    *,
+    steps: int = 4,
+    placement: str = "",
+    study: bool = False,
+    engine: str = "fast",
+) -> Sharing:
+    """Simulate jobs alone and beside each other; :func:`workloads.sharing.front.share` says more.
+
+    Raises InputError for jobs that do not fit.
+    """
+    if not 1 <= steps <= MOST_STEPS:
+        raise InputError(f"steps is {steps}; it must be from 1 to {MOST_STEPS:,}.")
+    shared, patterns = SharedParts(), Patterns()
+    known: dict[bytes, Sharing] = {}
+
+    def placed(name: str) -> Sharing:
+        places = chips_of_jobs(jobs, cluster, name)
+        key = b"".join(chips.tobytes() for chips in places)
+        if key not in known:
+            ready = _ready(cluster, jobs, places, steps, shared)
+            known[key] = _side_by_side(cluster, ready, patterns, name, engine)
+        return replace(known[key], placement=name)
+
+    answer = placed(placement)
+    if not study:
+        return answer
+    others: dict[str, Sharing | str] = {}
+    for name in PLACEMENTS:
+        if name != placement:
+            try:
+                others[name] = placed(name)
+            except InputError as mistake:
+                others[name] = str(mistake)
+    return replace(answer, others=others)
+
+
+def _ready(
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    places: Sequence[IntArray],
+    steps: int,
+    shared: SharedParts,
+) -> list[Ready]:
+    """Build each job on its chips, with as many steps as the slowest takes time for ``steps``."""
+    alone = []
+    for job, chips in zip(jobs, places, strict=True):
+        try:
+            alone.append(
+                iteration(
+                    *(job.model, cluster, job.plan),
+                    level="collective",
+                    chips=chips,
+                    partial=True,
+                    shared=shared,
+                )
+            )
+            _check_plan(job)
+        except InputError as mistake:
+            raise InputError(f"job {job.name}: {mistake}") from None
+    longest_s = steps * max(step.iteration_s for step in alone)
+    ready = []
+    for job, chips, step in zip(jobs, places, alone, strict=True):
+        count = math.ceil(longest_s / step.iteration_s - 1e-9)
+        if count > MOST_STEPS:
+            raise InputError(
+                f"job {job.name} makes {count:,} steps while the slowest job makes {steps}; at "
+                f"most {MOST_STEPS:,} are run. Use fewer --steps."
+            )
+        shapes = RankShapes(job.model, job.plan, step.cluster.chip, chip_catalogue(step.cluster))
+        built = program(shapes, place(job.plan, step.cluster, chips), count, shared)
+        ready.append(Ready(job, chips, step, built, count))
+    return ready
+
+
+def _check_plan(job: Job) -> None:
+    if job.plan.routed_nodes:
+        raise InputError(
+            "links are shared by a copy for each expert of a token, not by routed nodes "
+            f"{job.plan.routed_nodes}. Leave routed_nodes out."
+        )
+
+
+def _side_by_side(
+    cluster: Cluster, ready: Sequence[Ready], patterns: Patterns, placement: str, engine: str
+) -> Sharing:
+    """Run each job alone, then those that meet on links side by side."""
+    meeting = Meeting(ready, patterns)
+    shares: list[JobShare | None] = [None] * len(ready)
+    ops = 0
+    for party in meeting.parties():
+        alone = [meeting.run([number], engine) for number in party]
+        beside = meeting.run(party, engine) if len(party) > 1 else alone[0]
+        ops += sum(ran.ops for ran in alone) + (beside.ops if len(party) > 1 else 0)
+        until_ps = min(int(ends[-1]) for ends in beside.ends_ps)
+        for place_of, number in enumerate(party):
+            names = tuple(ready[other].job.name for other in party if other != number)
+            shares[number] = _share(
+                ready[number], alone[place_of], beside, place_of, until_ps, names
+            )
+    return Sharing(
+        cluster,
+        tuple(share for share in shares if share is not None),
+        meeting.shared_links(),
+        placement,
+        engine,
+        ops,
+    )
+
+
+def _share(
+    ready: Ready, alone: Ran, beside: Ran, place_of: int, until_ps: int, meets: tuple[str, ...]
+) -> JobShare:
+    """Result of one job: of its steps that end while all others of its party still run."""
+    ends_ps, alone_ps = beside.ends_ps[place_of], alone.ends_ps[0]
+    counted = max(1, int(np.searchsorted(ends_ps, until_ps, side="right")))
+    usual, now = alone.longer_s[0], beside.longer_s[place_of]
+    return JobShare(
+        *(ready.job, ready.step, ready.chips),
+        np.diff(alone_ps[:counted], prepend=0),
+        np.diff(ends_ps[:counted], prepend=0),
+        {axis: now[axis] - usual[axis] for axis in now},
+        meets,
+    )

@@ -1,0 +1,291 @@
+"""Groups of ranks: their places, and the time and memory traffic of their communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
+from cluster_sim.collectives.duration.duration import duration_ps
+from cluster_sim.collectives.duration.expert_library import visited
+from cluster_sim.collectives.duration.geometry import Geometry, geometries
+from topologies.arrays import IntArray, present
+from topologies.clusters.cluster import Cluster
+from topologies.routing.scale_out import period
+from workloads.training.layers.steps import LayerOp
+from workloads.training.plan.placement import Placement, place
+from workloads.training.plan.plan import ParallelPlan
+
+LOCAL_ACCESSES = 2
+"""Memory accesses for each byte that ranks of one chip send each other: a write and a read."""
+
+
+def exchange_ps(cluster: Cluster, chips: IntArray, op: str, size_bytes: int) -> int:
+    """Time of one communication of the ranks on these chips [ps], see :func:`group_ps`."""
+    return group_ps(group_of(cluster, chips), op, size_bytes)
+
+
+def group_ps(group: Group, op: str, size_bytes: int) -> int:
+    """Time of one communication of a group [ps], simulated by itself on an idle fabric."""
+    # A send from one chip to another takes as long as a permutation of the same size.
+    if len(group.chips) == 1 and not _copies_within_chip(group):
+        return _local_ps(group.cluster, size_bytes)
+    kind = "permute" if op == "send" else op
+    return max(1, duration_ps(CollectiveCall(kind, group, size_bytes)))
+
+
+def group_bytes(group: Group, op: str, size_bytes: int) -> int:
+    """Bytes that one rank's part of a communication reads and writes in memory [B]."""
+    if len(group.chips) == 1:
+        return LOCAL_ACCESSES * size_bytes
+    return hbm_bytes(CollectiveCall(op, group, size_bytes)) // group.ranks
+
+
+def group_of(cluster: Cluster, chips: IntArray) -> Group:
+    """Return the group of ranks on these chips; a chip is listed once for each of its ranks."""
+    if len(chips) == 1 or (np.diff(chips) > 0).all():
+        return Group(cluster, chips, 1)
+    _, first, per_chip = np.unique(chips, return_index=True, return_counts=True)
+    return Group(cluster, chips[np.sort(first)], int(per_chip.max()))
+
+
+def _copies_within_chip(group: Group) -> bool:
+    """Return whether the catalogue says how fast ranks of one chip receive from each other."""
+    catalogue = group.cluster.catalogue
+    stated = catalogue is not None and catalogue.has(group.cluster.chip, "collective_copy")
+    return stated and group.ranks > 1
+
+
+@cache
+def _local_ps(cluster: Cluster, size_bytes: int) -> int:
+    """Time of a communication between ranks of one chip: a write to its memory and a read [ps]."""
+    if cluster.catalogue is None:
+        return 1
+    rate = cluster.catalogue.value(cluster.chip, "hbm_bandwidth")
+    return max(1, round(LOCAL_ACCESSES * size_bytes / rate * 10**12))
+
+
+# All-to-alls between experts that send a token once to each server, which distributes it there.
+#
+# A token whose experts lie on few servers crosses the network once for each of them and reaches the
+# ranks of its experts there by the server's own links, while further tokens arrive (DeepSeek-V3,
+# arXiv 2412.19437, section 3.2.2). Results come back the same way, summed on each server.
+
+
+def routed_ps(
+    group: Group,
+    nodes: int,
+    per_token: int,
+    size_bytes: int,
+    *,
+    at: int = 0,
+    timed: Callable[[CollectiveCall], int] = duration_ps,
+) -> int:
+    """Time of an all-to-all that sends each token once to each server [ps]."""
+    # It is the longer one of two all-to-alls that run at once: of tokens over the network, between
+    # ranks at the same place on their servers, and of copies over the links within a server.
+    # ``size_bytes``: size of the copies of a rank's tokens, one for each of their experts [B].
+    # ``at``: place in the group of the chip whose peers and neighbours are timed; by default all
+    # are alike. ``timed``: returns the time of a call [ps].
+    cluster, chips = group.cluster, np.asarray(group.chips)
+    server, place = np.divmod(chips, cluster.chips_per_domain)
+    peers, near = chips[place == place[at]], chips[server == server[at]]
+    crossing = round(visited(nodes, per_token) * size_bytes / per_token)
+    calls = ((peers, crossing), (near, size_bytes))
+    return max(
+        timed(CollectiveCall("all-to-all", Group(cluster, ranks, group.ranks_per_chip), size))
+        for ranks, size in calls
+        if len(ranks) > 1
+    )
+
+
+def routing_mistake(plan: ParallelPlan, cluster: Cluster, chips: IntArray | None = None) -> str:
+    """Return the reason why experts cannot be reached by one copy a server; empty if they can."""
+    if not plan.routed_nodes:
+        return ""
+    placed = place(plan, cluster, chips)
+    limit = f"routed nodes {plan.routed_nodes} limits the servers of a token's experts"
+    for ranks in placed.groups("ep"):
+        server, spot = np.divmod(placed.chip[ranks], cluster.chips_per_domain)
+        servers, spots = len(np.unique(server)), len(np.unique(spot))
+        if servers == 1:
+            return f"{limit}, but ep {plan.ep} lies within one. Use --routed-nodes 0."
+        if plan.routed_nodes > servers:
+            return f"{limit}, but ep {plan.ep} lies on {servers}. Use at most {servers}."
+        if spots * servers * plan.ranks_per_chip != len(ranks):
+            return (
+                f"{limit}, which must have the same chips of each, but ep {plan.ep} does not fill "
+                f"{servers} servers alike. Use another --ep or --routed-nodes 0."
+            )
+    return ""
+
+
+# Time and memory traffic of the calls of groups, computed once for each geometry.
+
+
+class _Place(NamedTuple):
+    """A group of ranks, and the geometry that it shares with others."""
+
+    group: Group
+    geometry: int  # number of the geometry
+
+
+class GroupCosts:
+    """Cache of the costs of calls of groups of ranks on one cluster.
+
+    Groups of one geometry have the same costs. Several programs, such as those
+    of a search, may share one cache; results do not depend on that.
+    """
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self._period = period(cluster)
+        self._places: dict[bytes, _Place] = {}
+        self._geometries: dict[Geometry, int] = {}
+        self._time_ps: dict[tuple[object, ...], int] = {}
+        self._drawn_bytes: dict[tuple[object, ...], int] = {}
+
+    def times_ps(
+        self, chips: IntArray, steps: Sequence[LayerOp], plan: ParallelPlan, per_token: int
+    ) -> list[int]:
+        """Return the time of each step on the group whose ranks are on these chips [ps]."""
+        # Where a chip has several ranks, its other ranks' groups do the same at the same time, with
+        # the same adapter and links. So each call takes as long as one that moves the bytes of all.
+        # ``chips`` (ranks,). ``per_token``: experts of a token.
+        place = self._place(chips)
+        groups_of_chip = max(1, plan.ranks_per_chip // place.group.ranks_per_chip)
+        times = []
+        for step in steps:
+            nodes = plan.routed_nodes if step.axis == "ep" else 0
+            size_bytes = groups_of_chip * step.size_bytes
+            call = (step.collective, size_bytes, nodes, per_token * (nodes > 0))
+            key = (place.geometry, *call)
+            if key not in self._time_ps:
+                self._time_ps[key] = _time_ps(place.group, *call)
+            times.append(self._time_ps[key])
+        return times
+
+    def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
+        """Return the bytes that one member of each collective reads and writes [B]."""
+        # The members are the ranks on ``chips``. Sends count as 0, see
+        # :func:`~workloads.training.program.shared_memory.contending`.
+        place = self._place(chips)
+        drawn = []
+        for step in steps:
+            key = (place.geometry, step.collective, step.size_bytes)
+            if key not in self._drawn_bytes:
+                sends = step.collective == "send"
+                self._drawn_bytes[key] = (
+                    0 if sends else group_bytes(place.group, step.collective, step.size_bytes)
+                )
+            drawn.append(self._drawn_bytes[key])
+        return drawn
+
+    def place_key(self, chips: IntArray) -> bytes:
+        """Return a key that is equal for groups that lie whole periods of the fabric apart."""
+        return bytes((chips - chips[0] // self._period * self._period).tobytes())
+
+    def _place(self, chips: IntArray) -> _Place:
+        key = self.place_key(chips)
+        if key not in self._places:
+            group = group_of(self.cluster, chips)
+            number = self._geometries.setdefault(Geometry(group), len(self._geometries))
+            self._places[key] = _Place(group, number)
+        return self._places[key]
+
+
+def _time_ps(group: Group, op: str, size_bytes: int, nodes: int, per_token: int) -> int:
+    """Time of a call [ps]; with ``nodes``, that of an all-to-all that routes tokens by server."""
+    if nodes:
+        return routed_ps(group, nodes, per_token, size_bytes)
+    return group_ps(group, op, size_bytes)
+
+
+# Groups of the ranks of a placement, and which of them take equally long.
+
+
+class Groups(NamedTuple):
+    """Groups of ranks that make the same calls."""
+
+    ranks: IntArray  # (groups, members)
+    # (groups,): kind of each group; groups of one kind have the same geometry and take equally long
+    kind: IntArray
+    chips: IntArray  # (kinds, members): chips of the first group of each kind
+
+
+class PlacedGroups:
+    """Groups of a placement along each axis, computed once.
+
+    They depend on degrees and places of ranks alone, so plans of any model and batch share them.
+    """
+
+    def __init__(self, placement: Placement):
+        self.placement = placement
+        self._within: dict[str, list[Groups]] = {}
+
+    @staticmethod
+    def key(placement: Placement) -> tuple[Hashable, ...]:
+        """Return the values that the groups follow from."""
+        plan = placement.plan
+        degrees = (plan.tp, plan.cp, plan.pp, plan.dp, plan.ep, plan.expert_tp)
+        return degrees, plan.order, plan.norm_axes, placement.chip  # type: ignore[return-value]
+
+    def within(self, axis: str) -> list[Groups]:
+        """Return the groups along an axis that lie within one stage, for each stage."""
+        if axis not in self._within:
+            ranks = self.placement.groups(axis)
+            stage, geometry = self.placement.stage[ranks[:, 0]], self._geometry(ranks)
+            self._within[axis] = [
+                self._of_kinds(ranks[stage == s], geometry[stage == s])
+                for s in range(self.placement.plan.pp)
+            ]
+        return self._within[axis]
+
+    @cached_property
+    def ahead(self) -> list[Groups]:
+        """Pairs of ranks of each stage and of the next; the last stage pairs with the first."""
+        pipes = self.placement.groups("pp")
+        pairs = np.stack([pipes, np.roll(pipes, -1, axis=1)], axis=2)
+        return self._of_stages(pairs)
+
+    @cached_property
+    def back(self) -> list[Groups]:
+        """Pairs of ``ahead`` the other way round."""
+        return self._of_stages(np.stack([pairs.ranks[:, ::-1] for pairs in self.ahead], axis=1))
+
+    @cached_property
+    def ends(self) -> Groups:
+        """Pairs of the first and the last stage's ranks."""
+        return self._groups(self.placement.groups("pp")[:, [0, -1]])
+
+    @cached_property
+    def norm(self) -> Groups:
+        """Groups that add up the norm of the gradients."""
+        return self._groups(self.placement.groups("norm"))
+
+    def _of_stages(self, pairs: IntArray) -> list[Groups]:
+        """Return the groups of each stage from pairs of ranks, int64 (pipelines, stages, 2)."""
+        # Geometries are found for all stages at once, apart from the last, whose pairs lead back
+        # over the whole pipeline: groups with equal distances are told apart faster.
+        count = len(pairs)
+        by_stage = np.ascontiguousarray(pairs.transpose(1, 0, 2))
+        onward = self._geometry(by_stage[:-1].reshape(-1, 2))
+        last = self._geometry(by_stage[-1])
+        geometry = [*onward.reshape(-1, count), last]
+        return [self._of_kinds(*stage) for stage in zip(by_stage, geometry, strict=True)]
+
+    def _groups(self, ranks: IntArray) -> Groups:
+        return self._of_kinds(ranks, self._geometry(ranks))
+
+    def _geometry(self, ranks: IntArray) -> IntArray:
+        """Number of each group's geometry, int64 (groups,)."""
+        return geometries(self.placement.cluster, self.placement.chip[ranks])[1]
+
+    def _of_kinds(self, ranks: IntArray, geometry: IntArray) -> Groups:
+        kinds, kind = present(geometry)
+        first = np.empty(len(kinds), np.int64)
+        first[kind[::-1]] = np.arange(len(kind))[::-1]
+        return Groups(ranks, kind, self.placement.chip[ranks[first]])
