@@ -11,7 +11,7 @@ from typing import Any
 from experiments.hourly.metrics import exposition
 from experiments.hourly.record import FURTHEST, HOUR, Record, moment
 from experiments.hourly.sources import GrowingFile, Prometheus
-from experiments.hourly.state import STATE, State, add_line, keep_record, keep_state, opened
+from experiments.hourly.state import State, add_line, keep_record, keep_state, opened
 from experiments.hourly.statement import HELD, Ask, line_of
 from experiments.reports.run_record import plain
 from topologies.errors import InputError
@@ -73,10 +73,10 @@ class Follower:
         """
         batch = self.source.fetch(record, state.cursor, self.days)
         taken = record.take(batch.rows, self.source.name)
+        hours, held = _due(state.hour, record.end if batch.now is None else batch.now), ""
         for name in ("duplicate", "late", "refused"):
             state.counts[f"{name}_rows"] += getattr(taken, name)
         state.period, state.newest, state.cursor = record.period, record.end, batch.cursor
-        hours, held = _due(state.hour, record.end if batch.now is None else batch.now), ""
         if hours:
             record.forget(hours[0] - round((self.days + 2) * MINUTES_PER_DAY))
             keep_record(self.folder, record)
@@ -110,14 +110,14 @@ class Follower:
 
         A source that cannot be read at all at the beginning is refused.
         """
-        last_told, begun = "", (self.folder / STATE).exists()
+        last_told = ""
         with opened(self.folder, self.source.name) as (state, record):
             while True:
                 try:
                     self.step(state, record)
-                    last_told, begun = "", True
+                    last_told = ""
                 except InputError as mistake:
-                    if not begun:
+                    if state.hour is None:
                         raise
                     if str(mistake) != last_told:
                         tell(last_told := str(mistake))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from experiments.hourly.record import minute_of
@@ -39,34 +39,33 @@ def exposition(state: State) -> str:
     >>> print(exposition(State("demand.csv", fault="gone")).splitlines()[2])
     cluster_sim_lend_hours_answered_total 0
     """
-    lines: list[str] = []
-    for key, (name, text) in COUNTERS.items():
-        lines += metric(PREFIX + name, "counter", text, [("", state.counts[key])])
-    up = [("", int(not state.fault))]
-    lines += metric(PREFIX + "source_up", "gauge", "Whether the last look worked", up)
-    for name, text, minute in (
-        ("hour_timestamp_seconds", "Hour of the last line", state.hour),
-        ("newest_timestamp_seconds", "End of the newest row", state.newest),
-    ):
-        if minute is not None:
-            lines += metric(PREFIX + name, "gauge", text, [("", minute * 60)])
-    if state.last:
-        lines += _of_last(state.last)
+    line, newest = state.last, state.newest
+    rows: list[tuple[str, str, str, Any]] = [
+        *((name, "counter", text, state.counts[key]) for key, (name, text) in COUNTERS.items()),
+        ("source_up", "gauge", "Whether the last look worked", int(not state.fault)),
+        ("hour_timestamp_seconds", "gauge", "Hour of the last line", _seconds(state.hour)),
+        ("newest_timestamp_seconds", "gauge", "End of the newest row", _seconds(newest)),
+        *((name, "gauge", text, line.get(key)) for key, (name, text) in GAUGES.items()),
+    ]
+    if line:
+        stated_s = _seconds(minute_of(line["hour"]))
+        rows.append(("stated_timestamp_seconds", "gauge", "Hour of the statement", stated_s))
+    stated = [row for row in rows if row[-1] is not None]
+    lines = [
+        text
+        for name, kind, help_text, value in stated
+        for text in metric(PREFIX + name, kind, help_text, [("", value)])
+    ]
+    ahead = [
+        (f'{{from="{window["from"]}",to="{window["to"]}"}}', window["units"])
+        for window in line.get("windows", ())
+    ]
+    lines += metric(PREFIX + "window_units", "gauge", "Units of each window tonight", ahead)
     return "\n".join(lines) + "\n"
 
 
-def _of_last(line: Mapping[str, Any]) -> list[str]:
-    """Return the metrics of the last line that was answered."""
-    lines: list[str] = []
-    for key, (name, text) in GAUGES.items():
-        lines += metric(PREFIX + name, "gauge", text, [("", line[key])])
-    stated = [("", minute_of(line["hour"]) * 60)]
-    lines += metric(PREFIX + "stated_timestamp_seconds", "gauge", "Hour of the statement", stated)
-    ahead = [
-        (f'{{from="{window["from"]}",to="{window["to"]}"}}', window["units"])
-        for window in line["windows"]
-    ]
-    return lines + metric(PREFIX + "window_units", "gauge", "Units of each window tonight", ahead)
+def _seconds(minute: int | None) -> int | None:
+    return None if minute is None else minute * 60
 
 
 def metric(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> list[str]:

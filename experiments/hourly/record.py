@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from topologies.arrays import FloatArray
 from topologies.errors import InputError, shown
-from workloads.demand.read import demand_of_rows, long_rows, meanings
+from workloads.demand.read import demand_of_rows, long_rows, mean_tokens, meanings
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
 
 HOUR = 60
@@ -40,13 +39,6 @@ class Row(NamedTuple):
     requests: float
     prompt_tokens: float = float("nan")
     output_tokens: float = float("nan")
-
-    def equals(self, other: Row) -> bool:
-        """Return whether two rows say the same; NaN equals NaN."""
-        return all(
-            math.isclose(mine, theirs) or (math.isnan(mine) and math.isnan(theirs))
-            for mine, theirs in zip(self[2:], other[2:], strict=True)
-        )
 
 
 @dataclass
@@ -91,7 +83,7 @@ class Record:
     def take(self, rows: Iterable[Row], named: str) -> Taken:
         """Add rows in the order of their arrival; rows that cannot be believed stay out.
 
-        A row that says the same as an earlier one is counted and left out. Refused are a period
+        A row with the requests of an earlier one is counted and left out. Refused are a period
         with another value than before, a row older than a day, one that is a month ahead, and one
         off the grid of periods. ``named``: name of the source, for reasons.
         """
@@ -104,7 +96,7 @@ class Record:
             key, newest = (row.service, row.minute), newest_of.get(row.service)
             before = self.rows.get(key)
             when = f"{named}: the row of {moment(row.minute)}"
-            if before is not None and before.equals(row):
+            if before is not None and math.isclose(before.requests, row.requests):
                 taken.duplicate += 1
             elif before is not None:
                 taken.refuse(
@@ -203,7 +195,11 @@ def rows_from_csv(text: str, named: str, period: int) -> list[Row]:
     else:
         step = period or _period(set(minutes), named) or HOUR
         requests = frame["requests_per_s"].to_numpy(float) * step * 60.0
-    tokens = [_stated_means(frame, which, requests) for which in ("prompt", "output")]
+    places = np.arange(len(frame))
+    tokens = [
+        mean_tokens(frame, places, requests, which=which, default=math.nan, sums=True).tolist()
+        for which in ("prompt", "output")
+    ]
     cells = zip(frame["service"], minutes, requests.tolist(), *tokens, strict=True)
     return [Row(str(service), *rest) for service, *rest in cells]
 
@@ -233,16 +229,3 @@ def _period(minutes: set[int], named: str) -> int:
             "resample them to 1, 5, 15 or 60 minutes."
         )
     return period
-
-
-def _stated_means(frame: pd.DataFrame, which: str, requests: FloatArray) -> list[float]:
-    """Mean tokens that the rows state, as means or sums; NaN where they state none."""
-    mean, total, plain = (f"{which}_tokens{suffix}" for suffix in ("_mean", "_sum", ""))
-    if mean in frame:
-        return list(frame[mean].to_numpy(float))
-    column = total if total in frame else plain
-    if column not in frame:
-        return [float("nan")] * len(frame)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means = frame[column].to_numpy(float) / requests
-    return list(np.where(np.isfinite(means), means, np.nan))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from experiments.hourly.record import FURTHEST, LATEST, Record, Row, moment, rows_from_csv
+from experiments.hourly.record import FURTHEST, HOUR, LATEST, Record, Row, moment, rows_from_csv
 from topologies.errors import InputError, shown, system_reason
 from topologies.files.missing import no_such_file
 from topologies.files.reading import decoded, open_regular
@@ -142,7 +142,7 @@ class Prometheus:
                 f"the clock of {shown(self.url)} went back from {moment(before)} to {moment(now)}; "
                 "nothing is taken until it has caught up."
             )
-        first = now - round(days * MINUTES_PER_DAY)
+        first = now - round(days * MINUTES_PER_DAY) - 2 * HOUR  # whole days before the last hour
         if record.newest is not None:
             first = max(record.newest, now - FURTHEST) - LATEST
         counts = self._series(self.query, first, now)

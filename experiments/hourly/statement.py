@@ -15,7 +15,7 @@ from workloads.demand.trace import MINUTES_PER_DAY, Demand
 from workloads.fleet.lending.answer import Loan
 from workloads.fleet.lending.on_cluster import lent_interval
 from workloads.fleet.scenario import Scenario
-from workloads.fleet.state.needs import units_needed
+from workloads.fleet.state.services import units_needed
 
 Ask = Callable[[Demand], tuple[Loan, Scenario]]
 """Function that answers the night question for a history that ends now."""

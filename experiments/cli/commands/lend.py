@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,16 @@ if TYPE_CHECKING:
     from workloads.fleet.lending.answer import Loan, Night
     from workloads.fleet.scenario import Scenario
 
-HISTORY_ONLY = ("demand", "start_day", "weight", "average", "service", "noise", "batch_share")
+HISTORY_ONLY = (
+    "demand",
+    "start_day",
+    "weight",
+    "average",
+    "service",
+    "noise",
+    "batch_share",
+    "batch_demand",
+)
 """Options about a history that is read at once, which a source that grows has not."""
 
 
@@ -150,14 +161,14 @@ def _follow(
     _check_followed(options, call)
     cluster = machine(options.fleet.cluster, catalogue=catalogue_inputs.read(options.fleet.cluster))
     check_question(options)
-    models = models_of(options.fleet.model)
+    models, days = models_of(options.fleet.model), options.demand.days
+    every_day = replace(options, demand=replace(options.demand, days=math.inf))
 
     def ask(history: Demand) -> tuple[Loan, Scenario]:
         """Answer the question for a history that ends now."""
-        scenario = scenario_on(cluster, history, models, options, call.seed)
+        scenario = scenario_on(cluster, history, models, every_day, call.seed)
         return lend_on(scenario, question), scenario
 
-    days = options.demand.days
     follower = Follower(
         source_of(
             str(growing.follow),
@@ -166,7 +177,7 @@ def _follow(
         ),
         Path(growing.state or ""),
         ask,
-        _show_json if call.json else _show_line,
+        partial(_show, as_json=call.json),
         USUAL_DAYS if days is None or days > MOST_DAYS else days,
         growing.metrics,
     )
@@ -192,29 +203,28 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _show_json(line: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
+def _show(line: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the line of an hour, for programs or for people."""
+    text = json.dumps(line, allow_nan=False) if as_json else printable(_in_words(line))
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def _show_line(line: Mapping[str, Any]) -> None:
-    """Print the line of an hour for people."""
+def _in_words(line: Mapping[str, Any]) -> str:
+    """Return the line of an hour for people."""
     if line["status"] != "answered":
-        text = f"{line['hour']}  held: {line['why']}"
-    else:
-        text = (
-            f"{line['hour']}  lend {line['lend_units']:,} units "
-            f"(+{line['lend_more_units']:,} −{line['take_back_units']:,}), "
-            f"{line['lent_unit_hours']:,.0f} unit-hours ahead"
-        )
-        text += "".join(
-            f"; order {each['units']:,} back at {each['at'][-5:]}" for each in line["order_back"]
-        )
-        for each in line["promises"]:
-            kept = "broken" if each["broken"] else "kept"
-            text += f"; {kept}: {each['stated_at']}, {each['within_share']:.2%} of minutes"
-    sys.stdout.write(f"{printable(text)}\n")
-    sys.stdout.flush()
+        return f"{line['hour']}  held: {line['why']}"
+    back = [f"order {each['units']:,} back at {each['at'][-5:]}" for each in line["order_back"]]
+    kept = [
+        f"{'broken' if each['broken'] else 'kept'}: {each['stated_at']}, "
+        f"{each['within_share']:.2%} of minutes"
+        for each in line["promises"]
+    ]
+    lent = (
+        f"{line['hour']}  lend {line['lend_units']:,} units (+{line['lend_more_units']:,} "
+        f"−{line['take_back_units']:,}), {line['lent_unit_hours']:,.0f} unit-hours ahead"
+    )
+    return "; ".join([lent, *back, *kept])
 
 
 def _tell(problem: str) -> None:

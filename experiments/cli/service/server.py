@@ -7,7 +7,7 @@ import hmac
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def _json(body: bytes) -> Any:
 
 
 class Handler(RequestHandler):
-    """A path of the service; every one but that of health asks for the token, if there is one."""
+    """Every path of the service; all but that of health ask for the token, if there is one."""
 
     def initialize(self, service: Service) -> None:
         """Take the service from the application."""
@@ -124,22 +124,10 @@ class Handler(RequestHandler):
             self.set_header("WWW-Authenticate", "Bearer")
             raise HTTPError(401, reason="the token is missing or wrong")
 
-    def write_error(self, status_code: int, **_: Any) -> None:
-        """Answer with one sentence in JSON."""
-        self.finish({"error": self._reason})
-
-    def reply(self, document: Mapping[str, Any], status: int = 200) -> None:
-        """Answer with JSON."""
-        self.set_status(status)
-        self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(document, allow_nan=False) + "\n")
-
-
-class Question(Handler):
-    """``POST /lend`` and the others."""
-
     async def post(self, name: str) -> None:
         """Answer a question."""
+        if name not in QUESTIONS:
+            raise NO_SUCH_PATH
         kind = self.request.headers.get("Content-Type", "")
         if (
             kind.partition(";")[0].strip() != "application/json"
@@ -148,47 +136,42 @@ class Question(Handler):
         status, document = await self.service.ask(name, self.request.body)
         if status == 503:
             self.set_header("Retry-After", AGAIN_S)
-        self.reply(document, status)
-
-
-class Page(Handler):
-    """Pages that only read."""
+        self._reply(document, status)
 
     def get(self, name: str) -> None:
-        """Answer with a page."""
-        if name == "openapi.json":
-            self.reply(self.service.document)
-        elif name == "hour":
-            self.reply(self.service.hour())
-        elif name == "healthz":
-            self.reply({"status": "ok"})
+        """Answer with a page that only reads."""
+        documents: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+            "openapi.json": lambda: self.service.document,
+            "hour": self.service.hour,
+            "healthz": lambda: {"status": "ok"},
+        }
+        if name in documents:
+            self._reply(documents[name]())
         elif name == "metrics":
             self.set_header("Content-Type", "text/plain; version=0.0.4")
             self.finish(self.service.metrics())
-        else:
+        elif not name:
             self.finish(page(self.service.document))
+        else:
+            raise HTTPError(405, reason="send POST") if name in QUESTIONS else NO_SUCH_PATH
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        """Answer with one sentence in JSON."""
+        self.finish({"error": self._reason})
+
+    def _reply(self, document: Mapping[str, Any], status: int = 200) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(document, allow_nan=False) + "\n")
+
+
+NO_SUCH_PATH = HTTPError(404, reason="no such path; / lists them")
 
 
 def application(service: Service) -> Application:
     """Return the application of a service."""
-    with_service = {"service": service}
-    return Application(
-        [
-            (rf"/({'|'.join(QUESTIONS)})", Question, with_service),
-            (r"/(openapi\.json|hour|healthz|metrics|)", Page, with_service),
-        ],
-        default_handler_class=Missing,
-        default_handler_args=with_service,
-        log_function=lambda handler: None,
-    )
-
-
-class Missing(Handler):
-    """Any other path."""
-
-    def prepare(self) -> None:
-        """Refuse it."""
-        raise HTTPError(404, reason="no such path; / lists them")
+    every = [("/(.*)", Handler, {"service": service})]
+    return Application(every, log_function=lambda handler: None)
 
 
 def listening(served: Application, port: int, address: str) -> HTTPServer:

@@ -209,7 +209,7 @@ def test_the_mean_lengths_of_a_server_are_those_of_its_rates(
 ) -> None:
     source = Prometheus(address, "rate", ("tokens", ""))
     rows = source.fetch(Record(), {}, 1 / 24).rows
-    assert len(rows) == 60
+    assert len(rows) == 180  # two hours more than the history
     assert {row.prompt_tokens for row in rows} == {1.0}  # the server has one answer for both
     assert all(row.output_tokens != row.output_tokens for row in rows)
 

@@ -42,7 +42,7 @@ def test_rows_are_kept_whatever_the_order(order: list[int], cut: int) -> None:
         assert not record.take([rows[place] for place in part], "x").refused
     assert sorted(record.rows.values()) == sorted(rows)
     again = rows_from_csv(record.text(), "demand.csv", record.period)
-    assert all(one.equals(other) for one, other in zip(again, sorted(rows), strict=True))
+    assert [row[:3] for row in again] == [row[:3] for row in sorted(rows)]
 
 
 @pytest.mark.parametrize(
