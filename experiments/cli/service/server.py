@@ -8,7 +8,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from experiments.cli.main import app
 from experiments.cli.service.apart import LATE, run_apart
 from experiments.cli.service.questions import QUESTIONS, command_line, fields_of, openapi, page
 from experiments.hourly.metrics import exposition, metric
-from experiments.hourly.state import read_state
+from experiments.hourly.state import State, read_state
 from topologies.errors import InputError
 
 LARGEST_BODY_BYTES = 8 * 2**20
@@ -52,7 +54,8 @@ class Service:
     def __post_init__(self) -> None:
         self.fields = {name: fields_of(app.get_command(None, name)) for name in QUESTIONS}
         self.document = openapi(self.fields, __version__)
-        self.free = asyncio.Semaphore(self.workers)
+        # Not asyncio's own threads, for whose questions Ctrl-C would wait.
+        self.threads = ThreadPoolExecutor(self.workers)
 
     async def ask(self, name: str, body: bytes) -> tuple[int, Mapping[str, Any]]:
         """Answer a question, and return the HTTP status and the document."""
@@ -71,8 +74,9 @@ class Service:
             return 503, {"error": f"{self.inside} questions are here already; come again later"}
         self.inside += 1
         try:
-            async with self.free:
-                outcome = await asyncio.to_thread(run_apart, words, files, self.limit_s)
+            loop = asyncio.get_running_loop()
+            answer = partial(run_apart, words, files, self.limit_s)
+            outcome = await loop.run_in_executor(self.threads, answer)
         finally:
             self.inside -= 1
         status = STATUS[outcome["status"]]
@@ -90,15 +94,18 @@ class Service:
             *metric("cluster_sim_api_seconds_total", "counter", "Time spent on them", took),
             *metric("cluster_sim_api_inside", "gauge", "Questions here now", [("", self.inside)]),
         ]
-        state = None if self.folder is None else read_state(self.folder)
+        state = self._state()
         return "\n".join(lines) + "\n" + ("" if state is None else exposition(state))
 
     def hour(self) -> Mapping[str, Any]:
         """Return the last line that was answered, and why none came since, if so."""
-        state = None if self.folder is None else read_state(self.folder)
+        state = self._state()
         if state is None or not state.last:
             raise HTTPError(404, reason="no hour has been answered; start lend --follow")
         return {**state.last, "fault": state.fault}
+
+    def _state(self) -> State | None:
+        return None if self.folder is None else read_state(self.folder)
 
 
 def _json(body: bytes) -> Any:
@@ -140,6 +147,12 @@ class Handler(RequestHandler):
 
     def get(self, name: str) -> None:
         """Answer with a page that only reads."""
+        try:
+            self._read(name)
+        except InputError as mistake:  # the state directory was damaged
+            self._reply({"error": str(mistake)}, 500)
+
+    def _read(self, name: str) -> None:
         documents: Mapping[str, Callable[[], Mapping[str, Any]]] = {
             "openapi.json": lambda: self.service.document,
             "hour": self.service.hour,

@@ -220,6 +220,9 @@ def test_the_hour_that_was_answered_last_is_served(tmp_path: Path) -> None:
         metrics = (await ask("/metrics")).body.decode()
         assert "cluster_sim_lend_units 7\n" in metrics
         assert "cluster_sim_lend_source_up 0\n" in metrics
+        (tmp_path / "state.json").write_text("{")
+        answer = await ask("/hour")
+        assert (answer.code, "was damaged" in _error(answer)) == (500, True)
 
     asked_of(lambda: Service(folder=tmp_path), questions)
 
