@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from experiments.hourly.record import Record, rows_from_csv
 from topologies.errors import InputError, shown
+from topologies.files.kept_files import is_private
 from topologies.files.reading import read_text
 from topologies.files.writing import whole_file
 
@@ -63,11 +64,13 @@ class State:
 def opened(folder: Path, source: str) -> Iterator[tuple[State, Record]]:
     """Give the state and the record of a directory, which is made if need be, under its lock.
 
-    Raises InputError for a directory that another process uses, that follows another source, or
-    whose files were damaged.
+    Raises InputError for a directory that others can write, that another process uses, that follows
+    another source, or whose files were damaged.
     """
     is_new = not folder.exists()
     folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if not is_private(folder):
+        raise InputError(f"{folder} can be written by others; name another --state, or chmod 700.")
     lock = FileLock(folder / LOCK, timeout=0, mode=PRIVATE_FILE)
     try:
         lock.acquire()

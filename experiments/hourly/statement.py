@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from experiments.hourly.state import State
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from workloads.demand.trace import MINUTES_PER_DAY, Demand
-from workloads.fleet.lending.answer import Loan
+from workloads.fleet.lending.answer import Loan, Night, minute_of_day
 from workloads.fleet.lending.on_cluster import lent_interval
 from workloads.fleet.scenario import Scenario
 from workloads.fleet.state.services import units_needed
@@ -25,6 +26,25 @@ COPIED = (
     "units", "reserve_units", "lent_unit_hours", "reclaim_latency_s", "training_tokens", "usd",
 )  # fmt: skip
 """Parts of a loan's summary that the line of an hour has."""
+
+
+def of_this_night(question: Night, history: Demand) -> Night:
+    """Return the question for the rest of a night that has begun; else the question as it is.
+
+    A night from 22:00 to 06:00 that is asked about at 23:00 would be that of tomorrow.
+
+    >>> from workloads.demand import constant
+    >>> night, until = Night("06:00", begin="22:00"), {"start": "2024-05-10T12:00"}
+    >>> [of_this_night(night, constant(1.0, minutes=60 * hours, **until)).begin
+    ...  for hours in (9, 10, 17, 18)]
+    ['22:00', '', '', '22:00']
+    """
+    if not question.begin:
+        return question
+    begin = minute_of_day(question.begin)
+    length = (minute_of_day(question.until) - begin) % MINUTES_PER_DAY or MINUTES_PER_DAY
+    since = (minute_of(history.start) + history.minutes - begin) % MINUTES_PER_DAY
+    return replace(question, begin="") if since < length else question
 
 
 def line_of(hour: int, record: Record, state: State, days: float, ask: Ask) -> dict[str, Any]:

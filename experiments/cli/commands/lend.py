@@ -150,6 +150,7 @@ def _follow(
     """Answer every hour that comes, once or until interrupted."""
     from experiments.hourly.follow import USUAL_DAYS, Follower
     from experiments.hourly.sources import source_of
+    from experiments.hourly.statement import of_this_night
     from topologies.clusters.names import machine
     from topologies.units import parse_seconds
     from workloads.fleet.from_options import check_question, models_of, scenario_on
@@ -167,7 +168,7 @@ def _follow(
     def ask(history: Demand) -> tuple[Loan, Scenario]:
         """Answer the question for a history that ends now."""
         scenario = scenario_on(cluster, history, models, every_day, call.seed)
-        return lend_on(scenario, question), scenario
+        return lend_on(scenario, of_this_night(question, history)), scenario
 
     follower = Follower(
         source_of(

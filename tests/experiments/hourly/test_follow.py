@@ -272,6 +272,9 @@ def test_a_state_directory_is_for_one_source_and_one_process(
     (folder / STATE).write_text("{")
     with pytest.raises(InputError, match="damaged"):
         follower.look()
+    folder.chmod(0o777)
+    with pytest.raises(InputError, match="can be written by others"):
+        follower.look()
 
 
 @pytest.mark.parametrize(
