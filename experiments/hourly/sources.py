@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from urllib.parse import urlencode, urlsplit
 
 from experiments.hourly.record import FURTHEST, HOUR, LATEST, Record, Row, moment, rows_from_csv
 from topologies.errors import InputError, shown, system_reason
-from topologies.files.missing import no_such_file
 from topologies.files.reading import decoded, open_regular
 from workloads.demand.read import MAX_BYTES
 from workloads.demand.trace import MINUTES_PER_DAY
@@ -31,6 +31,7 @@ SETTLE_MIN = 1
 """Minutes after an hour until its last values have been scraped."""
 TOKEN_VARIABLE = "CLUSTER_SIM_SOURCE_TOKEN"
 """Environment variable with the bearer token of a Prometheus server, where it asks for one."""
+ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d{1,5})?(/[^?#@]*)?")
 Cursor = Mapping[str, Any]
 
 
@@ -74,8 +75,6 @@ class GrowingFile:
                 header = stream.readline(2**16)
                 stream.seek(max(offset, len(header)))
                 added = stream.read(MAX_BYTES + 1)
-        except FileNotFoundError:
-            raise InputError(f"{named} cannot be read: {no_such_file(self.path)}") from None
         except (OSError, ValueError) as fault:
             raise InputError(f"{named} cannot be read: {system_reason(fault)}") from None
         if len(added) > MAX_BYTES:
@@ -102,15 +101,10 @@ class Prometheus:
     token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        if not ADDRESS.fullmatch(self.url):
             raise InputError(
-                f"{shown(self.url)} is no address of a server; write http://HOST:9090."
-            )
-        if parts.username or parts.password:
-            raise InputError(
-                "the address of the source holds a password, which others can see in the list of "
-                f"processes; put a bearer token into {TOKEN_VARIABLE}."
+                "the source is no address such as http://HOST:9090, without a name and a password; "
+                f"a bearer token goes into {TOKEN_VARIABLE}."
             )
 
     @property

@@ -83,8 +83,7 @@ class ServiceInputs:
                 f"--address {self.address} has no name of its own; add --host with the name by "
                 "which clients ask."
             )
-        itself = () if self.address in (*ANY, *HOSTS) else (self.address,)
-        return (*HOSTS, *itself, *self.host)
+        return tuple(dict.fromkeys((*HOSTS, self.address, *self.host)))
 
 
 def serve_api(inputs: ServiceInputs, call: Invocation) -> None:
