@@ -135,7 +135,7 @@ def run_job(
 
     If no degree such as --tp or --pp is stated, the plan search chooses the plan.
     """
-    from experiments.reports.assumed import left_out_framework
+    from experiments.reports.remarks import left_out_framework
     from workloads.job import run_job as run
     from workloads.training.plan.plan_file import read_any_plan
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from topologies.registry import by_name
 from workloads.fleet.policies import predictive, rules
 from workloads.fleet.policies.kind import PolicyKind, Situation

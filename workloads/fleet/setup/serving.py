@@ -26,7 +26,7 @@ from topologies.catalogue.catalogue import shipped_catalogue
 from topologies.catalogue.families import chip_family
 from topologies.clusters.cluster import Cluster
 from topologies.errors import InputError
-from workloads.confidence.features import serving_features
+from workloads.confidence.answers import serving_features
 from workloads.demand import Demand
 from workloads.fleet.state.services import Choice, Service, pools_from
 from workloads.models.huggingface import model as named_model
