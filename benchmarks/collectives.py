@@ -22,7 +22,7 @@ from cluster_sim.engine.repeats import simulate_rounds
 from cluster_sim.hardware.communication_costs import communication_costs
 from cluster_sim.trace.trace import run
 from topologies.clusters.names import cluster
-from topologies.shapes.tiered import Tier, Tiered
+from topologies.shapes.basic import Tier, Tiered
 
 RANKS = {64: "torus:4x4x4", 512: "torus:8x8x8", 4096: "torus:16x16x16"}
 MOST_OPS = 20_000_000

@@ -215,11 +215,11 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
     "cluster_sim/schedule/table.py": {"html"},
     "cluster_sim/trace/trace.py": {"cluster_sim.trace.file", "pandas"},
-    "experiments/reports/assumed.py": {"workloads.training.frameworks.framework"},
+    "experiments/reports/remarks.py": {"workloads.training.frameworks.framework"},
     "experiments/reports/hover.py": {"matplotlib"},
     "experiments/reports/plan.py": {"experiments.figures.plan", "pandas"},
     "experiments/reports/plan_rows.py": {"pandas"},
-    "experiments/reports/run_files.py": {"pandas"},
+    "experiments/reports/html.py": {"pandas"},
     "experiments/reports/run_directory.py": {
         "cluster_sim.plot",
         "pyarrow",
@@ -259,7 +259,7 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/front.py": {"pandas"},
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
-    "workloads/training/execution/rank_vector/layout.py": {"scipy"},
+    "workloads/training/execution/rank_vector/nodes.py": {"scipy"},
     "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
     "workloads/training/frameworks/conditions.py": {
         "topologies.catalogue.catalogue",

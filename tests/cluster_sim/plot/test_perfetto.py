@@ -25,7 +25,7 @@ from cluster_sim.schedule.build import OpColumns, schedule
 from cluster_sim.schedule.table import FIXED, Codes, Edges, Resources, Schedule
 from cluster_sim.trace.trace import Trace, run
 from tests.support.random_schedules import on_one_link, schedules, spans
-from topologies import cluster
+from topologies.clusters.names import cluster
 from workloads.front import train
 
 schema = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
