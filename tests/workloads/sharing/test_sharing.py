@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster_sim.engine.routines import simulate_calls
+from cluster_sim.engine.repeats import simulate_calls
 from cluster_sim.trace.trace import run
 from tests.support.conservation import violations
 from tests.support.toy_training import TOY
