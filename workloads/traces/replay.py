@@ -21,7 +21,7 @@ from topologies.catalogue.catalogue import Catalogue, shipped_catalogue
 from topologies.clusters.cluster import Cluster
 from topologies.clusters.names import CLUSTER_REMEDY, as_cluster
 from topologies.errors import InputError, shown, suggestion
-from topologies.files.missing import no_such_file
+from topologies.files.reading import no_such_file
 from topologies.units import format_seconds
 from workloads.traces.bounded_files import read_bounded
 from workloads.traces.chakra import read_chakra

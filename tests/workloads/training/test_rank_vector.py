@@ -162,7 +162,9 @@ def test_most_instructions_are_carried_out_once(room: int, monkeypatch: pytest.M
     assert where.wide.any()
     cut = cut_tapes(graph, where.wide, np.arange(len(graph.exchange)), where.widest)
     assert cut is not None
-    before = np.isin(np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr)), np.arange(cut.at))
+    before = np.isin(
+        np.repeat(np.arange(len(graph.exchange)), np.diff(graph.part_ptr)), np.arange(cut.at)
+    )
     assert (cut.timed.out == cut.rest.out)[before].all()
     agree(program, WILD)
     if room > 1:  # else blocks are repeated; nearly 2 if nothing were kept

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from experiments.cli.output.remedies import remedied
+from experiments.cli.commands.train import remedied
 from tests.support.toy_training import TOY, sixteen
 from topologies.errors import InputError
 from workloads.training.usual_plan import complete
