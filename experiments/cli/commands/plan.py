@@ -17,7 +17,7 @@ from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.job_amounts import print_whole_job
 from experiments.cli.output.printing import print_table, print_text
-from experiments.cli.output.side_by_side import answer_steps, cluster_names
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from experiments.reports.idle import option_name
 from topologies.errors import InputError
 from topologies.options import setting
@@ -104,7 +104,10 @@ def plan(
 
         alone = {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
         title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
-        answer_steps(title, names, answer, alone, catalogue_inputs.read_side_by_side, call.answer)
+        answer_beside(
+            *("train", title, names, answer, alone),
+            *(catalogue_inputs.read_side_by_side, call.answer),
+        )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     result = _search(inputs, stated, how, catalogue, call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,13 @@ from experiments.cli.commands.serve.tables import chips_of, print_serving
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
-from experiments.cli.output.side_by_side import cluster_names
-from topologies.options import option
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
+from topologies.options import setting
 from workloads.kernels.precision import SERVING, SERVING_CACHES
 from workloads.options.speculation import SPECULATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
@@ -34,144 +34,102 @@ MOST_PASSES = 1_000_000
 class RequestInputs:
     """Requests that arrive."""
 
-    requests: str = field(
-        default="poisson:0.1",
-        metadata=option(
-            "Log of requests in CSV, JSON or JSON lines (Azure, BurstGPT, Mooncake, vLLM, "
-            "ShareGPT), or the rate of a Poisson process in requests/s",
-            metavar="FILE|poisson:RATE",
-        ),
+    requests: str = setting(
+        "poisson:0.1",
+        "Log of requests in CSV, JSON or JSON lines (Azure, BurstGPT, Mooncake, vLLM, "
+        "ShareGPT), or the rate of a Poisson process in requests/s",
+        metavar="FILE|poisson:RATE",
     )
-    count: int | None = field(
-        default=None,
-        metadata=option(
-            "Number of requests: drawn for poisson, or read from the beginning of a log",
-            least=1,
-            default="2,000 drawn, all of a log",
-        ),
+    count: int | None = setting(
+        None,
+        "Number of requests: drawn for poisson, or read from the beginning of a log",
+        least=1,
+        default="2,000 drawn, all of a log",
     )
-    max_rate: bool = field(
-        default=False,
-        metadata=option(
-            "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
-            "of the requests is that of --slo"
-        ),
+    max_rate: bool = setting(
+        False,
+        "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
+        "of the requests is that of --slo",
     )
-    concurrency: int | None = field(
-        default=None,
-        metadata=option(
-            "Users of a closed loop, in place of a rate: each sends the next request when the last "
-            "is answered",
-            least=1,
-            most=MOST_SLOTS,
-        ),
+    concurrency: int | None = setting(
+        None,
+        "Users of a closed loop, in place of a rate: each sends the next request when the last "
+        "is answered",
+        least=1,
+        most=MOST_SLOTS,
     )
-    rate: float | None = field(
-        default=None,
-        metadata=option("Arrival rate for a log that states no times", unit="requests/s"),
+    rate: float | None = setting(
+        None, "Arrival rate for a log that states no times", unit="requests/s"
     )
-    prompt: int | None = field(
-        default=None,
-        metadata=option(
-            "Prompt tokens of drawn requests", default="drawn from the lengths of Azure's trace"
-        ),
+    prompt: int | None = setting(
+        None, "Prompt tokens of drawn requests", default="drawn from the lengths of Azure's trace"
     )
-    output: int | None = field(
-        default=None,
-        metadata=option(
-            "Output tokens of drawn requests, and of requests of a log that state none",
-            least=1,
-            default="drawn from the lengths of Azure's trace",
-        ),
+    output: int | None = setting(
+        None,
+        "Output tokens of drawn requests, and of requests of a log that state none",
+        least=1,
+        default="drawn from the lengths of Azure's trace",
     )
-    service: str | None = field(
-        default=None, metadata=option("Only service to keep, where a log has several")
-    )
+    service: str | None = setting(None, "Only service to keep, where a log has several")
 
 
 @dataclass(frozen=True)
 class ReplicaInputs:
     """The replica that serves the requests, and the limits on latency."""
 
-    search: bool = field(
-        default=False,
-        metadata=option(
-            "Search for the tensor-parallel degree, the way to run prompts, the split and the "
-            "slots that serve most requests a chip within the SLO; what is stated stays"
-        ),
+    search: bool = setting(
+        False,
+        "Search for the tensor-parallel degree, the way to run prompts, the split and the "
+        "slots that serve most requests a chip within the SLO; what is stated stays",
     )
-    slo: str = field(
-        default="ttft=6s,tpot=175ms",
-        metadata=option(
-            "Limits of time to first token and time per output token; either may be left out"
-        ),
+    slo: str = setting(
+        "ttft=6s,tpot=175ms",
+        "Limits of time to first token and time per output token; either may be left out",
     )
-    tp: int | None = field(
-        default=None,
-        metadata=option(
-            "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
-            default="the chips of one server",
-        ),
+    tp: int | None = setting(
+        None,
+        "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
+        default="the chips of one server",
     )
-    precision: str | None = field(
-        default=None,
-        metadata=option(
-            "Precision of weights",
-            choices=SERVING,
-            default="that of the model's stored weights",
-        ),
+    precision: str | None = setting(
+        None, "Precision of weights", choices=SERVING, default="that of the model's stored weights"
     )
-    prefill: str = field(
-        default="auto",
-        metadata=option(
-            "Processing of prompts: separate (whole, while decoding waits), chunked (in pieces, "
-            "together with decoding), or auto for the usual way of the chip",
-        ),
+    prefill: str = setting(
+        "auto",
+        "Processing of prompts: separate (whole, while decoding waits), chunked (in pieces, "
+        "together with decoding), or auto for the usual way of the chip",
     )
-    chunk: int | None = field(
-        default=None,
-        metadata=option("Tokens of an iteration with chunked prefill", least=1, default="512"),
+    chunk: int | None = setting(
+        None, "Tokens of an iteration with chunked prefill", least=1, default="512"
     )
-    slots: int | None = field(
-        default=None,
-        metadata=option("Requests that decode at once", least=1, most=MOST_SLOTS, default="64"),
+    slots: int | None = setting(
+        None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"
     )
-    scheduler: str | None = field(
-        default=None,
-        metadata=option(
-            "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
-            choices=("vllm", "sglang", "tensorrt-llm"),
-        ),
+    scheduler: str | None = setting(
+        None,
+        "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
+        choices=("vllm", "sglang", "tensorrt-llm"),
     )
-    poll: int = field(
-        default=1,
-        metadata=option(
-            "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
-        ),
+    poll: int = setting(
+        1, "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
     )
-    gather: str | None = field(
-        default=None,
-        metadata=option(
-            "Passes of decode for which prompts wait for others, unless they fill this share of an "
-            "iteration's tokens, as PASSES:SHARE",
-            default="no wait",
-        ),
+    gather: str | None = setting(
+        None,
+        "Passes of decode for which prompts wait for others, unless they fill this share of an "
+        "iteration's tokens, as PASSES:SHARE",
+        default="no wait",
     )
-    ep: int = field(
-        default=1,
-        metadata=option(
-            "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
-            "while prompts run, with the experts' weights held twice",
-            least=1,
-        ),
+    ep: int = setting(
+        1,
+        "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
+        "while prompts run, with the experts' weights held twice",
+        least=1,
     )
-    cache_precision: str | None = field(
-        default=None,
-        metadata=option(
-            "Precision of cached keys and values",
-            choices=SERVING_CACHES,
-            default="FP8 where the weights have 8 bits or fewer",
-        ),
+    cache_precision: str | None = setting(
+        None,
+        "Precision of cached keys and values",
+        choices=SERVING_CACHES,
+        default="FP8 where the weights have 8 bits or fewer",
     )
 
 
@@ -179,28 +137,18 @@ class ReplicaInputs:
 class DeploymentInputs:
     """Ways to serve faster."""
 
-    prefix_cache: str | None = field(
-        default=None,
-        metadata=option(
-            "Share of the prompt tokens that the prefix cache holds, such as 50%, or 50%:cold for "
-            "a cache that is empty at first; trace takes the hits from the log",
-            metavar="SHARE[:cold]|trace",
-        ),
+    prefix_cache: str | None = setting(
+        None,
+        "Share of the prompt tokens that the prefix cache holds, such as 50%, or 50%:cold for "
+        "a cache that is empty at first; trace takes the hits from the log",
+        metavar="SHARE[:cold]|trace",
     )
-    speculate: str | None = field(
-        default=None,
-        metadata=option(
-            SPECULATION,
-            metavar="TOKENS:ACCEPTANCE[:DRAFT]",
-        ),
-    )
-    disaggregate: str | None = field(
-        default=None,
-        metadata=option(
-            "Numbers of replicas that process prompts and that decode, such as 1:3; keys and "
-            "values are sent from the former to the latter",
-            metavar="P:D",
-        ),
+    speculate: str | None = setting(None, SPECULATION, metavar="TOKENS:ACCEPTANCE[:DRAFT]")
+    disaggregate: str | None = setting(
+        None,
+        "Numbers of replicas that process prompts and that decode, such as 1:3; keys and "
+        "values are sent from the former to the latter",
+        metavar="P:D",
     )
 
 
@@ -240,7 +188,12 @@ def serve(
         return _document(replace(inputs, cluster=name), catalogue, highest, limits)
 
     if len(names) > 1:
-        _side_by_side(inputs.model, names, simulate, answer, (catalogue_inputs, sure, call))
+        answer_beside(
+            *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
+            lambda name, catalogue: answer(name, catalogue, simulate(name, catalogue)),
+            {"--sensitivity": sure.sensitivity},
+            *(catalogue_inputs.read_side_by_side, call.answer),
+        )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     highest = simulate(inputs.cluster, catalogue)
@@ -257,29 +210,6 @@ def serve(
         lambda: print_serving(document),
         lambda run: _write(run, document, highest, limits),
         rankings=rankings,
-    )
-
-
-def _side_by_side(
-    model: str,
-    names: Sequence[str],
-    simulate: Callable[[str, Catalogue], Highest],
-    answer: Callable[[str, Catalogue, Highest], dict[str, Any]],
-    how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
-) -> None:
-    """Serve the requests on a replica of several clusters, and show them in one table."""
-    from experiments.cli.output import side_by_side as beside
-
-    catalogue_inputs, sure, call = how
-    beside.check_single({"--sensitivity": sure.sensitivity})
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-    rows = beside.each(names, lambda name: [answer(name, catalogue, simulate(name, catalogue))])
-    both = beside.document(rows, "serve", prices)
-    title = f"{model}: a replica on each of {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_serving(title, both),
-        lambda run: beside.write_serving(run, title, both),
     )
 
 
