@@ -209,12 +209,7 @@ LATE: dict[str, set[str]] = {
     "cluster_sim/collectives/results.py": {"cluster_sim.collectives.duration.nccl", "pandas"},
     "cluster_sim/collectives/verify/bounds.py": {"scipy"},
     "cluster_sim/engine/__init__.py": {"cluster_sim.engine.reference"},
-    "cluster_sim/engine/compiler/jit.py": {
-        "cluster_sim.engine.compiler.plain_arrays",
-        "cluster_sim.engine.compiler.whole_code",
-        "llvmlite",
-        "numba",
-    },
+    "cluster_sim/engine/compiler/jit.py": {"cluster_sim.engine.compiler.numba_side", "numba"},
     "cluster_sim/engine/compiler/machine_code.py": {"llvmlite", "logging"},
     "cluster_sim/hardware/detours.py": {"networkx"},
     "cluster_sim/progress.py": {"IPython", "html", "rich"},
@@ -264,7 +259,7 @@ LATE: dict[str, set[str]] = {
     "workloads/serving/front.py": {"pandas"},
     "workloads/serving/prefix_cache.py": {"pandas"},
     "workloads/serving/requests.py": {"pandas"},
-    "workloads/training/execution/rank_vector/layout.py": {"scipy"},
+    "workloads/training/execution/rank_vector/nodes.py": {"scipy"},
     "workloads/training/execution/rank_vector/evaluation.py": {"concurrent"},
     "workloads/training/frameworks/conditions.py": {
         "topologies.catalogue.catalogue",

@@ -48,13 +48,11 @@ COMMANDS = (
     Command("collective", "collective", "Simulate a collective at one or many sizes."),
     Command("train", "train", "Simulate one optimizer step and say where its time goes."),
     Command("plan", "plan", "Search for the fastest parallel plans that fit in memory."),
-    Command(
-        "share", "share", "Run several jobs on one cluster and say what each costs the others."
-    ),
-    Command("run-job", "run_job.command", "Run a training job of weeks through its failures."),
-    Command("serve", "serve.command", "Serve requests on one replica, token by token."),
+    Command("share", "share", "Run several jobs on one cluster, and see what they lose."),
+    Command("run-job", "run_job", "Run a training job of weeks through its failures."),
+    Command("serve", "serve", "Serve requests on one replica, token by token."),
     Command("replay", "replay", "Replay an execution trace of another tool on a cluster."),
-    Command("fleet", "fleet.command", "Run a fleet that serves by day and trains by night."),
+    Command("fleet", "fleet", "Run a fleet that serves by day and trains by night."),
     Command("lend", "lend", "Say how many units can be lent tonight, at a stated confidence."),
     Command("experiment", "experiment", "Run one of the experiments, or list them."),
     Command("sweep", "sweep", "Run a table of parameters on all processors.", resumes=True),

@@ -17,8 +17,8 @@ from workloads.fleet.results.summary import summary
 from workloads.fleet.results.timeline import timeline
 from workloads.fleet.scenario import policy_of, scenario
 from workloads.fleet.scenario import run as run_scenario
-from workloads.fleet.setup.demand import Period
 from workloads.models.huggingface import model as read_model
+from workloads.options.fleet import DemandInputs, FleetOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,8 @@ def run(
     the summary.
     """
     machine = named_cluster(cluster)
-    week = scenario(machine, demand_from([demand]), model=read_model(model), period=Period(days))
+    options = FleetOptions(demand=DemandInputs(days=days))
+    week = scenario(machine, demand_from([demand]), options, models=read_model(model))
     result = run_scenario(week, policy_of(policy, week), seed=seed)
     frame = timeline(result, week.economics)
     frame.attrs = {

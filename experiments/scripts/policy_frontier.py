@@ -27,8 +27,8 @@ from workloads.fleet.policies.view import Policy
 from workloads.fleet.results.summary import summary
 from workloads.fleet.scenario import Scenario, policy_of, scenario
 from workloads.fleet.scenario import run as run_scenario
-from workloads.fleet.setup.demand import Period
 from workloads.models.huggingface import model as read_model
+from workloads.options.fleet import DemandInputs, FleetOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,8 +80,8 @@ def _scene(cluster: str, demand: str, model: str, days: float, peak_share: float
     return scenario(
         named(cluster),
         demand_from([demand]),
-        model=read_model(model),
-        period=Period(days, scale_to_peak=peak_share),
+        FleetOptions(demand=DemandInputs(days=days, scale_to_peak=peak_share)),
+        models=read_model(model),
     )
 
 

@@ -21,10 +21,9 @@ from workloads.fleet.inputs.costs import ChangeCosts
 from workloads.fleet.policies.forecast import lendable
 from workloads.fleet.policies.rules import threshold
 from workloads.fleet.results.summary import summary
-from workloads.fleet.scenario import Operation, Scenario, scenario
+from workloads.fleet.scenario import Scenario, scenario
 from workloads.fleet.scenario import run as run_scenario
-from workloads.fleet.setup.demand import Period
-from workloads.fleet.setup.serving import Serving
+from workloads.options.fleet import DemandInputs, FleetInputs, FleetOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,10 +61,11 @@ def run(
     """
     machine = named(cluster)
     built = scenario(
-        *(machine, demand_from([demand])),
-        serving=Serving(unit_rate_per_s=10.0),
-        period=Period(days, scale_to_peak=0.9),
-        operation=Operation(failing=False),
+        machine,
+        demand_from([demand]),
+        FleetOptions(
+            FleetInputs(unit_rate=10.0, failures="off"), DemandInputs(days=days, scale_to_peak=0.9)
+        ),
     )
     rows = [
         (row.lead_minutes, f"study, {row.controller}", row.headroom, row.freed, np.nan)

@@ -102,10 +102,10 @@ def plan(
             result = _search(replace(inputs, cluster=name), stated, how, catalogue, call)
             return {**first_step(result, inputs.model), **_whole_job(result, length, call)}
 
-        alone = {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best}
-        title = f"{inputs.model}: the best plan on each of {len(names)} clusters"
         answer_beside(
-            *("train", title, names, answer, alone),
+            *("train", f"{inputs.model}: the best plan on each of {len(names)} clusters", names),
+            answer,
+            {"--sensitivity": sure.sensitivity, "--with": how.with_plan, "--best": how.best},
             *(catalogue_inputs.read_side_by_side, call.answer),
         )
         return
@@ -120,14 +120,9 @@ def plan(
         what=f"the first plan's step of {format_seconds(result.finalists[0].iteration_s)}",
     )
     results = {**document(result, how.top, inputs.model), **_whole_job(result, length, call)}
-
-    def show() -> None:
-        _print(result, how.top, inputs.model)
-        print_whole_job(results)
-
     call.answer(
         lambda: results,
-        show=show,
+        show=lambda: _print(result, how.top, inputs.model, results),
         write=lambda run: write(run, result, how.top, results),
         rankings=rankings,
     )
@@ -161,7 +156,7 @@ def _search(
     call: Invocation,
 ) -> Search:
     from workloads.search import search
-    from workloads.search.own_plan import own_plan
+    from workloads.search.search import own_plan
     from workloads.training.usual_plan import complete
 
     def watch(items: Sequence[Any], what: str) -> Iterable[Any]:
@@ -234,7 +229,7 @@ def _own_fields(text: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     return mine
 
 
-def _print(search: Search, top: int, model: str) -> None:
+def _print(search: Search, top: int, model: str, results: Mapping[str, Any]) -> None:
     from experiments.reports.plan import headline, remarks, shared, sifted, table, train_command
 
     print_table(headline(search), *table(search, top), left=1)
@@ -243,3 +238,4 @@ def _print(search: Search, top: int, model: str) -> None:
     for line in remarks(search):
         print_text(line)
     click.echo(f"Run the first: {train_command(search, model)}")
+    print_whole_job(results)

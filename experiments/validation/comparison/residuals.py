@@ -13,7 +13,7 @@ from experiments.validation.predictions.training import filled, question
 from experiments.validation.reading.machines import machines_for, model_for, servers_reach
 from topologies.catalogue.catalogue import Catalogue
 from topologies.errors import InputError
-from workloads.confidence.features import kernels_assumed, model_family, weight_width
+from workloads.confidence.answers import kernels_assumed, model_family, weight_width
 from workloads.confidence.interval import Interval
 from workloads.confidence.kinds import (
     EXCHANGE,

@@ -27,6 +27,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "train": (*ON, "--tp=4", "--global-batch=16"),
     "plan": (*ON, "--global-batch=16"),
     "run-job": (*ON, "--tp=4", "--days=3", "--runs=1"),
+    "share": ("trn2.48xlarge", "--jobs=jobs.yaml", "--steps=1"),
     "serve": (*ON, "--requests=requests.csv"),
     "replay": ("traces", "--cluster=dgx-h100"),
     "fleet": (*FLEET, "--demand=demand.csv", "--days=0.5"),
@@ -106,6 +107,12 @@ OWN: dict[str, tuple[str, ...]] = {
         "--failures=-1", "--failures=nan", "--failures=pipe", "--failures=folder",
         "--failures=log.txt", "--repair=-1s", "--repair=1GB", "--restart=x", "--restart=-1s",
         "--runs=0", "--runs=1001", "--runs=1.5",
+    ),
+    "share": (
+        "=", "=ring:8", "=trn9", "=pipe", "=log.txt", "--jobs=", "--jobs=pipe", "--jobs=folder",
+        "--jobs=log.txt", "--jobs=plan.yaml", "--jobs=study.yaml", "--jobs=nowhere.yaml",
+        "--placement=x", "--placement=", "--steps=0", "--steps=-1", "--steps=nan",
+        "--steps=9999999", "--catalogue=pipe", "--variant=x",
     ),
     "serve": (
         *ON_A_MODEL, "--requests=", "--requests=pipe", "--requests=folder", "--requests=log.txt",

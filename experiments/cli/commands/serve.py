@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli.commands.serve.tables import chips_of, print_serving
+import click
+
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.printing import print_table
 from experiments.cli.output.side_by_side import answer_beside, cluster_names
-from topologies.options import setting
-from workloads.kernels.precision import SERVING, SERVING_CACHES
-from workloads.options.speculation import SPECULATION
+from topologies.units import format_memory, format_rate, format_seconds
+from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,132 +25,124 @@ if TYPE_CHECKING:
     from workloads.serving import Slo as Limits
 
 
-MOST_SLOTS = 100_000
-"""Most requests that decode at once: hundreds of times those of a measured replica."""
-MOST_PASSES = 1_000_000
-"""Most passes of decode without a look for new requests: longer than any answer."""
-
-
-@dataclass(frozen=True)
-class RequestInputs:
-    """Requests that arrive."""
-
-    requests: str = setting(
-        "poisson:0.1",
-        "Log of requests in CSV, JSON or JSON lines (Azure, BurstGPT, Mooncake, vLLM, "
-        "ShareGPT), or the rate of a Poisson process in requests/s",
-        metavar="FILE|poisson:RATE",
+def print_serving(document: Mapping[str, Any]) -> None:
+    """Print latencies, rates and the KV cache of a replica."""
+    rows = [
+        [
+            name,
+            *(
+                "–" if document[key][level] is None else format_seconds(document[key][level])
+                for level in ("p50", "p90", "p99", "mean")
+            ),
+        ]
+        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"), ("ITL", "itl_s"))
+    ]
+    if "deployments" in document:
+        print_deployments(document)
+    title = f"{document['model']} on {chips_of(document)}"
+    print_table(title, ["", "p50", "p90", "p99", "mean"], rows)
+    facts = [
+        *_highest_rate(document),
+        ["requests", f"{document['requests']:,}"],
+        ["output tokens/s", _with_interval(document, "tokens_per_s", ",.1f")],
+        ["requests/s within the SLO", f"{document['request_goodput_per_s']:.4g}"],
+        ["requests within the SLO", f"{document['slo_attainment']:.2%}"],
+        ["mean decode batch", f"{document['batch_mean']:.2f}"],
+        ["KV cache, peak", format_memory(int(document["kv_peak_bytes"]))],
+        ["KV cache, room", format_memory(int(document["kv_budget_bytes"]))],
+        *_ways_to_serve_faster(document),
+    ]
+    print_table("", ["", ""], facts)
+    click.echo(
+        "TTFT: time to first token; TPOT: mean time of a request's later tokens; ITL: each gap "
+        "between two tokens."
     )
-    count: int | None = setting(
-        None,
-        "Number of requests: drawn for poisson, or read from the beginning of a log",
-        least=1,
-        default="2,000 drawn, all of a log",
-    )
-    max_rate: bool = setting(
-        False,
-        "Search for the highest rate that keeps the SLO, and answer for that rate; its share "
-        "of the requests is that of --slo",
-    )
-    concurrency: int | None = setting(
-        None,
-        "Users of a closed loop, in place of a rate: each sends the next request when the last "
-        "is answered",
-        least=1,
-        most=MOST_SLOTS,
-    )
-    rate: float | None = setting(
-        None, "Arrival rate for a log that states no times", unit="requests/s"
-    )
-    prompt: int | None = setting(
-        None, "Prompt tokens of drawn requests", default="drawn from the lengths of Azure's trace"
-    )
-    output: int | None = setting(
-        None,
-        "Output tokens of drawn requests, and of requests of a log that state none",
-        least=1,
-        default="drawn from the lengths of Azure's trace",
-    )
-    service: str | None = setting(None, "Only service to keep, where a log has several")
-
-
-@dataclass(frozen=True)
-class ReplicaInputs:
-    """The replica that serves the requests, and the limits on latency."""
-
-    search: bool = setting(
-        False,
-        "Search for the tensor-parallel degree, the way to run prompts, the split and the "
-        "slots that serve most requests a chip within the SLO; what is stated stays",
-    )
-    slo: str = setting(
-        "ttft=6s,tpot=175ms",
-        "Limits of time to first token and time per output token; either may be left out",
-    )
-    tp: int | None = setting(
-        None,
-        "Tensor-parallel degree: chips, or logical cores if more or if the chip is alone",
-        default="the chips of one server",
-    )
-    precision: str | None = setting(
-        None, "Precision of weights", choices=SERVING, default="that of the model's stored weights"
-    )
-    prefill: str = setting(
-        "auto",
-        "Processing of prompts: separate (whole, while decoding waits), chunked (in pieces, "
-        "together with decoding), or auto for the usual way of the chip",
-    )
-    chunk: int | None = setting(
-        None, "Tokens of an iteration with chunked prefill", least=1, default="512"
-    )
-    slots: int | None = setting(
-        None, "Requests that decode at once", least=1, most=MOST_SLOTS, default="64"
-    )
-    scheduler: str | None = setting(
-        None,
-        "Serving engine on GPUs whose scheduler runs the replica, in place of --prefill",
-        choices=("vllm", "sglang", "tensorrt-llm"),
-    )
-    poll: int = setting(
-        1, "Passes of decode between two looks for new requests", least=1, most=MOST_PASSES
-    )
-    gather: str | None = setting(
-        None,
-        "Passes of decode for which prompts wait for others, unless they fill this share of an "
-        "iteration's tokens, as PASSES:SHARE",
-        default="no wait",
-    )
-    ep: int = setting(
-        1,
-        "Groups of ranks among which the experts of a mixture are divided; on Trainium only "
-        "while prompts run, with the experts' weights held twice",
-        least=1,
-    )
-    cache_precision: str | None = setting(
-        None,
-        "Precision of cached keys and values",
-        choices=SERVING_CACHES,
-        default="FP8 where the weights have 8 bits or fewer",
+    click.echo(_sentence_of_intervals(document))
+    click.echo(
+        f"Prompts are processed {document['prompts']}; at most {document['slots']:,} requests "
+        "decode at once."
     )
 
 
-@dataclass(frozen=True)
-class DeploymentInputs:
-    """Ways to serve faster."""
+def print_deployments(document: Mapping[str, Any]) -> None:
+    """Print the best deployments that a search found, and how many there are."""
+    best = document["deployments"]
+    most = best[0]["max_rate_per_s_per_chip"]
+    rows = [
+        [
+            each["options"],
+            f"{each['chips']:,}",
+            f"{each['max_rate_per_s']:,.4g}",
+            f"{each['max_rate_per_s_per_chip']:,.4g}",
+            f"{each['max_rate_per_s_per_chip'] / most:.1%}",
+        ]
+        for each in best
+    ]
+    title = (
+        f"{document['model']} on {document['cluster']}: the most requests for each chip, of "
+        f"{document['candidates']} deployments"
+    )
+    columns = ["options", "chips", "requests/s", "for each chip", "of the best"]
+    print_table(title, columns, rows)
+    click.echo("Below is the first, at its highest rate.\n")
 
-    prefix_cache: str | None = setting(
-        None,
-        "Share of the prompt tokens that the prefix cache holds, such as 50%, or 50%:cold for "
-        "a cache that is empty at first; trace takes the hits from the log",
-        metavar="SHARE[:cold]|trace",
-    )
-    speculate: str | None = setting(None, SPECULATION, metavar="TOKENS:ACCEPTANCE[:DRAFT]")
-    disaggregate: str | None = setting(
-        None,
-        "Numbers of replicas that process prompts and that decode, such as 1:3; keys and "
-        "values are sent from the former to the latter",
-        metavar="P:D",
-    )
+
+def _highest_rate(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows with the highest rate within the SLO, and what binds; none for a stated rate."""
+    if "max_rate_per_s" not in document:
+        return []
+    return [
+        [
+            "highest rate within the SLO, requests/s",
+            _with_interval(document, "max_rate_per_s", ",.4g"),
+        ],
+        ["  what binds", document["binds"]],
+    ]
+
+
+def _with_interval(document: Mapping[str, Any], name: str, style: str) -> str:
+    """Text of a number and its interval, which is left out if it is a point."""
+    ends = document[f"{name}_interval"]
+    low, value, high = (format(n, style) for n in (ends["low"], document[name], ends["high"]))
+    return value if low == high == value else f"{value} (80 %: {low} – {high})"
+
+
+def _sentence_of_intervals(document: Mapping[str, Any]) -> str:
+    """Sentence with the intervals of the medians."""
+    named = (("TTFTs", "interval"), ("TPOTs", "tpot_interval"))
+    spans = [
+        f"{name} between {format_seconds(ends['low'])} and {format_seconds(ends['high'])}"
+        for name, key in named
+        if (ends := document.get(key))
+    ]
+    return f"80 % of measured medians would lie within these: {'; '.join(spans)}."
+
+
+def _ways_to_serve_faster(document: Mapping[str, Any]) -> list[list[str]]:
+    """Rows about the prefix cache, speculation, pools and the price, as far as they apply."""
+    facts = []
+    if "prefix_hit_share" in document:
+        facts.append(["prompt tokens in the prefix cache", f"{document['prefix_hit_share']:.1%}"])
+    if "speculation" in document:
+        expected = document["speculation"]["expected_tokens_per_pass"]
+        facts.append(["tokens of a pass, expected", f"{expected:.2f}"])
+    if "prefill_replicas" in document:
+        moved, rate = document["kv_transfer_s"]["p50"], document["kv_transfer_bytes_per_s"]
+        facts += [
+            [f"{kind} replicas", f"{document[f'{kind}_replicas']:,}, "
+             f"{document[f'{kind}_utilisation']:.0%} busy"] for kind in ("prefill", "decode")
+        ]  # fmt: skip
+        facts.append(["KV transfer, median", f"{format_seconds(moved)} at {format_rate(rate)}"])
+    if document["usd_per_million_tokens"] is not None:
+        price = _with_interval(document, "usd_per_million_tokens", ",.3g")
+        facts.append(["price, USD a million output tokens", price])
+    return facts
+
+
+def chips_of(document: Mapping[str, Any]) -> str:
+    """Text of the chips of a replica and their cluster."""
+    count = document["chips"]
+    return f"{count:,} chip{'s' * (count != 1)} of {document['cluster']}"
 
 
 def serve(

@@ -5,22 +5,116 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from experiments.cli.commands.run_job.tables import print_job
+import click
+
 from experiments.cli.commands.train import PlanInputs, RunInputs, run_step
 from experiments.cli.options.from_fields import Stated
 from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
+from experiments.cli.output.job_amounts import amount, spent
+from experiments.cli.output.printing import print_table, print_text
+from experiments.reports.idle import idle_sentences
+from topologies.units import format_bytes, format_seconds
 from workloads.options.job import JobInputs
 from workloads.training.plan.plan import ParallelPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
     from topologies.clusters.cluster import Cluster
     from workloads.job import JobResult
     from workloads.job.plan import JobPlan
     from workloads.training.iteration import Iteration
+
+PART_NAMES = {
+    "useful": "useful",
+    "lost_work": "lost work",
+    "checkpoint": "checkpoints",
+    "restart": "restarts",
+    "detection": "detection",
+    "waiting_for_spares": "waiting for spares",
+    "stragglers": "stragglers",
+    "fewer_replicas": "fewer replicas",
+}
+
+
+def print_job(result: JobResult, document: Mapping[str, Any]) -> None:
+    """Print a job's goodput, where its time goes, and its failures by cause."""
+    plan, ends = result.step.plan, result.interval
+    title = (
+        f"{document['model']} on {document['cluster']}, {document['chips']:,} chips "
+        f"(tp {plan.tp}, pp {plan.pp}, dp {plan.dp}), {document['days']:,.4g} days"
+    )
+    for line in idle_sentences(document.get("without_effect", {})):
+        click.echo(line)
+    print_table(title, ["result", "value"], _results(result, document), left=2)
+    for line in document.get("remarks", ()):
+        print_text(line)
+    shares = [[PART_NAMES[part], f"{share:.2%}"] for part, share in result.breakdown.items()]
+    print_table("", ["where the time goes", "share"], shares)
+    causes = sorted(result.failures_by_cause.items(), key=lambda item: -item[1])
+    rows = [[name.replace("_", " "), f"{count:,.1f}"] for name, count in causes]
+    print_table("", ["failures", "in the run"], rows)
+    click.echo(f"80 % of runs lie between {ends.low:.1%} and {ends.high:.1%}: {ends.basis}.")
+
+
+def _results(result: JobResult, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows about the whole run: failures, checkpoints, spares, tokens, price and energy."""
+    from experiments.reports.formatting import format_interval, number
+
+    def time(name: str) -> str:
+        value = document[name]
+        return "none" if value is None else format_seconds(value)
+
+    tokens, step = result.tokens_interval, result.step.interval
+    state = format_bytes(int(document["checkpoint_bytes"]))
+    rows = [
+        ("goodput", f"{result.goodput:.1%} of the time"),
+        ("failures", f"{document['failures']:,.1f}; one every {time('mtbf_s')} expected"),
+        ("checkpoint every", time("checkpoint_interval_s")),
+        (
+            "  best, Young and Daly",
+            f"{time('best_checkpoint_interval_s')}, {time('young_daly_interval_s')}",
+        ),
+        (
+            "  of",
+            f"{state}, stall {time('checkpoint_stall_s')}, write {time('checkpoint_write_s')}",
+        ),
+        *_peer_rows(document, time),
+        ("detection, restart", f"{time('detection_s')}, {time(_restart(document))}"),
+        ("repair", time("repair_s")),
+        ("after a failure", "other replicas go on" if document["elastic"] else "all replicas wait"),
+        ("spares", f"{document['spares']:,} of {result.unit_chips} chips"),
+        ("step", f"{format_seconds(document['iteration_s'])} {format_interval(step)}"),
+    ]
+    if result.goal is None:
+        few, many = number(tokens.low), number(tokens.high)
+        rows.append(("tokens", f"{number(result.tokens)} (80 %: {few} – {many})"))
+    else:
+        rows.append(("tokens", number(result.tokens)))
+        rows.append(("length", amount(document, "days", "days")))
+    return [*rows, *spent(document)]
+
+
+def _restart(document: Mapping[str, Any]) -> str:
+    restarts = ("warm_restart_s", "peer_restart_s", "restart_s")
+    return next(name for name in restarts if name in document)
+
+
+def _peer_rows(document: Mapping[str, Any], time: Callable[[str], str]) -> list[tuple[str, str]]:
+    if "peer_copy_s" not in document:
+        return []
+    held, host = document["peer_bytes_per_server"], document["host_bytes_per_server"]
+    of = "" if host is None else f" of {host / 1e9:,.0f} GB"
+    return [
+        ("copies with peers every", f"{time('peer_copy_interval_s')}, in {time('peer_copy_s')}"),
+        ("  in host memory", f"{held / 1e9:,.0f} GB a server{of}"),
+        ("  pairs lost, back to the store", f"{document['peer_pairs_lost']:,.2g}"),
+    ]
+
 
 LISTED = ("curve", "plan", "without_effect", "notes", "searched", "remarks")
 """Keys of the document that are no numbers of the table of results."""
@@ -66,7 +160,6 @@ def run_job(
 
 
 def _goodput(step: Iteration, how: JobInputs, catalogue: Catalogue) -> float:
-    """Expected goodput under another catalogue, with the same step."""
     from dataclasses import replace
 
     from workloads.job.front import expected_job_goodput
@@ -85,7 +178,6 @@ def _job_plan(how: JobInputs, cluster: Cluster, chips: int, seed: int) -> JobPla
 
 
 def _plan_document(step: Iteration) -> dict[str, Any]:
-    """Return the plan, the stated fields of it that change nothing, and the remarks on its step."""
     from experiments.reports.idle import idle_entry
     from experiments.reports.remarks import remarks_entry
     from experiments.reports.training import stated
