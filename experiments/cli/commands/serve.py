@@ -12,12 +12,12 @@ from experiments.cli.options.inputs import CatalogueInputs, ModelOnCluster
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.options.sensitivity import SensitivityInputs
 from experiments.cli.output.printing import print_table
-from experiments.cli.output.side_by_side import cluster_names
+from experiments.cli.output.side_by_side import answer_beside, cluster_names
 from topologies.units import format_memory, format_rate, format_seconds
 from workloads.options.serving import DeploymentInputs, ReplicaInputs, RequestInputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from experiments.reports.run_directory import Run
     from topologies.catalogue.catalogue import Catalogue
@@ -181,7 +181,12 @@ def serve(
         return _document(replace(inputs, cluster=name), catalogue, highest, limits)
 
     if len(names) > 1:
-        _side_by_side(inputs.model, names, simulate, answer, (catalogue_inputs, sure, call))
+        answer_beside(
+            *("serve", f"{inputs.model}: a replica on each of {len(names)} clusters", names),
+            lambda name, catalogue: answer(name, catalogue, simulate(name, catalogue)),
+            {"--sensitivity": sure.sensitivity},
+            *(catalogue_inputs.read_side_by_side, call.answer),
+        )
         return
     catalogue = catalogue_inputs.read(inputs.cluster)
     highest = simulate(inputs.cluster, catalogue)
@@ -198,29 +203,6 @@ def serve(
         lambda: print_serving(document),
         lambda run: _write(run, document, highest, limits),
         rankings=rankings,
-    )
-
-
-def _side_by_side(
-    model: str,
-    names: Sequence[str],
-    simulate: Callable[[str, Catalogue], Highest],
-    answer: Callable[[str, Catalogue, Highest], dict[str, Any]],
-    how: tuple[CatalogueInputs, SensitivityInputs, Invocation],
-) -> None:
-    """Serve the requests on a replica of several clusters, and show them in one table."""
-    from experiments.cli.output import side_by_side as beside
-
-    catalogue_inputs, sure, call = how
-    beside.check_single({"--sensitivity": sure.sensitivity})
-    catalogue, prices = catalogue_inputs.read_side_by_side(names)
-    rows = beside.each(names, lambda name: [answer(name, catalogue, simulate(name, catalogue))])
-    both = beside.document(rows, "serve", prices)
-    title = f"{model}: a replica on each of {len(names)} clusters"
-    call.answer(
-        lambda: both,
-        lambda: beside.show_serving(title, both),
-        lambda run: beside.write_serving(run, title, both),
     )
 
 
