@@ -39,7 +39,7 @@ def document(shared: Sharing) -> dict[str, Any]:
         "cluster": shared.cluster.name,
         "chips": shared.cluster.chips,
         "placement": shared.placement or None,
-        "jobs": [_job(job) for job in shared.jobs],
+        "jobs": [_job(shared, job) for job in shared.jobs],
         "links": [each._asdict() for each in shared.links],
         "net_loss": shared.lost(),
         **(study if shared.others else {}),
@@ -58,7 +58,7 @@ def _row(job: JobShare) -> dict[str, Any]:
     }
 
 
-def _job(job: JobShare) -> dict[str, Any]:
+def _job(shared: Sharing, job: JobShare) -> dict[str, Any]:
     interval = {**job.interval, "level": job.step.interval.level, "basis": job.step.interval.basis}
     return {
         **_row(job),
@@ -66,7 +66,7 @@ def _job(job: JobShare) -> dict[str, Any]:
         "chips": len(job.chips),
         "first_chip": int(job.chips[0]),
         "last_chip": int(job.chips[-1]),
-        "placement": job.job.placement if job.job.start is None else None,
+        "placement": None if job.job.start is not None else shared.placement or job.job.placement,
         "plan": stated(job.job.plan),
         "interval": interval,
         "least_slowdown": float(job.slowdowns.min()),
@@ -170,7 +170,11 @@ def write(out: Run, shared: Sharing) -> None:
     out.json("results", document(shared), title="Results")
     numbers = ("least_slowdown", "most_slowdown", "steps", "tokens_per_s")
     jobs = [
-        {**_row(job), "chips": len(job.chips), **{name: _job(job)[name] for name in numbers}}
+        {
+            **_row(job),
+            "chips": len(job.chips),
+            **{name: _job(shared, job)[name] for name in numbers},
+        }
         for job in shared.jobs
     ]
     out.table("jobs", Table.of_rows(jobs), title="Jobs alone and beside each other")

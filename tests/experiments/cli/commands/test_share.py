@@ -31,6 +31,7 @@ def test_the_document_has_each_job_and_every_placement(jobs: str) -> None:
     first = document["jobs"][0]
     assert first["slowdown"] == first["beside_s"] / first["alone_s"]
     assert first["interval"]["low"] < first["beside_s"] < first["interval"]["high"]
+    assert first["placement"] == "packed"
     assert (first["first_chip"], first["last_chip"], first["chips"]) == (0, 7, 8)
     names = [each["placement"] for each in document["placements"]]
     assert names == ["as stated", "packed", "server", "domain", "rack", "spread"]
