@@ -107,7 +107,6 @@ def _hold(function: Callable[[Any], Any], items: Sequence[Any]) -> None:
 
 
 def _call(number: int) -> Any:
-    """Return the result of one item in a forked worker."""
     function, items = _WORK[0]
     return function(items[number])
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from topologies.arrays import IntArray, distinct_rows
 from workloads.sharing.link_use import LinkUse
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.fold import equal_ranks, keep
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 
 class FoldedUse(NamedTuple):

@@ -21,9 +21,8 @@ from topologies.routing.scale_out import clos, period
 from topologies.shapes.links import domain_links
 from workloads.training.execution.chunk_level import PARTS, as_flow, call_schedule
 from workloads.training.layers.steps import LayerOp
-from workloads.training.program.exchanges import Exchange
 from workloads.training.program.groups import group_of
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 
 QUEUES = 0.6
 """Power of a share of a link within a domain by which it counts where several jobs meet. Fitted to

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from topologies.arrays import IntArray
-from workloads.training.program.exchanges import Exchange
-from workloads.training.program.program import Program
+from workloads.training.program.program import Exchange, Program
 from workloads.training.program.shared_memory import Draws
 from workloads.training.program.stage import Stream
 

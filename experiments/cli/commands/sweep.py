@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from cluster_sim.progress import progress_bars
+from experiments.cli.main import app, run
 from experiments.cli.options.invocation import Invocation
 from experiments.cli.output.printing import print_json, print_table
+from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from topologies.options import option, setting
+from experiments.sweeps.command_line import Parameter, Program
+from topologies.errors import shown, suggestion
+from topologies.files.table import Table
+from topologies.options import required, setting
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 MOST_COLUMNS = 10
 
@@ -24,10 +32,8 @@ MOST_COLUMNS = 10
 class SweepInputs:
     """A study, and the processes that run it."""
 
-    study: Path = field(
-        metadata=option(
-            "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
-        )
+    study: Path = required(
+        "File with a command and a table of parameters", metavar="STUDY.yaml", argument=True
     )
     workers: int | None = setting(None, "Number of processes", least=1, default="one a processor")
     dask: str | None = setting(
@@ -46,7 +52,6 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
     With --out, finished runs are kept, and the same sweep started again continues from them. The
     exit status is 1 if a run crashed.
     """
-    from experiments.cli.program import PROGRAM
     from experiments.sweeps.study import read_study
     from experiments.sweeps.sweep import sweep as run_sweep
 
@@ -75,10 +80,6 @@ def sweep(inputs: SweepInputs, call: Invocation) -> int | None:
 
 
 def _print(frame: pd.DataFrame, show: list[str]) -> None:
-    from experiments.reports.formatting import table_text
-    from topologies.errors import shown, suggestion
-    from topologies.files.table import Table
-
     names = [str(name) for name in frame.columns if name != "message"]
     for name in show:
         if name not in names:  # columns are known only now; the results are shown all the same
@@ -106,3 +107,36 @@ def _records(frame: pd.DataFrame) -> list[dict[str, object]]:
 def _summary(frame: pd.DataFrame) -> dict[str, int]:
     counts = frame["status"].value_counts()
     return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}
+
+
+NOT_IN_A_STUDY = ("sweep", "report", "explore", "experiment", "list", "doctor")
+
+
+WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
+"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
+
+
+def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
+    """Describe a group of commands to sweeps; a command is loaded when a study names it."""
+    commands: Any = group
+    names = tuple(commands.list_commands(None))
+    return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))
+
+
+def parameters(command: Any) -> dict[str, Parameter]:
+    """Parameters of a command by name, positional ones first and in order."""
+    by_name = {}
+    for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
+        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
+        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
+        by_name[name] = Parameter(
+            flags,
+            tuple(item.secondary_opts),
+            is_flag=bool(getattr(item, "is_flag", False)),
+            repeats=bool(getattr(item, "multiple", False)),
+            writes=name in WRITTEN,
+        )
+    return by_name
+
+
+PROGRAM = program_of(app, NOT_IN_A_STUDY)

@@ -25,11 +25,7 @@ LAST_HEADING = "Every command"
 
 
 def click_parameter(key: str, kind: Any, option: Option, default: Any) -> click.Parameter:
-    """Return the argument or option of a described field.
-
-    ``key``: name of the value in the function. ``kind``: ``bool``, ``int``, ``float``, ``str`` or
-    ``Path``, or a list of one of them. ``default``: ``REQUIRED`` for a value that must be stated.
-    """
+    """Return the argument or option of a described field."""
     many = get_origin(kind) is list
     plain = get_args(kind)[0] if many else kind
     attributes: dict[str, Any] = {
@@ -144,7 +140,6 @@ class Text(click.ParamType):  # type: ignore[type-arg]
 
 
 def _flags(command: click.Command) -> set[str]:
-    """Spellings of all options of a command."""
     return {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
 
 
@@ -168,10 +163,7 @@ class DescribedOption(click.Option):
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Formatter of help pages whose lines break between words only, never at hyphens.
-
-    Names with hyphens can then be copied.
-    """
+    """Formatter of help pages whose lines break between words only, never at hyphens."""
 
     # Takes a hyphen's place while lines are broken; no text has it.
     JOINER = "\x1f"
