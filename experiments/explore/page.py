@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -178,21 +177,6 @@ def framed(content: Any, title: str) -> Any:
     document.title = title
     document.add_panel("page", content)
     return document
-
-
-def only_for(server: Any, hosts: Sequence[str]) -> None:
-    """Let a server answer requests for these host names alone, its web sockets included.
-
-    A page elsewhere may give its own name the address 127.0.0.1, and a browser would then let it
-    read what this server answers (DNS rebinding).
-    """
-    from tornado.routing import HostMatches, Rule
-
-    application = server._tornado
-    pattern = "|".join(map(re.escape, hosts))
-    application.default_router.rules = [
-        Rule(HostMatches(f"(?:{pattern})$"), application.wildcard_router)
-    ]
 
 
 def _controls(pn: Any, sliders: Mapping[str, Any], catalogue: Catalogue) -> list[Any]:

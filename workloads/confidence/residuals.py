@@ -96,6 +96,11 @@ class Residuals:
         rows = [row for row in self.rows if row.chip == chip] or self.rows
         return max((int(getattr(row, degree)) for row in rows), default=1)
 
+    def under(self, chip: str, framework: str) -> Residuals:
+        """Residuals of a framework's steps on a chip."""
+        rows = (row for row in self.rows if (row.chip, row.framework) == (chip, framework))
+        return Residuals(tuple(rows))
+
     def at_level(self, level: str) -> Residuals:
         """Residuals of predictions that were told so much."""
         return self.by_level.get(level, Residuals(()))

@@ -212,13 +212,26 @@ def _factors(prediction: Prediction, residuals: Residuals) -> tuple[tuple[float,
     """Differences between a prediction and the measurements, each with its factor and reason."""
     of_kind, factors = residuals.of(prediction.kind), []
     for degree, doubled in DOUBLED.items():
-        size, largest = getattr(prediction, degree), of_kind.largest(degree, prediction.chip)
+        size, largest = (
+            getattr(prediction, degree),
+            _largest(degree, prediction, of_kind, residuals),
+        )
         if of_kind.rows and size > largest:
             doublings = math.log2(size / largest)
             factors.append((doubled**doublings, f"{degree} {size:,} beyond {largest:,}"))
     if prediction.assumed:
         factors.append((ASSUMED, "assumed numbers"))
     return tuple(factors)
+
+
+def _largest(degree: str, prediction: Prediction, of_kind: Residuals, residuals: Residuals) -> int:
+    """Largest measured degree of a kind on the chip, or of any kind under a framework by name."""
+    # What a degree changes, shapes and groups, is the same for dense layers and layers of experts.
+    largest = of_kind.largest(degree, prediction.chip)
+    if degree == "ranks" or prediction.stated not in ("", FRAMEWORK):
+        return largest
+    named = residuals.under(prediction.chip, prediction.framework)
+    return max(largest, named.largest(degree, prediction.chip)) if named.rows else largest
 
 
 def _basis(prediction: Prediction, residuals: Residuals) -> str:

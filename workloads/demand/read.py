@@ -283,10 +283,17 @@ def read_demand(
     file = Path(path)
     if not is_json_log(file):
         # A mistake shows in the first rows; reading a large file whole takes half a minute.
-        _long(_table(file, CHECKED_ROWS), file)
-    long = _long(_table(file), file)
+        long_rows(_table(file, CHECKED_ROWS), file)
+    long = long_rows(_table(file), file)
     if service is not None:
         long = _one_service(long, service, file)
+    return demand_of_rows(long, file, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+
+def demand_of_rows(
+    long: pd.DataFrame, file: Path, *, prompt_tokens: float = 1618.0, output_tokens: float = 110.0
+) -> Demand:
+    """Return the demand of a table that :func:`long_rows` gave; ``file`` names its source."""
     series = [
         _series(rows, str(name), file, prompt_tokens, output_tokens)
         for name, rows in long.groupby("service", sort=False)
@@ -315,7 +322,7 @@ def _table(file: Path, rows: int | None = None) -> pd.DataFrame:
     return table[list(named)].rename(columns=named)
 
 
-def _long(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+def long_rows(table: pd.DataFrame, file: Path) -> pd.DataFrame:
     """Return a long table with the service, time (ns) and numbers of each row."""
     import pandas as pd
 

@@ -39,12 +39,20 @@ def known(catalogue: Catalogue, library: str, chip: str) -> bool:
 
 
 def library_s(
-    catalogue: Catalogue, library: str, way: str, group: Group, sent_bytes: float, experts: int
+    catalogue: Catalogue,
+    library: str,
+    way: str,
+    group: Group,
+    sent_bytes: float,
+    experts: int,
+    *,
+    nodes: int = 0,
 ) -> float:
     """Time of an exchange by a library's kernel [s].
 
     ``sent_bytes``: size of all tokens of a rank, each counted once [B]. ``experts``: number of
     experts to which each token goes, which are divided among the ranks of ``group``.
+    ``nodes``: largest number of servers that a token visits; 0 for any.
     """
     part = _part(library, group.cluster.chip, way)
     servers = len(np.unique(np.asarray(group.chips) // group.cluster.chips_per_domain))
@@ -54,6 +62,7 @@ def library_s(
     moved_s = copies * sent_bytes / catalogue.value(part, "copy_rate")
     if servers == 1:
         return catalogue.value(part, "launch") + moved_s
+    crossing = min(crossing, nodes or crossing)
     # Of the copies for any server, 1/servers stay on their own.
     leaving = crossing * (servers - 1) / servers
     network_s = leaving * sent_bytes / catalogue.value(part, "network_rate")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.cli.options.invocation import Invocation
-from topologies.errors import InputError
 from topologies.options import required, setting
 
-HOST = "127.0.0.1"
-HOSTS = (HOST, "localhost")
 TITLE = "cluster-sim explore"
 
 
@@ -41,7 +37,8 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
     printed instead, and nothing is served.
     """
     from experiments.explore.answers import knobs, read_runs
-    from experiments.explore.page import framed, only_for, page, panel
+    from experiments.explore.local import HOST, HOSTS, check_free, only_for
+    from experiments.explore.page import framed, page, panel
     from topologies.catalogue.catalogue import shipped_catalogue
 
     pn = None if call.json else panel()
@@ -64,16 +61,6 @@ def explore(inputs: ExploreInputs, call: Invocation) -> None:
         websocket_origin=[f"{host}:{inputs.port}" for host in HOSTS],
         title=TITLE,
     )  # fmt: skip
-    only_for(server, HOSTS)
+    only_for(server._tornado, HOSTS)
     server.start()
     server.io_loop.start()
-
-
-def check_free(port: int) -> None:
-    """Refuse a port on which another program serves, before anything is computed."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            raise InputError(f"port {port} cannot be used. Choose another with --port.") from None

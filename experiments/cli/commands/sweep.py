@@ -13,10 +13,11 @@ import click
 from cluster_sim.progress import progress_bars
 from experiments.cli.main import app, run
 from experiments.cli.options.invocation import Invocation
+from experiments.cli.options.parameters import parameters
 from experiments.cli.output.printing import print_json, print_table
 from experiments.reports.formatting import table_text
 from experiments.reports.result_checks import check_results
-from experiments.sweeps.command_line import Parameter, Program
+from experiments.sweeps.command_line import Program
 from topologies.errors import shown, suggestion
 from topologies.files.table import Table
 from topologies.options import required, setting
@@ -109,11 +110,7 @@ def _summary(frame: pd.DataFrame) -> dict[str, int]:
     return {"rows": len(frame), **{str(name): int(count) for name, count in counts.items()}}
 
 
-NOT_IN_A_STUDY = ("sweep", "report", "explore", "experiment", "list", "doctor")
-
-
-WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
-"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
+NOT_IN_A_STUDY = ("sweep", "report", "explore", "serve-api", "experiment", "list", "doctor")
 
 
 def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
@@ -121,22 +118,6 @@ def program_of(group: click.Group, excluded: tuple[str, ...]) -> Program:
     commands: Any = group
     names = tuple(commands.list_commands(None))
     return Program(run, names, excluded, lambda name: parameters(commands.get_command(None, name)))
-
-
-def parameters(command: Any) -> dict[str, Parameter]:
-    """Parameters of a command by name, positional ones first and in order."""
-    by_name = {}
-    for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
-        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
-        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
-        by_name[name] = Parameter(
-            flags,
-            tuple(item.secondary_opts),
-            is_flag=bool(getattr(item, "is_flag", False)),
-            repeats=bool(getattr(item, "multiple", False)),
-            writes=name in WRITTEN,
-        )
-    return by_name
 
 
 PROGRAM = program_of(app, NOT_IN_A_STUDY)

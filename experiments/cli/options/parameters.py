@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
+from experiments.sweeps.command_line import Parameter
 from topologies.options import Option
 
 if TYPE_CHECKING:
@@ -260,3 +261,23 @@ def _completion(choices: Callable[[], tuple[str, ...]]) -> Any:
         return fitting or parameter.type.shell_complete(ctx, parameter, incomplete)
 
     return complete
+
+
+WRITTEN = ("best", "cache", "chakra", "folder", "overlay", "residuals")
+"""Parameters that name a path to write to; ``--out`` is not among them, as sweeps set it."""
+
+
+def parameters(command: Any) -> dict[str, Parameter]:
+    """Parameters of a command by name, positional ones first and in order."""
+    by_name = {}
+    for item in sorted(command.params, key=lambda item: str(item.param_type_name)):
+        flags = tuple(flag for flag in item.opts if flag.startswith("--"))
+        name = flags[-1].removeprefix("--").replace("-", "_") if flags else str(item.name)
+        by_name[name] = Parameter(
+            flags,
+            tuple(item.secondary_opts),
+            is_flag=bool(getattr(item, "is_flag", False)),
+            repeats=bool(getattr(item, "multiple", False)),
+            writes=name in WRITTEN,
+        )
+    return by_name

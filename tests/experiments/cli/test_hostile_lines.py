@@ -38,6 +38,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "calibrate": ("log.txt", "--cluster=dgx-h100"),
     "measure-kit": ("kit-for-me", "--chip=trn2"),
     "explore": ("run", "--json"),
+    "serve-api": ("--json",),
     "report": ("run",),
     "list": ("models",),
     "doctor": (),
@@ -146,7 +147,9 @@ OWN: dict[str, tuple[str, ...]] = {
         "--confidence=2", "--confidence=nan", "--confidence=x", "--window=0s", "--window=-1h",
         "--window=1GB", "--window=nan", "--cluster=", "--cluster=ring:8", "--model=x", "--tp=0",
         "--precision=x", "--slo=x", "--chunk=-1", "--unit-rate=0", "--unit-rate=-1",
-        "--unit-rate=nan", "--training=pipe", "--training=log.txt",
+        "--unit-rate=nan", "--training=pipe", "--training=log.txt", "--follow=history.csv",
+        "--follow=http://host", "--query=up", "--prompt-query=up", "--output-query=up",
+        "--state=folder", "--once", "--poll=2min", "--poll=x", "--metrics=x.prom",
     ),
     "experiment": (
         "=nope", "=", "=[/x]", "=../x", "--op=x", "--op=", "--clusters=x", "--clusters=",
@@ -179,6 +182,10 @@ OWN: dict[str, tuple[str, ...]] = {
     "explore": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=run", "--port=0", "--port=-1",
         "--port=99999", "--port=x", "--knobs=-1", "--knobs=x", "--knobs=99",
+    ),
+    "serve-api": (
+        "--port=0", "--port=-1", "--port=x", "--workers=0", "--workers=x", "--workers=1e9",
+        "--time-limit=x", "--time-limit=", "--token-file=pipe", "--address=", "--host=",
     ),
     "report": (
         "=nowhere", "=folder", "=log.txt", "=", "=pipe", "=loop", "=/dev/null", "=/", "=kit",

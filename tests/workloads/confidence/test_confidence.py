@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -91,6 +92,24 @@ def test_each_step_away_from_what_was_measured_widens(
     prediction: Prediction, factor: float
 ) -> None:
     assert widening(prediction, _two_tables()) == pytest.approx(factor)
+
+
+def test_a_degree_measured_under_the_framework_by_name_does_not_widen() -> None:
+    """Steps of experts at tp 8, where the framework's dense steps were measured at tp 8."""
+    rows = (_row("sparse", 0.1, kind="training.experts"), _row("dense", 0.1))
+    rows = tuple(
+        replace(row, framework="mine", tp=tp) for row, tp in zip(rows, (1, 8), strict=True)
+    )
+    residuals = Residuals(rows)
+    asked = Prediction("training.experts", "h100", 8, 1, 64, framework="mine")
+    for changes, factor in (
+        ({}, 1.0),
+        ({"stated": "framework"}, 1.0),
+        ({"stated": "plan"}, DOUBLED["tp"] ** 3),
+        ({"framework": "theirs"}, DOUBLED["tp"] ** 3),
+    ):
+        expected = pytest.approx(min(MOST, factor))
+        assert widening(replace(asked, **changes), residuals) == expected
 
 
 def test_the_basis_names_measurements_and_reasons() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from cluster_sim.collectives.duration.expert_library import library_s
 from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import SPARSE, plan, sixteen
 from topologies.catalogue.catalogue import shipped_catalogue
+from topologies.clusters.names import cluster
 from workloads.training.iteration import iteration
 from workloads.training.layers.layer import backward, forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import NOTHING, PREVIOUS
+from workloads.training.program.groups import GroupCosts, group_of, group_ps
 
 
 def test_experts_exchange_every_copy_twice_each_way() -> None:
@@ -57,6 +61,30 @@ def test_what_arrives_rank_by_rank_is_sorted_by_expert(changes: Any, blocks: boo
     assert sorts == (dict.fromkeys(names, moved) if blocks else {})
     on_trainium = RankShapes(SPARSE, shapes.plan, "trn2", shipped_catalogue())
     assert not [step for step in forward(on_trainium, moe=True) if "sort" in step.name]
+
+
+@pytest.mark.parametrize(("machine", "merged"), [("dgx-h100", True), ("dgx-b200", False)])
+def test_deepep_sends_a_token_once_to_a_rank_where_its_kernels_were_measured(
+    machine: str, merged: bool
+) -> None:
+    fabric = cluster(machine)
+    catalogue = shipped_catalogue().with_variants({"training.token_exchange": "deepep"})
+    fabric = replace(fabric, catalogue=catalogue)
+    how = plan(dp=8, ep=8, seq=4096)
+    steps = forward(RankShapes(SPARSE, how, fabric.chip, catalogue), moe=True)
+    named = {step.name: step for step in steps}
+    assert (named["experts.permute"].seconds == named["experts.sum"].seconds == 0) == merged
+    assert named["experts.sort"].seconds > 0
+    dispatch = named["experts.dispatch"]
+    everyone = np.arange(8)
+    (taken_ps,) = GroupCosts(fabric).times_ps(everyone, [dispatch], how, 2)
+    group = group_of(fabric, everyone)
+    if merged:
+        token_bytes = dispatch.size_bytes / 2
+        expected_s = library_s(catalogue, "deepep", "dispatch", group, token_bytes, 2)
+        assert taken_ps == pytest.approx(1e12 * expected_s, abs=1)
+    else:
+        assert taken_ps == group_ps(group, "all-to-all", dispatch.size_bytes)
 
 
 def test_experts_of_one_rank_talk_to_nobody() -> None:

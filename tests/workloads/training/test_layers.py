@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from workloads.training.memory.activations import layer_activations, stack_of
 
 from tests.support.counted_layers import counted, product_flops
 from tests.support.toy_training import LATENT, SPARSE, TOY, plan
@@ -46,6 +47,29 @@ def test_products_are_the_flops_of_the_layer(
     expected = per_token * 1024 / (shapes.plan.tp * shapes.plan.cp)
     assert product_flops(forward(shapes, moe=moe)) == pytest.approx(expected, rel=1e-9)
     assert product_flops(backward(shapes, moe=moe)) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "again"),
+    [({}, True), ({"seq": 4096}, False), ({"pp": 1}, False), ({"recompute": "none"}, False)],
+)
+def test_long_sequences_in_pipelines_of_nxd_run_the_up_projection_again(
+    changes: dict[str, Any], again: bool
+) -> None:
+    """Its gathered input and the activation too; the down-projection's output is not needed."""
+    catalogue = shipped_catalogue().with_variants({"training.feed_again_tokens": "neuronx"})
+    stated = {"tp": 4, "pp": 2, "seq": 8192, "recompute": "selective", **changes}
+    shapes = replace(counted(TOY, **stated), catalogue=catalogue)
+    steps = [step for step in backward(shapes) if step.name.startswith("again.")]
+    assert bool(steps) == again
+    wide = 2 * TOY.ffn if TOY.gated_mlp else TOY.ffn
+    expected = 2 * shapes.tokens * TOY.hidden * wide / shapes.plan.tp
+    assert product_flops(steps) == pytest.approx(again * expected)
+    kept, not_kept = (
+        layer_activations(TOY, shapes.plan, stack=stack_of(each))
+        for each in (shipped_catalogue(), catalogue)
+    )
+    assert (not_kept < kept) == again
 
 
 @pytest.mark.parametrize(("recipe", "each"), [("tensorwise", 0), ("rowwise", 5), ("blockwise", 3)])

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+from cluster_sim.collectives.duration.expert_library import MERGING, known
+from topologies.catalogue.catalogue import Catalogue
 from topologies.catalogue.families import NCCL, chip_family
 from workloads.kernels.chip_share import Timing
 from workloads.kernels.precision import CASTS, ELEMENT_BYTES
@@ -48,6 +50,13 @@ class Load(NamedTuple):
     local: int  # experts that the rank holds
     each: int  # tokens that one of its experts computes
     inner: int  # columns of an expert on the rank
+
+
+def merged_exchange(catalogue: Catalogue | None, chip: str) -> bool:
+    """Return whether DeepEP's kernels, as far as they were measured on a chip, exchange tokens."""
+    if catalogue is None or not catalogue.integer("training", "token_exchange"):
+        return False
+    return known(catalogue, MERGING, chip)
 
 
 def load(shapes: RankShapes) -> Load:
@@ -209,6 +218,9 @@ def _biased(shapes: RankShapes, name: str, element_bytes: int) -> list[LayerOp]:
 def _move(shapes: RankShapes, name: str) -> LayerOp:
     """Kernel that reads tokens and writes their copies sorted by expert, or the other way round."""
     # It picks rows by index, so it runs at the rate of the kernels that look up an embedding.
+    # DeepEP reads tokens where they are and sums what comes back itself.
+    if shapes.plan.ep > 1 and merged_exchange(shapes.catalogue, shapes.chip):
+        return kernel(name, Timing(0.0, "measured"))
     work, per_token = load(shapes), _experts(shapes).per_token
     read = TWO * work.rows * shapes.model.hidden
     return kernel(name, shapes.gather(read * (1 + per_token)))
@@ -222,7 +234,10 @@ def _regroup(shapes: RankShapes, name: str) -> list[LayerOp]:
     kernels read each row of a block by its index.
     """
     work, plan = load(shapes), shapes.plan
+    merged = merged_exchange(shapes.catalogue, shapes.chip)
     by_index = plan.routed_nodes or chip_family(shapes.chip, shapes.catalogue).is_neuron
+    if merged and plan.ep > 1:
+        by_index = False  # sorted where they arrive, and not before
     if work.local == 1 or plan.ep * plan.expert_tp == 1 or by_index:
         return []
     return [kernel(name, shapes.passes(2 * TWO * work.each * work.local * shapes.model.hidden))]

@@ -14,7 +14,7 @@ from workloads.training.layers.adapters import trained_backward, with_adapters
 from workloads.training.layers.attention import attention_backward, attention_forward
 from workloads.training.layers.experts import experts_backward, experts_forward
 from workloads.training.layers.latent_attention import latent_backward, latent_forward
-from workloads.training.layers.mlp import mlp_backward, mlp_forward
+from workloads.training.layers.mlp import fed_again, mlp_again, mlp_backward, mlp_forward
 from workloads.training.layers.recurrence import recurrence_backward, recurrence_forward
 from workloads.training.layers.shapes import RankShapes
 from workloads.training.layers.steps import PREVIOUS, LayerOp, kernel, prefixed, without
@@ -32,7 +32,7 @@ LAYER_FIELDS = (
     "capacity_factor", "routed_nodes", "fp8_exchange", "lora_rank", "lora_on", "train_only",
 )  # fmt: skip
 """Fields of a plan on which the steps of a layer depend. Besides, it matters whether parameters are
-sharded, whether there are several microbatches, and whether passes run in pairs."""
+sharded, whether there are several microbatches and stages, and whether passes run in pairs."""
 ENTERING, LEAVING = ("gather",), ("scatter", "reduce")
 """Beginnings of the names of communications that gather a sequence, and of those that sum
 partial results."""
@@ -49,7 +49,7 @@ class _Alike:
         self.key = (
             *(type(shapes), shapes.model, shapes.chip, shapes.catalogue),
             *(getattr(plan, name) for name in LAYER_FIELDS),
-            *(plan.sharding == 3, plan.microbatches == 1, plan.pipeline.pairs_passes),
+            *(plan.sharding == 3, plan.microbatches == 1, plan.pipeline.pairs_passes, plan.pp > 1),
         )
 
     def __hash__(self) -> int:
@@ -144,7 +144,11 @@ def _feed_backward(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:
     """Steps of the gradients of the feed-forward part."""
     if moe and shapes.model.experts:
         return experts_backward(shapes)
-    return mlp_backward(shapes) if shapes.model.ffn else []
+    if not shapes.model.ffn:
+        return []
+    from_tokens = shapes.catalogue.integer("training", "feed_again_tokens")
+    again = mlp_again(shapes) if fed_again(shapes.plan, from_tokens) else []
+    return [*again, *mlp_backward(shapes)]
 
 
 def _accumulation(shapes: RankShapes, *, moe: bool) -> list[LayerOp]:

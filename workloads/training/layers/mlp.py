@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workloads.training.layers.shapes import TWO, RankShapes
-from workloads.training.layers.steps import LayerOp, kernel
+from workloads.training.layers.steps import LayerOp, kernel, prefixed
 from workloads.training.layers.tensor_parallel import (
     column_backward,
     gathered_product,
@@ -11,6 +11,7 @@ from workloads.training.layers.tensor_parallel import (
     product_scattered,
     residual,
 )
+from workloads.training.plan.plan import ParallelPlan
 
 
 def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
@@ -20,6 +21,21 @@ def mlp_forward(shapes: RankShapes) -> list[LayerOp]:
         *products(shapes, shapes.model.ffn, "mlp"),
         residual(shapes, "mlp.residual"),
     ]
+
+
+def fed_again(plan: ParallelPlan, from_tokens: int) -> bool:
+    """Return whether selective recomputation runs feed-forward parts again, too.
+
+    ``from_tokens``: length of a sequence from which a stack does so in pipelines; 0 for none.
+    """
+    return plan.recompute == "selective" and plan.pp > 1 and 0 < from_tokens <= plan.seq
+
+
+def mlp_again(shapes: RankShapes) -> list[LayerOp]:
+    """Return the steps that a backward pass runs again of a part of which it keeps the input."""
+    steps = products(shapes, shapes.model.ffn, "mlp")
+    last = next(place for place, step in enumerate(steps) if step.name == "mlp.activation")
+    return prefixed(steps[: last + 1], "again.")
 
 
 def mlp_backward(shapes: RankShapes) -> list[LayerOp]:

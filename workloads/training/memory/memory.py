@@ -16,6 +16,7 @@ from topologies.errors import InputError
 from workloads.models.model import Model
 from workloads.training.layers.adapters import adapted, trained_share, whole
 from workloads.training.layers.data_parallel import sharded
+from workloads.training.layers.mlp import fed_again
 from workloads.training.plan.checks import check_model
 from workloads.training.plan.parameters import (
     OPTIMIZER_BYTES,
@@ -58,6 +59,9 @@ class Stack(NamedTuple):
     # Tensors kept of a gated feed-forward part: both inputs of the activation function and its
     # output; 4 with the activated gate, 2 where the output is computed again, 1 with inputs in fp8
     gated_kept: int = FUSED_GATE
+    # length of a sequence from which selective recomputation runs feed-forward parts again in
+    # pipelines; 0 for none
+    feed_again_tokens: int = 0
     norms_kept: int = 1  # tensors of a norm beside its input; 0 where its output is computed again
     # 1 for the queries, keys and values of latent attention; 0 where they are computed again
     latent_kept: int = 1
@@ -113,6 +117,8 @@ def layer_activations(
             size += (more + _input_bytes(plan, half, stack)) * elements
     if moe:
         return size + _experts(model, plan, stack)
+    if fed_again(plan, stack.feed_again_tokens):
+        return size
     return size + _inner(model, plan, tokens * model.ffn // plan.tp, stack)
 
 

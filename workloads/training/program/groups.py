@@ -10,11 +10,13 @@ import numpy as np
 
 from cluster_sim.collectives import CollectiveCall, Group, hbm_bytes
 from cluster_sim.collectives.duration.duration import duration_ps
-from cluster_sim.collectives.duration.expert_library import visited
+from cluster_sim.collectives.duration.expert_library import MERGING, WAYS, library_s, visited
 from cluster_sim.collectives.duration.geometry import Geometry, geometries
+from cluster_sim.schedule.picoseconds import PS_PER_S
 from topologies.arrays import IntArray, present
 from topologies.clusters.cluster import Cluster
 from topologies.routing.scale_out import period
+from workloads.training.layers.experts import merged_exchange
 from workloads.training.layers.steps import LayerOp
 from workloads.training.plan.placement import Placement, place
 from workloads.training.plan.plan import ParallelPlan
@@ -157,12 +159,19 @@ class GroupCosts:
         for step in steps:
             nodes = plan.routed_nodes if step.axis == "ep" else 0
             size_bytes = groups_of_chip * step.size_bytes
-            call = (step.collective, size_bytes, nodes, per_token * (nodes > 0))
-            key = (place.geometry, *call)
+            way = self._way(step)
+            call = (step.collective, size_bytes, nodes, per_token * (nodes > 0 or bool(way)))
+            key = (place.geometry, *call, way)
             if key not in self._time_ps:
-                self._time_ps[key] = _time_ps(place.group, *call)
+                self._time_ps[key] = _time_ps(place.group, *call, way)
             times.append(self._time_ps[key])
         return times
+
+    def _way(self, step: LayerOp) -> str:
+        """Direction of an exchange by DeepEP's kernels; empty for all other steps."""
+        if step.axis != "ep" or not merged_exchange(self.cluster.catalogue, self.cluster.chip):
+            return ""
+        return next((way for way in WAYS if step.name.endswith(way)), "")
 
     def drawn_bytes(self, chips: IntArray, steps: Sequence[LayerOp]) -> list[int]:
         """Return the bytes that one member of each collective reads and writes [B]."""
@@ -193,8 +202,13 @@ class GroupCosts:
         return self._places[key]
 
 
-def _time_ps(group: Group, op: str, size_bytes: int, nodes: int, per_token: int) -> int:
+def _time_ps(group: Group, op: str, size_bytes: int, nodes: int, per_token: int, way: str) -> int:
     """Time of a call [ps]; with ``nodes``, that of an all-to-all that routes tokens by server."""
+    if way and group.cluster.catalogue is not None:  # by DeepEP's kernels
+        call = (group, size_bytes / per_token, per_token)
+        return round(
+            PS_PER_S * library_s(group.cluster.catalogue, MERGING, way, *call, nodes=nodes)
+        )
     if nodes:
         return routed_ps(group, nodes, per_token, size_bytes)
     return group_ps(group, op, size_bytes)
