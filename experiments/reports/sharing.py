@@ -21,7 +21,7 @@ SURE = {
     "": "On uplinks and adapters, 96 to 105 % of what sharing costs was found in ten of 14 "
     "pairs of jobs, and 64 to 171 % in all, compared with runs of all messages.",
 }
-"""Sentence on how sure a slowdown is, by the kind of link on which jobs meet; last for any other."""
+"""Sentence on how sure a slowdown is, by the kind of the links on which jobs meet."""
 SMALL = 5e-4
 """Change of a step below which a job is said to lose nothing."""
 
