@@ -88,8 +88,8 @@ def test_tables_that_were_left_out_are_covered(
 ) -> None:
     """Each table by the residuals of all others, at each level of what was stated.
 
-    The cluster of research code, of healthy and slow nodes, is not part of any level. Told the least,
-    two collections of Megatron before fused attention take 40 % longer than anyone would guess.
+    The cluster of research code, of healthy and slow nodes, is not part of any level. Told
+    the least, collections of Megatron before fused attention take 40 % longer than predicted.
     """
     residuals, shares = shipped_residuals(), []
     every = residuals.at_level(stated).rows
